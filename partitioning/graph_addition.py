@@ -3,11 +3,8 @@
 N nodes, E edges, n new nodes.
 """
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ from numpy.typing import NDArray
 from partitioning.array_checks import check_dense
 from partitioning.datasets.edge_tables import EdgeTable, read_edges
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.objects import to_table
+from partitioning.datasets.objects import to_frame
 from partitioning.datasets.raw import check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.tables import Table, read_table
@@ -114,8 +111,8 @@ def _new_nodes(
     """The new nodes of a type, and their ids."""
     what = f"new nodes{name and f' of {name}'}"
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
-    with _as_file(_without_unused(frame, state, held.settings.columns, what), what) as path:
-        table = read_table(path, held.settings.columns)
+    frame = to_frame(_without_unused(frame, state, held.settings.columns, what), what)
+    table = read_table(frame, held.settings.columns)
     if table.ids is None:
         name = join_names(asked_names("id", held.settings.columns) or ("id",), "`")
         raise InputError(f"{what}: no column of ids; give it as {name}")
@@ -163,20 +160,6 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
     if left:
         warn_of_unused(what, left)
     return frame.loc[:, is_used]
-
-
-@contextlib.contextmanager
-def _as_file(frame: Any, what: str) -> Iterator[Path]:
-    """A data frame as a file, which messages name `what`."""
-    import pyarrow.parquet as pq
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.parquet"
-        pq.write_table(to_table(frame, what), path)
-        try:
-            yield path
-        except InputError as error:
-            raise InputError(str(error).replace(str(path), what)) from None
 
 
 def check_node_rows(
@@ -249,15 +232,14 @@ def _new_edges(
         f"new edges{each[1] and f' {SEPARATOR.join(each)}'}",
     )
     ends = grown[each[0]], grown[each[2]]
-    with _as_file(frame, what) as path:
-        with_features = relation.edge_feat is not None and held.links is None
-        table = read_edges(
-            path,
-            held.settings.columns,
-            ends,
-            drop_unknown=held.settings.drop_unknown,
-            with_features=with_features,
-        )
+    with_features = relation.edge_feat is not None and held.links is None
+    table = read_edges(
+        to_frame(frame, what),
+        held.settings.columns,
+        ends,
+        drop_unknown=held.settings.drop_unknown,
+        with_features=with_features,
+    )
     first = known[each[0]].num_nodes, known[each[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
     if between.any():

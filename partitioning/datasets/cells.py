@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import MAX_EXACT, Array, Ints, are_whole, check_integers, refuse
 from partitioning.errors import InputError
+from partitioning.features.schema import Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 class Cells:
     """One column of a table."""
 
-    path: Path | str
+    path: Source
     """The table, for messages."""
     name: str
     data: "pa.ChunkedArray"

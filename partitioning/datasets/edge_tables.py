@@ -37,7 +37,7 @@ from partitioning.features.roles import (
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema, warn_of_ignored
+from partitioning.features.schema import Schema, Source, warn_of_ignored
 from partitioning.graph_data import EDGE_DATA, Endpoints
 from partitioning.partition_settings import ColumnSettings
 
@@ -74,7 +74,7 @@ class EdgeTable:
     """Its columns, by ROLES."""
 
 
-def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
+def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
     """Find the columns of sources and destinations of a csv or parquet table of edges.
 
     Raises:
@@ -93,7 +93,7 @@ def find_ends(path: Path, columns: ColumnSettings) -> list[str]:
     found = [find_column(role, names, columns, path) for role in ("src", "dst")]
     ends = [name for name in found if name is not None]
     if len(ends) < 2:
-        is_text = path.suffix not in (".parquet", ".feather")
+        is_text = path.suffix not in ("", ".parquet", ".feather")
         header = "; put the line src,dst before it if this is no header" if is_text else ""
         raise InputError(
             f"{path}: has the columns {join_names(names)}; expected src and dst (columns.src,"
@@ -121,7 +121,7 @@ def check_weight_column(columns: ColumnSettings, files: Iterable[Path]) -> None:
 
 
 def read_edges(
-    path: Path,
+    path: Source,
     columns: ColumnSettings,
     nodes: tuple[Nodes, Nodes],
     *,
@@ -139,9 +139,9 @@ def read_edges(
         with_features: Whether further columns are features of the edges; else they are left out.
         remedy: What the message about an unknown end finishes with.
     """
-    if path.suffix == ".npy":
+    if isinstance(path, Path) and path.suffix == ".npy":
         table = _read_npy_edges(path)
-    elif path.suffix == ".npz":
+    elif isinstance(path, Path) and path.suffix == ".npz":
         table = _read_npz_edges(path, with_features=with_features)
     else:
         table = _read_table_edges(path, columns, nodes, with_features=with_features)
@@ -193,7 +193,7 @@ def _find_rows(
 
 
 def _read_table_edges(
-    path: Path, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool
+    path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool
 ) -> EdgeTable:
     """Read a csv or parquet table of edges; ends are Cells."""
     names = without_index(column_names(path), path)

@@ -8,7 +8,6 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from partitioning.array_checks import Array
 from partitioning.datasets.cells import DECIMAL_COMMA, GROUPED, NUMBER, Cells
 from partitioning.datasets.times import is_date, read_times
 from partitioning.errors import InputError
-from partitioning.features.schema import Column, Schema
+from partitioning.features.schema import Column, Schema, Source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +44,7 @@ REMEDY = (
 
 
 def read_features(
-    path: Path, columns: dict[str, Cells], requested: Mapping[str, str | None]
+    path: Source, columns: dict[str, Cells], requested: Mapping[str, str | None]
 ) -> tuple[NDArray[np.float32] | None, Schema]:
     """Convert the feature columns of a table.
 

@@ -98,7 +98,7 @@ def find_id_columns(
     return found
 
 
-def _find_unique(table: Path, names: list[str], columns: ColumnSettings) -> Iterator[Cells]:
+def _find_unique(table: Source, names: list[str], columns: ColumnSettings) -> Iterator[Cells]:
     """Yield the columns that may be ids: unique integers or names, without a role."""
     taken = [
         *MASKS,

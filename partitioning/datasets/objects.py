@@ -22,6 +22,7 @@ from partitioning.datasets.object_arrays import (
     read_scipy,
 )
 from partitioning.errors import InputError
+from partitioning.features.schema import Frame
 from partitioning.file_io import UNREADABLE, check_path, open_regular
 from partitioning.graph_data import SEPARATOR
 
@@ -92,6 +93,13 @@ def from_pandas(
         for name, table in tables.items():
             pq.write_table(table, folder / f"{name}.parquet")
     return str(path)
+
+
+def to_frame(given: Any, what: str) -> Frame:
+    """Convert a data frame to a table in memory, known as `what`, with a named index as columns."""
+    table = to_table(given, what)
+    names = [name.strip() for name in table.column_names]
+    return Frame(what, dict(zip(names, table.columns, strict=True)))
 
 
 def to_table(frame: Any, what: str) -> "pa.Table":

@@ -21,6 +21,7 @@ from partitioning.array_checks import Ints
 from partitioning.datasets import csv_files
 from partitioning.datasets.cells import Cells, as_integers, as_numbers, read_decimal_commas
 from partitioning.errors import InputError, join_names
+from partitioning.features.schema import Frame, Source
 from partitioning.file_io import open_regular
 
 if TYPE_CHECKING:
@@ -43,21 +44,25 @@ def kind_of(path: Path) -> str:
     return (path.with_suffix("") if path.suffix == ".gz" else path).suffix[1:]
 
 
-def stem_of(path: Path) -> str:
+def stem_of(path: Source) -> str:
     """Return the file name without .gz and the one suffix before it: "a.b" for a.b.csv.gz."""
+    if isinstance(path, Frame):
+        return path.name
     return (path.with_suffix("") if path.suffix == ".gz" else path).stem
 
 
-def has_columns(path: Path) -> bool:
-    """Whether a file has the suffix of a table with named columns: csv, parquet ..., not npy."""
-    return kind_of(path) in KINDS
+def has_columns(path: Source) -> bool:
+    """Whether a table has named columns: csv, parquet ..., a data frame, but not npy."""
+    return isinstance(path, Frame) or kind_of(path) in KINDS
 
 
-def column_names(path: Path, header: bool | None = None) -> list[str]:
+def column_names(path: Source, header: bool | None = None) -> list[str]:
     """Return the column names; "0", "1", ... if a csv has no header.
 
     header: whether a csv has one; None: if its first row is not numbers.
     """
+    if isinstance(path, Frame):
+        return [*path.columns]
     parts = _parts(path)
     with _explain_errors(path):
         first, *others = (_read_column_names(part, header) for part in parts)
@@ -131,7 +136,7 @@ def _parts(path: Path) -> list[Path]:
 
 
 def read_columns(
-    path: Path,
+    path: Source,
     names: Collection[str] | None = None,
     exact: Collection[str | None] = (),
     header: bool | None = None,
@@ -152,6 +157,9 @@ def read_columns(
     """
     found = column_names(path, header)
     kept = [name for name in found if names is None or name in names] or found[:1]
+    if isinstance(path, Frame):
+        given = {name: path.columns[name] for name in kept}
+        return {name: Cells(path, name, _unify(path, name, [each])) for name, each in given.items()}
     pieces, mixed = _read_pieces(path, kept, set(exact), header, limit)
     if mixed:  # not all cells are numbers: their texts are needed
         pieces |= _read_pieces(path, mixed, set(mixed), header, limit)[0]
@@ -240,7 +248,7 @@ def _named_ranges(schema: "pa.Schema") -> dict[str, range]:
     }
 
 
-def _unify(path: Path, name: str, pieces: list["pa.Array"]) -> "pa.ChunkedArray":
+def _unify(path: Source, name: str, pieces: list["pa.Array"]) -> "pa.ChunkedArray":
     """Return pieces as one column: of a csv, integers beside texts become texts again."""
     import pyarrow as pa
     from pyarrow import types
@@ -270,15 +278,16 @@ def _plain(cells: "pa.Array") -> "pa.Array":
 
 
 @contextlib.contextmanager
-def _explain_errors(path: Path) -> Iterator[None]:
-    """Turn errors of pyarrow into an InputError that names the file."""
+def _explain_errors(path: Source) -> Iterator[None]:
+    """Turn errors of pyarrow into an InputError that names the table."""
+    kind = "" if isinstance(path, Frame) else f" {kind_of(path)}"
     try:
         yield
     except InputError:
         raise
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: not a readable {kind_of(path)} table ({error}); save it as UTF-8"
+            f"{path}: not a readable{kind} table ({error}); save it as UTF-8"
         ) from None
     except (
         OSError,
@@ -291,4 +300,4 @@ def _explain_errors(path: Path) -> Iterator[None]:
         csv.Error,
     ) as error:  # pyarrow derives its errors from these
         reason = (str(error).strip().splitlines() or ["empty"])[0]
-        raise InputError(f"{path}: not a readable {kind_of(path)} table ({reason})") from None
+        raise InputError(f"{path}: not a readable{kind} table ({reason})") from None

@@ -40,7 +40,7 @@ from partitioning.features.roles import (
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema, warn_of_ignored
+from partitioning.features.schema import Schema, Source, warn_of_ignored
 from partitioning.graph_data import MASKS
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
 from partitioning.partition_settings import ColumnSettings
@@ -60,7 +60,7 @@ EDGES = (*SUFFIXES, "npy")
 class Table:
     """A table with one row per node."""
 
-    path: Path
+    path: Source
     rows: int
     ids: Array | None
     """[rows] int64, or object: names; None where the rows are the nodes in order."""
@@ -310,7 +310,7 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
 
 
 def read_table(
-    path: Path, columns: ColumnSettings, *, id_name: str | None = None, regression: bool = False
+    path: Source, columns: ColumnSettings, *, id_name: str | None = None, regression: bool = False
 ) -> Table:
     """Read a table of nodes.
 
@@ -321,9 +321,9 @@ def read_table(
         regression: Whether labels are numbers.
     """
     kind = "label" if stem_of(path) == "labels" else "feat"
-    if path.suffix == ".npz":
+    if isinstance(path, Path) and path.suffix == ".npz":
         return _read_csr(path)
-    if path.suffix == ".npy":
+    if isinstance(path, Path) and path.suffix == ".npy":
         array = read_npy(path)
         one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
         return Table(path, len(array), None, "", {kind: (one, str(path))})
@@ -362,7 +362,7 @@ class _Roles:
 
 
 def _find_roles(
-    path: Path, columns: ColumnSettings, kind: str, id_name: str | None = None
+    path: Source, columns: ColumnSettings, kind: str, id_name: str | None = None
 ) -> _Roles:
     """Find the role of each column of a table of nodes. kind: feat or label."""
     names = without_index(column_names(path), path)
@@ -390,7 +390,7 @@ def _find_roles(
     return _Roles(id_name, label, masks, split, time, features)
 
 
-def _convert_table(path: Path, roles: _Roles, kind: str, *, names_classes: bool) -> Table:
+def _convert_table(path: Source, roles: _Roles, kind: str, *, names_classes: bool) -> Table:
     """Read and convert the columns of a table.
 
     names_classes: whether there is one label column, whose cells may be names.

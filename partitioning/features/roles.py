@@ -4,9 +4,9 @@ import fnmatch
 import logging
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 from partitioning.errors import InputError, join_names
+from partitioning.features.schema import Source
 from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ SPLITS = {
 """Words of a split column, in lower case."""
 
 
-def find_column(role: str, names: list[str], columns: ColumnSettings, path: Path) -> str | None:
+def find_column(role: str, names: list[str], columns: ColumnSettings, path: Source) -> str | None:
     """Find the column of a role; None if the table has none.
 
     Raises:
@@ -77,7 +77,7 @@ def find_usual(role: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
 
 
-def find_labels(names: list[str], columns: ColumnSettings, path: Path) -> list[str]:
+def find_labels(names: list[str], columns: ColumnSettings, path: Source) -> list[str]:
     """Find the label columns: several are the columns of a multi-label matrix."""
     if columns.label is None:
         found = find_column("label", names, columns, path)
@@ -90,7 +90,7 @@ def matches(name: str, patterns: Iterable[str] | None) -> bool:
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns or ())
 
 
-def requested_role(name: str, columns: ColumnSettings, path: Path) -> str | None:
+def requested_role(name: str, columns: ColumnSettings, path: Source) -> str | None:
     """The role that `columns.*` gives to a feature column; InputError for two."""
     found = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
     if len(found) > 1:
@@ -109,7 +109,7 @@ class MissingColumn(InputError):
         self.role, self.pattern = role, pattern
 
 
-def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[str]]]) -> None:
+def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list[str]]]) -> None:
     """Raise MissingColumn for a name or pattern of `columns.*` that no table has.
 
     tables: files, names.
@@ -133,7 +133,7 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Path, list[s
                 )
 
 
-def without_index(names: list[str], path: Path) -> list[str]:
+def without_index(names: list[str], path: Source) -> list[str]:
     """The columns without the nameless index of pandas, which the log names."""
     index = [name for name in names if NAMELESS.fullmatch(name)]
     if index:

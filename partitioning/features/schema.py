@@ -8,17 +8,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import MAX_NAMES, join_names
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 log = logging.getLogger(__name__)
 Rows = NDArray[np.float32]
 VERSION = 1
 """Of a fitted pipeline's state."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A data frame as a table in memory; messages call it by its name."""
+
+    name: str
+    columns: "dict[str, pa.Array]"
+    suffix = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Source = Path | Frame
+"""A table: a file, a folder of part files, or a data frame."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +87,7 @@ class Schema:
         return {column.name: column for column in self.columns}
 
 
-def warn_of_ignored(path: Path, ignored: Mapping[str, str]) -> None:
+def warn_of_ignored(path: Source, ignored: Mapping[str, str]) -> None:
     """Log the columns of a table that are left out, and why."""
     for name, reason in list(ignored.items())[:MAX_NAMES]:
         log.warning("%s: column %s: left out, %s", path, join_names([name], "`"), reason)

@@ -35,7 +35,7 @@ from test_predictor import (
 
 import retexo
 from partitioning import datasets
-from partitioning.datasets.objects import to_table
+from partitioning.datasets.objects import to_frame
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from retexo.models.hetero_stage import HeteroArchitecture
@@ -262,8 +262,8 @@ def test_columns_that_the_model_does_not_read_are_not_written(
     """A request has room for 100,000 keys of a node."""
     written: list[list[str]] = []
     monkeypatch.setattr(
-        "partitioning.graph_addition.to_table",
-        lambda frame, what: (written.append(list(frame)), to_table(frame, what))[1],
+        "partitioning.graph_addition.to_frame",
+        lambda frame, what: (written.append(list(frame)), to_frame(frame, what))[1],
     )
     wide = {**NEW, **{f"k{place}": place for place in range(1_000)}, "note": {}}
     asked = [service.ask("/predict", {"nodes": [node]})[1] for node in (NEW, wide)]
