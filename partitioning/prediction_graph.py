@@ -8,16 +8,15 @@ RELATION, DESTINATION): frame}.
 N nodes, E edges.
 """
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from partitioning import datasets
 from partitioning.datasets import file, hetero_tables, object_arrays
-from partitioning.datasets.objects import to_table
+from partitioning.datasets.objects import to_frame
 from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,
@@ -136,9 +135,7 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
     if isinstance(given, str | Path):
         return datasets.read_graph(replace(settings, dataset_name="file", dataset_file=str(given)))
     if isinstance(given, tuple | list) and len(given) == 2:
-        with _as_files(*given) as folder, _named_as_given(folder):
-            found = replace(settings, dataset_name="file", dataset_file=str(folder))
-            return datasets.read_graph(found)
+        return datasets.add_reverse(_read_frames(given[0], given[1], settings), settings)
     for attribute, convert in (
         ("edge_index", object_arrays.read_pyg),
         ("node_types", object_arrays.read_pyg),
@@ -161,48 +158,25 @@ def _has_types(given: Any) -> bool:
     return is_pair_of_types or hasattr(given, "node_types")
 
 
-@contextlib.contextmanager
-def _named_as_given(folder: Path) -> Iterator[None]:
-    """Name `nodes` in messages, not the file nodes.parquet of a temporary folder."""
-    try:
-        yield
-    except MissingColumn as error:
-        raise MissingColumn(error.role, error.pattern, _without_files(str(error), folder)) from None
-    except InputError as error:
-        raise InputError(_without_files(str(error), folder)) from None
-
-
-def _without_files(message: str, folder: Path) -> str:
-    """Replace names of temporary files in a message by what the user gave."""
-    return (
-        message.replace(f"dataset_file={folder}", "graph")
-        .replace(f"{folder}/", "")
-        .replace(".parquet", "")
-    )
-
-
-@contextlib.contextmanager
-def _as_files(nodes: Any, edges: Any) -> Iterator[Path]:
-    """The folder of tables of two data frames or of two dictionaries of them, while it is read."""
-    import pyarrow.parquet as pq
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "graph"  # messages name the graph after it
-        folder.mkdir()
-        if hasattr(nodes, "columns") and hasattr(edges, "columns"):
-            frames = {"nodes": nodes, "edges": edges}
-        elif isinstance(nodes, Mapping) and isinstance(edges, Mapping):
-            frames = {f"nodes/{each}": frame for each, frame in nodes.items()}
-            for each, frame in edges.items():
-                hetero_tables.check_name(SEPARATOR, "") if len(each) != 3 else None
-                frames[f"edges/{SEPARATOR.join(each)}"] = frame
-            for below in ("nodes", "edges"):
-                (folder / below).mkdir()
-        else:
-            raise InputError(
-                f"graph: a pair of {type(nodes).__name__} and {type(edges).__name__}: expected"
-                f" {FORMS}"
-            )
-        for place, frame in frames.items():
-            pq.write_table(to_table(frame, place), folder / f"{place}.parquet")
-        yield folder
+def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
+    """Read two data frames, or two dictionaries of them by type and by relation."""
+    if hasattr(nodes, "columns") and hasattr(edges, "columns"):
+        return file.from_frames(to_frame(nodes, "nodes"), to_frame(edges, "edges"), settings)
+    if not (isinstance(nodes, Mapping) and isinstance(edges, Mapping)):
+        pair = f"{type(nodes).__name__} and {type(edges).__name__}"
+        raise InputError(f"graph: a pair of {pair}: expected {FORMS}")
+    for each in edges:
+        if not isinstance(each, tuple) or len(each) != 3:
+            raise InputError(f"edges: {each!r}: expected (SOURCE, RELATION, DESTINATION)")
+    for name in (*nodes, *chain.from_iterable(edges)):
+        hetero_tables.check_name(name, "graph")
+    # In the order of files, which numbers relations.
+    types = {
+        name: [to_frame(nodes[name], f"nodes/{name}")]
+        for name in sorted(nodes, key="{}.parquet".format)
+    }
+    relations = {
+        each: to_frame(edges[each], f"edges/{SEPARATOR.join(each)}")
+        for each in sorted(edges, key=SEPARATOR.join)
+    }
+    return hetero_tables.read_types(Path("graph"), types, relations, settings)

@@ -102,7 +102,7 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
     return ends
 
 
-def check_weight_column(columns: ColumnSettings, files: Iterable[Path]) -> None:
+def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> None:
     """MissingColumn where columns.weight names a column that no csv or parquet table of edges has:
     of several relations some may have weights.
     """

@@ -52,10 +52,12 @@ from partitioning.datasets.tables import (
     files_named,
     is_folder,
     read_folder,
+    read_tables,
 )
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError, first_line, join_names
+from partitioning.features.schema import Frame
 from partitioning.file_io import check_path, open_regular, reading
 from partitioning.graph_data import EDGE_DATA, MASKS, SEPARATOR, GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
@@ -126,6 +128,21 @@ def from_arrays(
     unlabelled = settings.links or settings.is_unlabelled
     raw = _raw_graph(path, arrays, where, arrays, unlabelled=unlabelled)
     return _build(replace(raw, name=stem_of(path.resolve())), settings)
+
+
+def from_frames(nodes: Frame, edges: Frame, settings: DatasetSettings) -> GraphData:
+    """Build the graph of two data frames, without labels and masks."""
+    raw = read_tables(
+        "graph",
+        [nodes],
+        edges,
+        settings.columns,
+        None,
+        unlabelled=True,
+        drop_unknown=settings.drop_unknown,
+        regression=settings.regression,
+    )
+    return _build(raw, settings)
 
 
 def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:

@@ -5,7 +5,7 @@ among them.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from partitioning.features.roles import (
     matches,
     requested_role,
 )
+from partitioning.features.schema import Source
 from partitioning.graph_data import MASKS
 from partitioning.partition_settings import ColumnSettings
 
@@ -32,13 +33,13 @@ log = logging.getLogger(__name__)
 
 HEAD = 1000
 """Rows in which a column must have unique values to be looked at further."""
-Ends = list[tuple[Path, tuple[str, ...]]]
+Ends = list[tuple[Source, tuple[str, ...]]]
 """Tables of edges, and which of their ends, src or dst, refer to the nodes."""
 
 
 def find_id_columns(
-    tables: list[Path], edges: Ends, columns: ColumnSettings
-) -> dict[Path, str | None]:
+    tables: Collection[Source], edges: Ends, columns: ColumnSettings
+) -> dict[Source, str | None]:
     """Return the column of ids by table; None where rows are nodes in order.
 
     Raises:
@@ -132,11 +133,11 @@ def _may_be_ids(cells: Cells) -> bool:
     return is_id and pc.count_distinct(texts).as_py() == len(cells)
 
 
-def _read_ends(edges: Path, roles: tuple[str, ...], columns: ColumnSettings) -> list[Any]:
+def _read_ends(edges: Source, roles: tuple[str, ...], columns: ColumnSettings) -> list[Any]:
     """Return these ends of a table of edges, as texts."""
     import pyarrow as pa
 
-    if edges.suffix == ".npy":
+    if isinstance(edges, Path) and edges.suffix == ".npy":
         pairs = read_npy(edges)
         places = [("src", "dst").index(role) for role in roles] if pairs.ndim == 2 else []
         return [pa.chunked_array([np.unique(pairs[:, at])]).cast(pa.string()) for at in places]

@@ -13,8 +13,9 @@ features of a type.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ from partitioning.datasets.tables import (
 )
 from partitioning.errors import InputError, join_names
 from partitioning.features.roles import check_requested
-from partitioning.features.schema import Schema
+from partitioning.features.schema import Schema, Source
 from partitioning.graph_data import (
     MASKS,
     SEPARATOR,
@@ -116,28 +117,41 @@ def is_folder(path: Path) -> bool:
 
 def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
     """Read a folder and check it; InputError names the file, what is wrong, and the remedy."""
-    named = [
-        file
-        for folder, suffixes in ((path / "nodes", NODES), (path / "edges", EDGES))
-        for file in _list_tables(folder, suffixes)
-        if has_columns(file)
-    ]
-    check_requested(settings.columns, ((file, column_names(file)) for file in named))
-    types = {
-        name: _read_type(
-            path,
-            name,
-            settings.columns,
-            regression=settings.regression and settings.target in (None, name),
-        )
-        for name in _node_types(path / "nodes")
+    nodes, edges = path / "nodes", path / "edges"
+    tables = {
+        name: [*files_named(nodes, name, NODES), *files_named(nodes, f"{name}.features", NODES)]
+        for name in _node_types(nodes)
     }
-    files = {_edge_type(file): file for file in _list_tables(path / "edges", EDGES)}
+    files = {_edge_type(file): file for file in _list_tables(edges, EDGES)}
     if not files:
         raise InputError(
             f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
             " or npy"
         )
+    for each in files:
+        files_named(edges, SEPARATOR.join(each), EDGES)  # refuses two files of one relation
+    return read_types(path, tables, files, settings)
+
+
+def read_types(
+    path: Path,
+    tables: Mapping[str, Sequence[Source]],
+    files: Mapping[EdgeType, Source],
+    settings: DatasetSettings,
+) -> HeteroGraphData:
+    """Read tables of nodes by type, and of edges by relation; `path` is for messages."""
+    named = filter(has_columns, [*chain.from_iterable(tables.values()), *files.values()])
+    check_requested(settings.columns, ((file, column_names(file)) for file in named))
+    types = {
+        name: _read_type(
+            name,
+            found,
+            files,
+            settings.columns,
+            regression=settings.regression and settings.target in (None, name),
+        )
+        for name, found in tables.items()
+    }
     check_weight_column(settings.columns, files.values())
     if settings.columns.time is not None and not settings.links:
         raise InputError(
@@ -152,9 +166,6 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
                 f"{file}: there is no type of nodes {unknown[0]!r}, only {join_names(types)}; "
                 f"add {path}/nodes/{unknown[0]}.csv, or rename the file"
             )
-        files_named(
-            path / "edges", SEPARATOR.join(each), EDGES
-        )  # refuses two files of one relation
         nodes = types[each[0]][0], types[each[2]][0]
         table = read_edges(
             file,
@@ -256,28 +267,22 @@ def check_name(name: str, where: str) -> None:
 
 
 def _read_type(
-    path: Path, name: str, columns: ColumnSettings, *, regression: bool
+    name: str,
+    tables: Sequence[Source],
+    edges: Mapping[EdgeType, Source],
+    columns: ColumnSettings,
+    *,
+    regression: bool,
 ) -> tuple[Nodes, RawNodes]:
     """Read and join the tables of one node type."""
-    folder = path / "nodes"
-    files = files_named(folder, name, NODES) + files_named(folder, f"{name}.features", NODES)
-    named = list(filter(has_columns, files))
-    ids = find_id_columns(named, _find_ends(path / "edges", name), columns)
-    tables = [_read_file(file, columns, ids.get(file), regression=regression) for file in files]
-    return _join_tables(name, tables)
-
-
-def _find_ends(folder: Path, node_type: str) -> Ends:
-    """Return the tables of edges of a node type, and which ends are of it."""
-    found: Ends = []
-    for file in sorted(folder.iterdir()):
-        parts = stem_of(file).split(SEPARATOR)
-        if len(parts) == 3 and kind_of(file) in EDGES and is_table(file):
-            sides = ((parts[0], "src"), (parts[2], "dst"))
-            roles = tuple(role for end, role in sides if end == node_type)
-            if roles:
-                found.append((file, roles))
-    return found
+    ends: Ends = []
+    for each, table in edges.items():
+        sides = ((each[0], "src"), (each[2], "dst"))
+        roles = tuple(role for end, role in sides if end == name)
+        ends += [(table, roles)] if roles else []
+    ids = find_id_columns(list(filter(has_columns, tables)), ends, columns)
+    found = [_read_file(table, columns, ids.get(table), regression=regression) for table in tables]
+    return _join_tables(name, found)
 
 
 def _join_tables(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
@@ -296,10 +301,10 @@ def _join_tables(name: str, tables: list[Table]) -> tuple[Nodes, RawNodes]:
 
 
 def _read_file(
-    file: Path, columns: ColumnSettings, id_name: str | None, *, regression: bool
+    file: Source, columns: ColumnSettings, id_name: str | None, *, regression: bool
 ) -> Table:
     """Read one file of nodes: a table, or an npz with arrays or a sparse matrix."""
-    if file.suffix == ".npz" and not is_csr(file):
+    if isinstance(file, Path) and file.suffix == ".npz" and not is_csr(file):
         arrays = read_arrays(file, OF_NODES)
         if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
             arrays["label"] = check_targets(arrays["label"], f"{file}: array `label`")

@@ -113,13 +113,19 @@ def to_table(frame: Any, what: str) -> "pa.Table":
         raise InputError(f"{what}: columns of several levels; give each column one name")
     is_named = any(name is not None for name in frame.index.names)
     try:
-        return pa.Table.from_pandas(frame, preserve_index=is_named)
+        table = pa.Table.from_pandas(frame, preserve_index=is_named)
     except UNREADABLE as error:
         has_texts = all(isinstance(each, str) for each in error.args)
         reason = ": ".join(reversed(error.args)) if has_texts else str(error)
         raise InputError(
             f"{what}: not a table with one type of values in each column: {reason}"
         ) from None
+    structs = [field.name for field in table.schema if pa.types.is_struct(field.type)]
+    if structs:
+        raise InputError(
+            f"{what}: column {structs[0]!r} has dictionaries; expected numbers or texts"
+        )
+    return table
 
 
 # ---- files

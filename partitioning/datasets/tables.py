@@ -6,7 +6,7 @@ N nodes, E directed edges, F features, C classes.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -108,13 +108,40 @@ def read_folder(
         for file in files_named(folder, stem, suffixes)
         if file not in edges
     ]
+    return read_tables(
+        stem_of(path.resolve()),
+        found,
+        edges[0],
+        columns,
+        folder,
+        unlabelled=unlabelled,
+        drop_unknown=drop_unknown,
+        regression=regression,
+    )
+
+
+def read_tables(
+    name: str,
+    found: Sequence[Source],
+    edges: Source,
+    columns: ColumnSettings,
+    folder: Path | None,
+    *,
+    unlabelled: bool,
+    drop_unknown: bool,
+    regression: bool,
+) -> RawGraph:
+    """Read tables of nodes, and one of edges, as the graph `name`.
+
+    folder: where files may list the nodes of a split; None: there is none. See `read_folder`.
+    """
     named = list(filter(has_columns, found))
     check_requested(
-        columns, ((file, column_names(file)) for file in [*named, *filter(has_columns, edges)])
+        columns, ((file, column_names(file)) for file in filter(has_columns, [*found, edges]))
     )
-    if has_columns(edges[0]):
-        find_ends(edges[0], columns)  # without them the ids of nodes could be taken for a feature
-    ids = find_id_columns(named, [(edges[0], ("src", "dst"))], columns)
+    if has_columns(edges):
+        find_ends(edges, columns)  # without them the ids of nodes could be taken for a feature
+    ids = find_id_columns(named, [(edges, ("src", "dst"))], columns)
     tables = [
         read_table(file, columns, id_name=ids.get(file), regression=regression) for file in found
     ]
@@ -127,15 +154,15 @@ def read_folder(
             " graph without labels for app=predict"
         )
     nodes = find_nodes(tables) if tables else Nodes(0, np.zeros(0, np.int64), grows=True)
-    check_weight_column(columns, edges)
+    check_weight_column(columns, [edges])
     table = read_edges(
-        edges[0], columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
+        edges, columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
     )
     num_nodes = nodes.num_nodes
-    masks = {} if unlabelled else _read_masks(folder, nodes)
+    masks = {} if unlabelled or folder is None else _read_masks(folder, nodes)
     in_order = {name: in_node_order(table, name, nodes) for name, table in values.items()}
     return RawGraph(
-        name=stem_of(path.resolve()),
+        name=name,
         src=table.src,
         dst=table.dst,
         edge_weight=table.weight,
@@ -150,7 +177,7 @@ def read_folder(
         node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
         node_names=nodes.all_names(),
         where={
-            **{role: f"{edges[0]}: column `{name}`" for role, name in table.names.items()},
+            **{role: f"{edges}: column `{name}`" for role, name in table.names.items()},
             **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
             **{name: table.values[name][1] for name, table in values.items()},
             **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
