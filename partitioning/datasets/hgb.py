@@ -61,13 +61,16 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     target = types[rows["train"].type_number]
     if settings.target not in (None, target):
         raise InputError(
-            f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave it out"
+            f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave"
+            " it out"
         )
     labels = np.full(tables[target].num_nodes, -1, np.int64)
     for found in rows.values():
         labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
     masks = _make_masks(rows, len(labels), settings.split.seed)
-    return HeteroGraphData(settings.dataset_name, tables, relations, target, labels, num_classes, **masks)
+    return HeteroGraphData(
+        settings.dataset_name, tables, relations, target, labels, num_classes, **masks
+    )
 
 
 @dataclass
