@@ -102,7 +102,7 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     elif path.suffix == ".npz":
         raw = read_npz(path, unlabelled=settings.links or settings.is_unlabelled)
     elif path.suffix in (".bin", ".dgl"):
-        return from_arrays(path, read_dgl(open_dgl(path)), settings)
+        return from_arrays(path, read_dgl(open_dgl(path), f"{path}: "), settings)
     else:
         pickled = (
             "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG

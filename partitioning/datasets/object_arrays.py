@@ -135,20 +135,20 @@ def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
     return src, dst
 
 
-def read_dgl(graph: Any, *, with_labels: bool = True) -> ArrayGraph:
-    """Convert a DGLGraph; without labels and masks unless `with_labels`."""
+def read_dgl(graph: Any, file: str = "", *, with_labels: bool = True) -> ArrayGraph:
+    """Convert a DGLGraph, maybe of a file; without labels and masks unless `with_labels`."""
     if isinstance(graph, type) or not hasattr(graph, "canonical_etypes") or graph.is_block:
         raise InputError(f"this {type(graph).__name__}: expected a DGLGraph that is no block")
     is_plain = len(graph.ntypes) == len(graph.etypes) == 1
     nodes, edges = {}, {}
     for name in graph.ntypes:
-        where = "ndata" if is_plain else f"ndata of {name}"
+        where = f"{file}ndata" if is_plain else f"{file}ndata of {name}"
         given, count = dict(graph.nodes[name].data), graph.num_nodes(name)
         arrays = _convert(given, DGL_NODES, where, count, "node", with_labels=with_labels)
         arrays.setdefault("node_id", np.arange(count))
         nodes[PLAIN_TYPE if is_plain else name] = arrays
     for each in graph.canonical_etypes:
-        where = "edata" if is_plain else f"edata of {SEPARATOR.join(each)}"
+        where = f"{file}edata" if is_plain else f"{file}edata of {SEPARATOR.join(each)}"
         src, dst = (ends.numpy() for ends in graph.edges(order="eid", etype=each))
         arrays = _convert(dict(graph.edges[each].data), EDGE_NAMES, where, len(src), "edge")
         edges[PLAIN_RELATION if is_plain else each] = {"src": src, "dst": dst, **arrays}

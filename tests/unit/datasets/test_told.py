@@ -63,7 +63,7 @@ def save(path: Path, form: str, **changes: Any) -> Path:
     ("form", "changes", "told"),
     [
         ("npz", {"weight": np.ones(3)}, "weight"),
-        ("dgl", {"shade": np.ones(3)}, "edata `shade`, ndata `colour`: left out"),
+        ("dgl", {"shade": np.ones(3)}, "g.bin: edata: `shade`: left out"),
         (
             "npz",
             {"label": np.eye(4)[:, :2].repeat(2, 1)[:, [0, 3]][[0, 1, 0, 1]]},
