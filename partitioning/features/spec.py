@@ -1,7 +1,6 @@
 """Reads fitted feature pipelines: of a run, a checkpoint, a partition directory or app=describe."""
 
 import logging
-from dataclasses import fields
 from pathlib import Path
 
 from partitioning.errors import InputError
@@ -10,6 +9,7 @@ from partitioning.features.encoder import State
 from partitioning.features.schema import VERSION, check_states
 from partitioning.file_io import UNREADABLE, check_path, parse_json, read_text
 from partitioning.partition_settings import FeatureSettings
+from partitioning.setting_fields import definitions
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,10 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
 
 def _name_unused(settings: FeatureSettings, file: Path) -> None:
     """Warn of settings that a fitted pipeline has decided."""
-    for each in fields(settings):
-        value, defined = getattr(settings, each.name), each.metadata["setting"]
-        if each.name not in ("kind", "spec") and value != defined.default:
+    for defined in definitions(type(settings)):
+        name = defined.key.rpartition(".")[2]
+        value = getattr(settings, name)
+        if name not in ("kind", "spec") and value != defined.default:
             logger.warning(
                 "%s=%s has no effect: the columns are encoded as features.spec=%s was fitted",
                 defined.key,
