@@ -27,12 +27,17 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """
 
     timeout = 10.0
+    was_full = False
+    """Of the server: whether its last new connection was one too many."""
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            logger.warning("a connection is closed: there are %d already", MAX_CONNECTIONS)
+        server, is_full = type(self), len(self.connections) > MAX_CONNECTIONS
+        if is_full and not server.was_full:  # not a line for each
+            logger.warning("new connections are closed: there are %d already", MAX_CONNECTIONS)
+        server.was_full = is_full
+        if is_full:
             transport.close()
         else:
             self._wait()

@@ -88,7 +88,9 @@ def run_of_tables(folder: Path, **described: Any) -> Path:
     """The checkpoint of a model of `tables`, which nobody trained, with its feature pipeline."""
     dataset = compose(["columns.id=customer", "split=none"])
     file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)
-    graph = datasets.read_graph(dataclasses.replace(dataset, name="file", file=file))
+    graph = datasets.read_graph(
+        dataclasses.replace(dataset, dataset_name="file", dataset_file=file)
+    )
     _, states = encode_tables(graph, dataset.features, None)
     shape = Architecture(model_of("gcn"), 4, 2)
     answer = {"offsets": [], **described.pop("answer", {})}
@@ -304,7 +306,7 @@ def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> N
 
 
 def test_connections_without_a_whole_header_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("retexo.service_limits.MAX_CONNECTIONS", 4)
     started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=1.0)
@@ -316,8 +318,10 @@ def test_connections_without_a_whole_header_are_closed(
         answer = b""
         while b'"status":"ok"' not in answer:
             answer += waiting[3].recv(4096)
-        with socket.create_connection(("127.0.0.1", started.port), 30) as further:
-            assert further.recv(1) == b""
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", started.port), 30) as further:
+                assert further.recv(1) == b""
+        assert caplog.text.count("connections are closed: there are 4 already") == 1
         waiting[3].sendall(health[:10])  # the next request is late, too
         for each in waiting:
             assert each.recv(1) == b"", "closed"
