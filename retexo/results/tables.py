@@ -265,7 +265,7 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
         names = _main_measures(data.measures)
         names = [name for name in names if name in sent or not name.startswith(BYTES)]
-        found = {name: data.summarise(name) for name in names}
+        found = {name: data.summarise(name).to_numpy() for name in names}
         for number, method in enumerate(data.methods):
             row: dict[str, Cell] = {
                 "data": data.name,
@@ -274,7 +274,7 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
             for name, each in found.items():
-                count, mean, std = each.iloc[number]
+                count, mean, std = each[number]
                 row[f"{name}, mean"] = mean if count else None
                 row[f"{name}, spread"] = std if count > 1 else None
             rows.append(row)
