@@ -25,7 +25,7 @@ the group is formed and the partition read) and include the first iteration and 
 derived from the graph (sparse formats, plan, exchange). "command" is the whole process with
 imports and reading; partitioning is listed separately. "to target" is the time until validation
 accuracy first reaches the target; for ours, with the head of the layer in training
-(output_heads=validation). Target: for each seed the lowest of the methods' best validation
+(classifiers=validation). Target: for each seed the lowest of the methods' best validation
 accuracies minus 0.2 points, over all methods and over those with the same model.
 
 Memory: the sum of the processes' peak RSS (shared libraries count once per process), and the

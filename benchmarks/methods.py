@@ -62,7 +62,7 @@ COMPARISONS = {
             "+experiment=exact num_partitions=1 model.input_skip=false model.output=activation"
         ),
         "no smoothing": "+experiment=exact num_partitions=1 smoothing.steps=0",
-        "last layer only": "+experiment=exact num_partitions=1 output_heads=last",
+        "last layer only": "+experiment=exact num_partitions=1 classifiers=last",
         "first layer alone": "+experiment=exact num_partitions=1 num_layers=1",
         "none of it": "+experiment=retexo num_partitions=1",
     },

@@ -164,7 +164,7 @@ class HeldGraph:
 
     def __post_init__(self) -> None:
         model = replace(self.run.checkpoint.model, lookahead=0)  # of training only
-        exact = ExchangeSettings("exact", ("fp32",) * model.depth)
+        exact = ExchangeSettings(precision=("fp32",) * model.depth)
         self._settings = replace(self.run.settings(1), model=model, exchange=exact)
         self.context = self._open(self.read)
         self.inferred = infer(

@@ -45,9 +45,9 @@ SLOW = 20.0
 BANDWIDTH = 1e9 / 8
 """Bytes per second of a worker's link: 1 Gbit/s."""
 OPTIONS: dict[str, dict[str, Any]] = {
-    "exchange=exact": {"exchange.mode": "exact"},
-    "exchange.precision=bf16": {"exchange.mode": "exact", "exchange.precision": "bf16"},
-    "exchange.precision=int8": {"exchange.mode": "exact", "exchange.precision": "int8"},
+    "exchange=fp32": {"exchange.mode": "selected"},
+    "exchange.precision=bf16": {"exchange.mode": "selected", "exchange.precision": "bf16"},
+    "exchange.precision=int8": {"exchange.mode": "selected", "exchange.precision": "int8"},
     "gradient.precision=bf16": {"gradient.precision": "bf16"},
     "gradient.precision=int6": {"gradient.precision": "int6"},
     "gradient.secure=false": {"gradient.secure": False},

@@ -71,10 +71,10 @@ class ExchangeSettings(Checked):
     """How boundary rows are encoded and sent."""
 
     mode: str = setting(
-        "exact",
-        "exact: sum-preserving exchange with the fewest bytes; plain: the dense row of "
-        "every halo node",
-        one_of("exact", "plain"),
+        "selected",
+        "selected: only needed rows or partial sums of them, with the fewest bytes; plain: the "
+        "dense row of every halo node",
+        one_of("selected", "plain"),
         is_group=True,
     )
     precision: Any = setting(
@@ -94,7 +94,7 @@ class ExchangeSettings(Checked):
             )
         if self.mode == "plain" and self.rounded:
             raise InputError(
-                f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=exact"
+                f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=fp32"
             )
 
     @property
@@ -141,7 +141,7 @@ class CommunicationSettings(Checked):
         super().check_together()
         if self.gradient.mode == "sync" and self.local_epochs != 1:
             raise InputError(
-                f"local_epochs={self.local_epochs}: gradient=sync agrees on every step; "
+                f"local_epochs={self.local_epochs}: gradient.mode=sync agrees on every step; "
                 "set gradient=local, or local_epochs=1"
             )
 

@@ -77,16 +77,18 @@ def refusal(error: Exception) -> str:
     several = re.match(r"Ambiguous value for argument '(.*)'$", text.splitlines()[0])
     if several:
         return _several_values(several.group(1))
-    merged = re.match(r"Error merging override [+~]*([\w.]+)", text)
-    if merged and merged.group(1) in MEANT:
-        return str(unknown_setting(merged.group(1)))
+    merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
+    if merged and merged[1] in MEANT:
+        return str(unknown_setting(merged[1]))
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     key = str(getattr(cause, "full_key", None) or "")
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown or isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return str(unknown_setting(key or (unknown.group(1) if unknown else "")))
     if key in DEFINED:
-        return f"{key}: {str(cause.msg or cause).splitlines()[0]}; {_remedy(DEFINED[key])}"
+        reason = f"{key}: {str(cause.msg or cause).splitlines()[0]}; {_remedy(DEFINED[key])}"
+        is_text = merged and "to string" in reason  # of a list or a mapping
+        return f"{reason}, as text {quoted(merged[1], merged[2])}" if is_text else reason
     found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
     if found:
         return f"+{found.group(1)}: exists already; leave the + out"

@@ -195,10 +195,10 @@ class TrainSettings(
         number_or("auto", 1),
     )
     stopping: StoppingSettings = subgroup(StoppingSettings)
-    output_heads: str = setting(
+    classifiers: str = setting(
         "validation",
-        "output heads that predict; last: that of the last layer; validation: one, or the mean "
-        "of several, with the best validation metric",
+        "classifiers that predict; last: that of the last layer; validation: one, or the mean "
+        "of several layers', with the best validation metric",
         one_of("last", "validation"),
     )
     smoothing: SmoothingSettings = subgroup(SmoothingSettings)

@@ -85,7 +85,7 @@ def choose_heads(
     smoothing, num_layers = context.settings.smoothing, context.settings.model.depth
     stages = range(num_layers - len(logits), num_layers)
     candidates = [OutputHeads((num_layers - 1,))]
-    if context.settings.output_heads == "validation" and context.graph_info.num_val:
+    if context.settings.classifiers == "validation" and context.graph_info.num_val:
         ranges = [range(first, last + 1) for last in stages for first in range(stages[0], last + 1)]
         candidates = [OutputHeads(tuple(each)) for each in sorted(ranges, key=len)]
     heads, val = candidates[0], context.partition.val_mask

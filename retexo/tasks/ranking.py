@@ -251,7 +251,7 @@ def choose_link_heads(
     """
     num_layers = len(stages)
     heads = OutputHeads((num_layers - 1,))
-    if context.settings.output_heads != "validation" or not context.graph_info.num_val:
+    if context.settings.classifiers != "validation" or not context.graph_info.num_val:
         return heads
 
     def best(candidates: list[OutputHeads]) -> OutputHeads:

@@ -15,7 +15,7 @@ def refuse_local_steps(settings: TrainSettings) -> None:
         raise InputError(
             f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of"
             " rows between workers, which need the same parameters on all of them; set"
-            " gradient=sync"
+            " gradient=fp32"
         )
 
 

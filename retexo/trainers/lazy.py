@@ -61,7 +61,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             )
 
     # Without enumerate, which would keep the output before.
-    for output in run_layers(context, stages, fit, heads=context.settings.output_heads):
+    for output in run_layers(context, stages, fit, heads=context.settings.classifiers):
         context.release_features()  # later layers read them from the first layer's input
         depth = len(results)
         context.save_layer(depth - 1, stages[depth - 1])

@@ -22,7 +22,7 @@ TAKES = end_to_end.SKIPS
 def check(settings: TrainSettings) -> None:
     """Raise InputError for settings that local training does not support."""
     checks.refuse_rounding(settings)
-    if settings.exchange.mode != "exact":
+    if settings.exchange.mode != "selected":
         raise InputError(
             f"exchange={settings.exchange.mode}: trainer=local sends no rows; leave it out"
         )

@@ -199,7 +199,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
     reason = (
         (trainer is not lazy and f"trainer={settings.trainer.name} trains all layers at once")
         or (settings.task.links and "the ends of links are sent for a given last layer")
-        or (settings.output_heads == "last" and "output_heads=last does not ask validation")
+        or (settings.classifiers == "last" and "classifiers=last does not ask validation")
         or (not settings.best_val_model and "best_val_model=false does not ask validation")
         or (
             not skips and "without model.input_skip or model.self_weight the last layer has no head"

@@ -38,7 +38,7 @@ def check(settings: TrainSettings) -> None:
     refused = {
         f"gradient={settings.gradient.mode}": (
             settings.gradient.mode != "sync",
-            "supports synchronous steps only; set gradient=sync",
+            "supports synchronous steps only; set gradient=fp32",
         ),
         "gradient.secure=true": (
             settings.gradient.secure,

@@ -219,7 +219,7 @@ def _score_whole_graph(
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:
     """Whether validation chose the last of a given number of lazily trained layers."""
     depth = settings.model.depth
-    chooses = settings.output_heads == "validation" and info.num_val and not settings.task.links
+    chooses = settings.classifiers == "validation" and info.num_val and not settings.task.links
     given = settings.trainer.name == "lazy" and not settings.model.grows and depth > 1
     return bool(chooses and given and heads.stages == (depth - 1,))
 

@@ -281,7 +281,7 @@ TRAIN = (
     "+experiment=exact",
     *("split=fraction", "split.train=0.5", "split.val=0.2", "split.test=0.3"),
     *("hidden_dim=8", "heads=2", "dropout=0", "num_rounds=[30]", "learning_rate=[0.05]", "seed=0"),
-    *("stopping=none", "smoothing.steps=0", "output_heads=last", "best_val_model=false"),
+    *("stopping=none", "smoothing.steps=0", "classifiers=last", "best_val_model=false"),
     "num_layers=2",
 )
 

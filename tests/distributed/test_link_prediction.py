@@ -584,7 +584,7 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
     ("arguments", "named"),
     [
         (
-            ("app=train", "gradient=sync", "exchange=exact", "gradient.secure=true"),
+            ("app=train", "gradient=fp32", "exchange=fp32", "gradient.secure=true"),
             "gradient.secure=true",
         ),
         (

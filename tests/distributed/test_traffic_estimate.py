@@ -45,7 +45,7 @@ COMMON = (
     "base=published",
 )
 EXCHANGES = {
-    "fp32": ("exchange=exact",),
+    "fp32": ("exchange=fp32",),
     "bf16": ("exchange.precision=bf16",),
     "int8": ("exchange.precision=int8",),
     "plain": ("exchange=plain",),
@@ -54,7 +54,7 @@ SKIPS = (
     "model.self_weight=true",
     "model.input_skip=true",
     "model.output=aggregate",
-    "output_heads=validation",
+    "classifiers=validation",
     "smoothing.steps=2",
     "smoothing.reach=computed",
     "smoothing.alphas=[0.3,0.1]",

@@ -792,7 +792,7 @@ def test_who_dies_is_named(
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("gradient=local",), "set gradient=sync"),
+        (("gradient=local",), "set gradient=fp32"),
         (("gradient.secure=true",), "lets all workers read"),
         (("exchange.precision=bf16",), "exchange.precision=bf16"),
         (("sampled.fanout=[-2]",), "sampled.fanout"),

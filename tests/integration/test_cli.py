@@ -91,7 +91,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "plain is fp32": (
         (*TRAIN, "exchange=plain", "exchange.precision=bf16"),
-        ("exchange.precision=bf16", "exchange=exact"),
+        ("exchange.precision=bf16", "exchange=fp32"),
     ),
     "rank": ((*TRAIN, "gradient.compression=powersgd", "gradient.rank=0"), ("gradient.rank=0",)),
     "path with =": (

@@ -91,7 +91,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
     # Rounded, rows of other parts would differ.
     weighted = ("class_weights=[1,5,2]", "stopping.metric=macro_f1")
-    settings = compose([*at(folder), "app=train", "exchange=exact", *weighted, *SMALL])
+    settings = compose([*at(folder), "app=train", "exchange=fp32", *weighted, *SMALL])
     partition_data.run(settings)
     train.run(settings, folder / "run")
     return folder
@@ -135,7 +135,7 @@ MODELS = {
         "model.self_weight=true",
         "model.input_skip=true",
         "model.output=aggregate",
-        "output_heads=validation",
+        "classifiers=validation",
         "smoothing.steps=3",
         "smoothing.reach=computed",
         "smoothing.alphas=[0.3]",
@@ -337,7 +337,7 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
 # --- a graph without labels ----------
 
 TABLES = (
-    *("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=exact"),
+    *("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=fp32"),
     "columns.ignore=[note]",
 )
 
@@ -383,7 +383,7 @@ def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def predict_table(folder: Path, graph: Path, run_dir: Path, *arguments: str) -> pd.DataFrame:
     options = (f"dataset_file={graph}", f"partition_dir={run_dir}-parts", "num_partitions=2")
-    where = ("app=predict", "dataset_name=file", f"checkpoint_dir={folder}/run", "exchange=exact")
+    where = ("app=predict", "dataset_name=file", f"checkpoint_dir={folder}/run", "exchange=fp32")
     predict.run(compose([*where, *options, "predict.format=npy", *HERE, *arguments]), run_dir)
     return read_table(run_dir / "predictions.npy")
 
@@ -625,7 +625,7 @@ def test_scores_are_computed_again_from_predictions(
         graph.labels[::5, 1] = np.nan
         save_npz(folder / "toy.npz", graph, sparse_masks(40))
         data = at(folder)
-        train.run(compose([*data, "app=train", "exchange=exact", *SMALL]), folder / "run")
+        train.run(compose([*data, "app=train", "exchange=fp32", *SMALL]), folder / "run")
     asked = ("app=predict", f"checkpoint_dir={folder}/run", "predict.format=csv", *HERE)
     scores = predict.run(compose([*data, *asked]), where)
     table = pd.read_csv(where / "predictions.csv")
@@ -777,7 +777,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),
     "nothing there": (("checkpoint_dir=nowhere",), ("checkpoint_dir=nowhere", "app=train")),
     "two precisions": (
-        ("exchange=exact", "predict.precision=int8"),
+        ("exchange=fp32", "predict.precision=int8"),
         ("predict.precision=int8", "exchange sets"),
     ),
     "used": (("hydra.run.dir=predicted",), ("predicted", "another run")),

@@ -12,7 +12,7 @@ from retexo.settings.run_settings import Settings
 
 
 def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
-    given = ["app=train", "dataset_name=cora", "num_partitions=3", "gradient=sync"]
+    given = ["app=train", "dataset_name=cora", "num_partitions=3", "gradient=fp32"]
     seen: dict[str, Settings] = {}
 
     def train(settings: Settings, run_dir: Path) -> dict[str, Any]:

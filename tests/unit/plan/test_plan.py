@@ -143,10 +143,10 @@ def test_bytes_and_seconds_follow_the_rounds(planned: dict[str, Any]) -> None:
 
 
 def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: Path) -> None:
-    base = ("exchange=plain", "gradient=sync")
+    base = ("exchange=plain", "gradient=fp32")
     options = plan.run(toy_settings(place, *base, "plan.rounds=[4,1]"), tmp_path)["options"]
     assert set(options) == {
-        "exchange=exact",
+        "exchange=fp32",
         "exchange.precision=bf16",
         "exchange.precision=int8",
         "gradient.precision=bf16",
@@ -156,7 +156,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
     }
     assert list(options.values()) == sorted(options.values())
     for name, total in options.items():
-        exchange = [*base[1:], "exchange=exact"] if name.startswith("exchange") else base
+        exchange = [*base[1:], "exchange=fp32"] if name.startswith("exchange") else base
         changed = toy_settings(place, *exchange, name)
         directory = plan.find_or_make_partitions(changed)
         partitions = [directory.read(part) for part in range(WORLD)]

@@ -134,7 +134,7 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
 def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
     stopping = "stopping=none" if patience is None else f"stopping.patience={patience}"
     one_layer = "num_layers=1", f"num_rounds=[{limit}]", "learning_rate=[0.1]"
-    return train_settings(*one_layer, "gradient=sync", "local_epochs=1", stopping, *more)
+    return train_settings(*one_layer, "gradient=fp32", "local_epochs=1", stopping, *more)
 
 
 def messages(workers: list[Seen]) -> tuple[int, int]:

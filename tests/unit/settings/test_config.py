@@ -101,7 +101,7 @@ def test_experiments_change_what_they_are_for() -> None:
         "none",
         "fp32",
     )
-    assert (exact.exchange.mode, exact.exchange.precision) == ("exact", ("fp32", "fp32"))
+    assert (exact.exchange.mode, exact.exchange.precision) == ("selected", ("fp32", "fp32"))
     fast = compose(["+experiment=fast"])
     assert (fast.exchange, fast.gradient, fast.batch_size) == (
         exact.exchange,
@@ -138,7 +138,7 @@ def test_groups_have_the_last_word_over_the_task() -> None:
         "int8",
         40,
     )
-    chosen = compose(["gradient=sync", "stopping=none"], "link_prediction_gcn")
+    chosen = compose(["gradient=fp32", "stopping=none"], "link_prediction_gcn")
     assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == (
         "none",
         "fp32",
@@ -322,7 +322,7 @@ PUBLISHED = {
     "model.output": "activation",
     "model.input_dropout": 0.6,
     "dropout": 0.6,
-    "output_heads": "last",
+    "classifiers": "last",
     "smoothing.steps": 0,
     "batch_size": None,
     "learning_rate": [0.003] * 2,
@@ -381,7 +381,7 @@ def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
             "num_layers=auto trainer=sign",
             "trainer=sign trains all layers",
         ),
-        ("node_classification_gcn", "num_layers=auto output_heads=last", "output_heads=last"),
+        ("node_classification_gcn", "num_layers=auto classifiers=last", "classifiers=last"),
         (
             "node_classification_gcn",
             "num_layers=auto model.input_skip=false model.self_weight=false",
