@@ -112,7 +112,7 @@ class Setting:
             if not entries:
                 raise InputError(f"{self.name}=[]: needs at least one entry")
             value = tuple(self._convert(entry, value) for entry in entries)
-        for entry in value if isinstance(value, list | tuple) else (value,):
+        for entry in value if self.each and isinstance(value, tuple) else (value,):
             if isinstance(entry, int) and abs(entry) > sys.float_info.max:
                 raise InputError(f"{self.name}: a number of {len(str(entry))} digits is too large")
             for check in self.checks:
@@ -126,7 +126,7 @@ class Setting:
             if type(entry) not in {int, float, str} or (kind is int and type(entry) is float):
                 raise ValueError(entry)
             return kind(entry)
-        except ValueError:
+        except (ValueError, OverflowError):
             what = {int: "an integer", float: "a number", str: "a word"}[kind]
             raise InputError(f"{self.name}={value}: each entry must be {what}") from None
 

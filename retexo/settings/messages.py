@@ -81,12 +81,14 @@ def refusal(error: Exception) -> str:
     if merged and merged[1] in MEANT:
         return str(unknown_setting(merged[1]))
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
-    key = str(getattr(cause, "full_key", None) or "")
+    found = re.search(r"full_key: (\S+)", text)
+    key = str(getattr(cause, "full_key", None) or (found[1] if found else ""))
     unknown = re.match(r"Could not override '([^']+)'", text)
     if unknown or isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return str(unknown_setting(key or (unknown.group(1) if unknown else "")))
     if key in DEFINED:
-        reason = f"{key}: {str(cause.msg or cause).splitlines()[0]}; {_remedy(DEFINED[key])}"
+        why = str(getattr(cause, "msg", None) or text).splitlines()[0]
+        reason = f"{key}: {why}; {_remedy(DEFINED[key])}"
         is_text = merged and "to string" in reason  # of a list or a mapping
         return f"{reason}, as text {quoted(merged[1], merged[2])}" if is_text else reason
     found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)

@@ -38,17 +38,15 @@ MAX_WIDTH = 1_000_000
 BELOW_ONE = Check(lambda value: 0 <= value < 1, "must be in [0, 1)")
 
 
-def _is_class_weight(value: Any) -> bool:
+def _are_class_weights(value: Any) -> bool:
     """Return whether a value is allowed for task.class_weights."""
     if isinstance(value, str):
         return value in ("auto", "none", "balanced")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value) and value > 0
-
-
-CLASS_WEIGHTS = Check(
-    _is_class_weight, "must be auto, none, balanced, or a list of positive numbers"
-)
+    return (
+        isinstance(value, list | tuple)
+        and bool(value)
+        and all(type(each) in {int, float} and 0 < each < math.inf for each in value)
+    )
 
 
 @group("task")
@@ -78,7 +76,7 @@ class TaskSettings(PairSettings):
         "node classification: weight of each class in the loss; none: 1; balanced: the same "
         "total for each class; auto: balanced where a class is very rare. Predicted "
         "probabilities are corrected for them (docs/training.md)",
-        CLASS_WEIGHTS,
+        Check(_are_class_weights, "must be auto, none, balanced, or a list of positive numbers"),
     )
     dim: int = setting(
         64,
@@ -122,12 +120,9 @@ class TaskSettings(PairSettings):
     )
 
     def check_together(self) -> None:
-        given = self.class_weights
-        if isinstance(given, str):
-            return
-        if not isinstance(given, list | tuple) or any(isinstance(each, str) for each in given):
-            raise InputError(f"task.class_weights={given}: {CLASS_WEIGHTS.remedy}")
-        self.class_weights = tuple(given)
+        super().check_together()
+        if isinstance(self.class_weights, list):
+            self.class_weights = tuple(self.class_weights)
 
     @property
     def links(self) -> bool:
