@@ -256,15 +256,9 @@ class FeatureSettings(Checked):
 
     def check_together(self) -> None:
         if isinstance(self.kind, dict):
-            self.kind = {self._type_name(key): kinds for key, kinds in self.kind.items()}
+            self.kind = {str(key): kinds for key, kinds in self.kind.items()}
         if not self.kind:
             raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
-
-    def _type_name(self, key: Any) -> str:
-        """Return the name of a node type; YAML reads some unquoted names as other values."""
-        if type(key) not in {str, int} or str(key).startswith("_target_"):
-            raise InputError(f"features.kind: the key {key} is no name of a node type; quote it")
-        return str(key)
 
 
 @group("edges")

@@ -61,6 +61,7 @@ def within(least: float, most: float) -> Check:
     return Check(lambda value: least <= value <= most, f"must be in [{least}, {most}]")
 
 
+TOO_LARGE = f"a number of more than {sys.float_info.max_10_exp} digits; choose a smaller one"
 FINITE = Check(math.isfinite, "must be finite")
 SEED = (at_least(0), at_most(2**32 - 1))  # the range of NumPy's legacy generators
 
@@ -114,7 +115,7 @@ class Setting:
             value = tuple(self._convert(entry, value) for entry in entries)
         for entry in value if self.each and isinstance(value, tuple) else (value,):
             if isinstance(entry, int) and abs(entry) > sys.float_info.max:
-                raise InputError(f"{self.name}: a number of {len(str(entry))} digits is too large")
+                raise InputError(f"{self.name}: {TOO_LARGE}")
             for check in self.checks:
                 check(self.name, entry)
         return value

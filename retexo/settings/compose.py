@@ -180,7 +180,7 @@ def load(
     is_first_job = is_command and not _is_later_job()
     started = psutil.Process().create_time() if is_first_job else time.time()
     environ = environ or {}
-    _refuse_targets(OmegaConf.to_container(config), "")
+    _check_keys(OmegaConf.to_container(config), "")
     try:
         for name in ("seed", "network"):  # before what they decide
             DEFINED[name].normalise(config[name])
@@ -211,15 +211,19 @@ def load(
     )
 
 
-def _refuse_targets(value: Any, name: str) -> None:
-    """InputError for a key such as _target_, by which Hydra would call a function."""
+def _check_keys(value: Any, name: str) -> None:
+    """InputError for a key such as _target_, by which Hydra would call a function, or no text."""
     for key, inner in value.items() if isinstance(value, dict) else ():
         place = f"{name}.{key}" if name else str(key)
+        if type(key) not in {str, int}:
+            raise InputError(
+                f"{name}: the key {key} is no text; quote it, in a file of --config-dir"
+            )
         if str(key).startswith("_") and place != "optimizer._target_":
             raise InputError(f"{place}={inner}: no setting begins with _; leave it out")
-        _refuse_targets(inner, place)
+        _check_keys(inner, place)
     for inner in value if isinstance(value, list) else ():
-        _refuse_targets(inner, name)
+        _check_keys(inner, name)
 
 
 def _is_multirun() -> bool:

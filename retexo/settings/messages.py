@@ -12,7 +12,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import Setting
+from partitioning.setting_fields import TOO_LARGE, Setting
 from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.options import MODELS
 from retexo.settings.schema import CONFIG_DIR, DEFINED
@@ -88,6 +88,8 @@ def refusal(error: Exception) -> str:
         return str(unknown_setting(key or (unknown.group(1) if unknown else "")))
     if key in DEFINED:
         why = str(getattr(cause, "msg", None) or text).splitlines()[0]
+        if why.startswith("int too large"):
+            return f"{key}: {TOO_LARGE}"
         reason = f"{key}: {why}; {_remedy(DEFINED[key])}"
         is_text = merged and "to string" in reason  # of a list or a mapping
         return f"{reason}, as text {quoted(merged[1], merged[2])}" if is_text else reason
@@ -101,7 +103,7 @@ def refusal(error: Exception) -> str:
             f"--config-name={primary.group(1)}: no such configuration; choose one of"
             f" {', '.join(names)}"
         )
-    missing = re.search(r"Could not find '(\w+)/([^']*)'", text)
+    missing = re.search(r"Could not find '(?!hydra/)(\w+)/([^']*)'", text)
     if missing and (choices := re.findall(r"^\t([\w-]+)$", text, re.MULTILINE)):
         return f"{missing[1]}={missing[2]}: no such choice; choose one of {', '.join(choices)}"
     plugin = re.search(r"Could not find 'hydra/(sweeper|launcher)/(\w+)'", text)

@@ -6,7 +6,6 @@ partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to a
 import math
 from typing import Any
 
-from partitioning.errors import InputError
 from partitioning.partition_settings import LINKS, REGRESSION, PairSettings
 from partitioning.setting_fields import (
     FINITE,
