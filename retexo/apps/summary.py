@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
+from retexo.scores import title_of
 
 MAX_CLASS_ROWS = 20
 VALUE_FORMATS: dict[str, Callable[[float], str]] = {
@@ -116,10 +117,9 @@ def format_values(scores: Mapping[str, float]) -> str:
 
 def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[str, str]:
     """Return the rows of ROC AUC and average precision, where there are any."""
-    titles = {"roc_auc": "ROC AUC", "average_precision": "average precision"}
     return {
-        f"{title} (validation, test)": f"{val.get(name, math.nan):.4f}, {test[name]:.4f}"
-        for name, title in titles.items()
+        f"{title_of(name)} (validation, test)": f"{val.get(name, math.nan):.4f}, {test[name]:.4f}"
+        for name in ("roc_auc", "average_precision")
         if name in test
     }
 

@@ -10,16 +10,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from retexo.codecs import GRADIENTS
 from retexo.comm.int8 import to_int8
 
 WireFormat = torch.dtype | str
 """A type of values, "int8" or "int6"."""
-LARGEST = {"int8": 127, "int6": 31}
+LARGEST = {name: codec.largest for name, codec in GRADIENTS.items() if codec.largest}
 """The largest code."""
 BLOCK = 128
 """Number of values that share a scale."""
-SCALE = {"int8": torch.float32, "int6": torch.bfloat16}
-"""Type of the scales. The error of bfloat16 is well below half a 6-bit code, but not 8-bit."""
+SCALE: dict[str, torch.dtype] = {name: getattr(torch, GRADIENTS[name].scale) for name in LARGEST}
+"""Type of the scales."""
 FOURTH = np.array([6, 4, 2], np.uint8)
 """Left shifts that move the lowest, middle and highest two of six bits to the top of a byte."""
 ByteArray = npt.NDArray[np.uint8]
@@ -32,7 +33,7 @@ def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)
     codes, scales = to_int8(blocks, LARGEST[wire_format], SCALE[wire_format])
     packed = as_bytes(codes.view(-1))
-    if wire_format == "int6":
+    if GRADIENTS[wire_format].bits == 6:
         packed = _pack(packed)
     return [packed[: _code_bytes(wire_format, len(values))], as_bytes(scales)]
 
@@ -73,9 +74,8 @@ def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
             else torch.empty(0, dtype=wire_format)
         )
     size = _code_bytes(wire_format, count)
-    codes = (
-        _unpack(content[:size])[:count] if wire_format == "int6" else content[:size].view(np.int8)
-    )
+    is_packed = GRADIENTS[wire_format].bits == 6
+    codes = _unpack(content[:size])[:count] if is_packed else content[:size].view(np.int8)
     scales = decode(content[size:], SCALE[wire_format], -(-count // BLOCK)).float().numpy()
     return torch.from_numpy(codes * np.repeat(scales, BLOCK)[:count])
 
@@ -83,9 +83,9 @@ def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
 def _code_bytes(codes: str, count: int) -> int:
     """Bytes of `count` codes.
 
-    Every fourth int6 code lies in the spare bits of the three before it.
+    Every fourth code of 6 bits lies in the spare bits of the three before it.
     """
-    return count - count // 4 if codes == "int6" else count
+    return count - count // 4 if GRADIENTS[codes].bits == 6 else count
 
 
 def _pack(codes: ByteArray) -> ByteArray:

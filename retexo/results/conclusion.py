@@ -15,30 +15,16 @@ from typing import Any
 import numpy as np
 
 from retexo.results.tables import format_bytes
+from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.messages import quoted
 
-TITLES = {
-    "accuracy": "accuracy",
-    "micro_f1": "micro-F1",
-    "macro_f1": "macro-F1",
-    "balanced_accuracy": "balanced accuracy",
-    "roc_auc": "ROC AUC",
-    "average_precision": "average precision",
-    "r2": "R2",
-    "mrr": "MRR",
-}
 DRAWS = 200
 """How often the confusion matrix is drawn anew."""
 CLEAR = 2.0
 """Standard errors from which on a difference is called one."""
 LARGE_GAP = 0.1
 """Difference of training and test score from which on a network overfits."""
-
-
-def title_of(score: str) -> str:
-    """Return the name of a score as texts have it."""
-    return TITLES.get(score, score.replace("_", " "))
 
 
 def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from retexo.results.runs import BYTES, OF_CLASS, Run, identity
+from retexo.scores import SCORES
 from retexo.settings.schema import DATA, keys, usual_values
 
 if TYPE_CHECKING:
@@ -16,13 +17,7 @@ if TYPE_CHECKING:
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
-HEADLINES = {
-    "roc_auc": "test ROC AUC",
-    "average_precision": "test average precision",
-    "macro_f1": "test macro F1",
-    "balanced_accuracy": "test balanced accuracy",
-    "micro_f1": "test micro F1",
-}
+HEADLINES = {name: f"test {score.label}" for name, score in SCORES.items() if score.stops}
 """Setting stopping.metric -> measure."""
 GROUP_NAMES = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """Setting that a file of conf/GROUP sets -> GROUP, its name for users."""

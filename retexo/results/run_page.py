@@ -4,11 +4,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from retexo.results.conclusion import standard_error, title_of
+from retexo.results.conclusion import standard_error
 from retexo.results.groups import DataSet
 from retexo.results.page import Picture, Section
 from retexo.results.runs import Run
 from retexo.results.tables import NO_VALUE, Table, bytes_table, class_table, format_memory
+from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import usual_values
 

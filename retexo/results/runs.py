@@ -16,6 +16,7 @@ from typing import Any
 from partitioning.errors import InputError
 from partitioning.file_io import parse_json, read_text
 from partitioning.json_shape import COUNT, NUMBER, check_shape
+from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import LISTS, PER_LAYER, default, keys
 
@@ -23,21 +24,13 @@ SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed)
 IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
-    "test accuracy": "test.accuracy",
-    "val accuracy": "val.accuracy",
-    "test micro F1": "test.micro_f1",
-    "test macro F1": "test.macro_f1",
-    "test balanced accuracy": "test.balanced_accuracy",
-    "test ROC AUC": "test.roc_auc",
-    "test average precision": "test.average_precision",
-    "test R2": "test.r2",
-    "val R2": "val.r2",
-    "test MAE": "test.mae",
-    "test RMSE": "test.rmse",
-    "test MRR": "test.mrr",
-    "val MRR": "val.mrr",
+    **{
+        f"{split} {score.label}": f"{split}.{name}"
+        for name, score in SCORES.items()
+        for split in ("test", "val")
+        if score.label and (split == "test" or score.validates)
+    },
     "test hits@20": "test.hits@20",
-    "test AUC": "test.auc",
     "bytes total": "bytes.total",
     "seconds train": "seconds.train",
     "seconds total": "seconds.total",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from retexo.codecs import GRADIENTS
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.message_format import WireFormat
 from retexo.comm.traffic_meter import MessageTag
@@ -20,10 +21,8 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
 WIRE_FORMATS: dict[str, WireFormat | None] = {
-    "fp32": None,
-    "bf16": torch.bfloat16,
-    "int8": "int8",
-    "int6": "int6",
+    name: name if codec.largest else getattr(torch, codec.dtype) if codec.dtype else None
+    for name, codec in GRADIENTS.items()
 }
 """What gradient.precision sends; None: the gradient's own dtype."""
 

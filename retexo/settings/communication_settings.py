@@ -15,11 +15,11 @@ from partitioning.setting_fields import (
     setting,
     subgroup,
 )
+from retexo.codecs import GRADIENTS, ROWS
 from retexo.settings.cluster_settings import seconds
 
 AUTO = "auto"
-PRECISIONS = ("fp32", "bf16", "int8", "int4")
-AT_PREDICTION = ("auto", "trained", *PRECISIONS)
+AT_PREDICTION = ("auto", "trained", *ROWS)
 BY_NETWORK = ("exchange.precision", "gradient.precision", "gradient.compression")
 """Settings that `network` decides where nothing else sets them."""
 
@@ -39,7 +39,7 @@ class GradientSettings(Checked):
         AUTO,
         "precision of gradients on the network; int8 and int6 have one scale per 128 values; "
         "auto: by network, int6 for wan (links: int8)",
-        one_of(AUTO, "fp32", "bf16", "int8", "int6"),
+        one_of(AUTO, *GRADIENTS),
     )
     compression: str = setting(
         AUTO,
@@ -81,7 +81,7 @@ class ExchangeSettings(Checked):
         [AUTO],
         "precision of boundary rows, for all layers or as a list; fp32 is lossless, int8 "
         "and int4 have one scale per row; auto: by network, int4 for wan",
-        one_of(AUTO, *PRECISIONS),
+        one_of(AUTO, *ROWS),
         each=str,
         per_layer=True,
     )

@@ -91,8 +91,9 @@ def refusal(error: Exception) -> str:
         if why.startswith("int too large"):
             return f"{key}: {TOO_LARGE}"
         reason = f"{key}: {why}; {_remedy(DEFINED[key])}"
-        is_text = merged and "to string" in reason  # of a list or a mapping
-        return f"{reason}, as text {quoted(merged[1], merged[2])}" if is_text else reason
+        if merged and "to string" in reason:  # of a list or a mapping
+            return f"{reason}, as text {quoted(merged[1], merged[2])}"
+        return reason
     found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
     if found:
         return f"+{found.group(1)}: exists already; leave the + out"

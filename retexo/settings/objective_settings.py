@@ -17,18 +17,9 @@ from partitioning.setting_fields import (
     one_of,
     setting,
 )
+from retexo.scores import OF_NODES
 
-METRICS = (
-    "auto",
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "micro_f1",
-    "roc_auc",
-    "average_precision",
-    "loss",
-    "mrr",
-)
+METRICS = ("auto", *OF_NODES, "loss", "mrr")
 LOSSES = {
     "node_classification": ("cross_entropy", "focal"),
     "node_regression": ("mse", "mae", "huber"),

@@ -12,37 +12,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from partitioning.errors import InputError
 from partitioning.setting_fields import Check
 from retexo.errors import TrainingError
+from retexo.scores import SCORES
 
 SPLITS = ("train", "val", "test")
-SCORES = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-    "micro_f1",
-    "roc_auc",
-    "average_precision",
-    "log_loss",
-    "brier",
-    "calibration_error",
-    "positive_calibration_error",
-    "r2",
-    "mae",
-    "rmse",
-    "mrr",
-    "auc",
-)
-"""Scores by split in summary.json, besides hits@K and those of OGB's evaluators."""
 COSTS = r"(bytes|seconds)(\.\w+)+"
 MAX_NAME = 120
 """Longest name of a job's folder."""
-LESS_IS_BETTER = (
-    "log_loss",
-    "brier",
-    "calibration_error",
-    "positive_calibration_error",
-    "mae",
-    "rmse",
-)
 NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
 IS_OBJECTIVE = Check(
     lambda name: NAMED.fullmatch(name) is not None,
@@ -89,7 +64,10 @@ def check_objective_name(name: str, *, of_links: bool) -> None:
 
 def is_better_when_less(name: str) -> bool:
     """Whether an objective is to be minimised: a loss, an error or a cost."""
-    return name.rpartition(".")[2] in LESS_IS_BETTER or re.fullmatch(COSTS, name) is not None
+    return (
+        getattr(SCORES.get(name.rpartition(".")[2]), "less_is_better", False)
+        or re.fullmatch(COSTS, name) is not None
+    )
 
 
 def check_direction(

@@ -18,10 +18,9 @@ from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.tasks.metrics import (
+    BY_CLASS,
     average_precision,
-    balanced_accuracy,
     count_correct_by_ogb,
-    macro_f1,
     micro_f1,
     roc_auc,
 )
@@ -289,11 +288,10 @@ def score_baseline(
         correct = float(torch.where(is_usual, having, lacking).sum())
         return {"accuracy": correct / cells, "average_precision": total / cells, "roc_auc": 0.5}
     chosen = int((known[0] + known[2]).argmax())
-    share, occurring = float(having[chosen]) / total, having > 0
+    share, names_it = float(having[chosen]) / total, torch.arange(len(having)) == chosen
     baseline = {"class": names[chosen] if names else chosen, "accuracy": share, "micro_f1": share}
-    baseline["balanced_accuracy"] = float(occurring[chosen]) / int(occurring.sum())
-    occurring[chosen] = True
-    baseline["macro_f1"] = 2 * share / (1 + share) / int(occurring.sum())
+    hits = (having * names_it, lacking * names_it, having * ~names_it)
+    baseline |= {name: formula(*hits) for name, formula in BY_CLASS.items()}
     if task.is_binary:
         baseline |= {"roc_auc": 0.5, "average_precision": float(having[task.positive]) / total}
     return baseline
@@ -357,8 +355,7 @@ def compute_scores(
     scores = {
         "accuracy": float(correct),
         "micro_f1": micro_f1(counts[:3].sum(dim=1)),
-        "macro_f1": macro_f1(tp, fp, fn),
-        "balanced_accuracy": balanced_accuracy(tp, fn),
+        **{name: formula(tp, fp, fn) for name, formula in BY_CLASS.items()},
         "log_loss": float(sums[0]) / max(1.0, size),
         "brier": float(sums[1]) / max(1.0, size),
         "calibration_error": float((by_bin[1] - by_bin[2]).abs().sum()) / max(1.0, size),

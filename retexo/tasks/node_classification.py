@@ -20,6 +20,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
+from retexo.scores import OF_NODES
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import (
@@ -303,7 +304,8 @@ def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bo
     if metric in RANKING and not NodeClassification(num_classes, multilabel).has_ranking:
         raise InputError(
             f"stopping.metric={metric}: the graph has {num_classes} classes; it needs two"
-            " classes or multi-label nodes, choose macro_f1, balanced_accuracy, accuracy or loss"
+            " classes or multi-label nodes, choose one of"
+            f" {', '.join(name for name in OF_NODES if name not in RANKING)}, loss"
         )
     if not isinstance(given, str) and len(given) != num_classes:
         raise InputError(

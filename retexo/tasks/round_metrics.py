@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from retexo.tasks.metrics import (
-    average_precision,
-    balanced_accuracy,
-    macro_f1,
-    micro_f1,
-    roc_auc,
-)
+from retexo.tasks.metrics import BY_CLASS, average_precision, micro_f1, roc_auc
 from retexo.tasks.score_histogram import count_scores, even_bin_edges, refine_edges
 
 ROUND_BINS = 64
@@ -99,16 +93,14 @@ class CountMetric:
         if self.name == "micro_f1":
             return micro_f1(counts)
         tp, fp, fn = counts.view(3, -1).double()
-        if self.name == "balanced_accuracy":
-            return balanced_accuracy(tp, fn)
-        return macro_f1(tp, fp, fn)
+        return BY_CLASS[self.name](tp, fp, fn)
 
     def standard_error(self, value: float, counts: Tensor, num_val: int) -> float:
         """About the standard error of a value over `num_val` validation nodes."""
         if self.name == "loss":
             return 0.0
         size = float(num_val)
-        if self.name in ("balanced_accuracy", "macro_f1"):
+        if self.name in BY_CLASS:
             tp, _, fn = counts.view(3, -1)
             size = _effective_size(tp + fn)
         return _binomial_error(value, size)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from retexo.codecs import ROWS
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
@@ -35,7 +36,9 @@ NODES_PER_STEP = 1 << 14
 library maps anew each time."""
 Fit = Callable[[LayerObjective], None]
 """Trains a layer, or leaves it as it is."""
-PRECISIONS: dict[str, Precision] = {"fp32": "full", "bf16": "bf16", "int8": "int8", "int4": "int4"}
+PRECISIONS: dict[str, Precision] = {
+    name: name if codec.dtype else "full" for name, codec in ROWS.items()
+}
 
 
 class AnyLayerInput(Protocol):

@@ -10,6 +10,7 @@ from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
 from retexo.models.conv_registry import check_model
 from retexo.models.stage import Stage
+from retexo.scores import OF_NODES
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
@@ -96,8 +97,8 @@ def check(settings: TrainSettings) -> None:
     trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
     if settings.stopping.metric == "mrr" and not settings.task.links:
         raise InputError(
-            "stopping.metric=mrr: only for task=link_prediction; choose auto, accuracy, macro_f1,"
-            " balanced_accuracy, roc_auc, average_precision or loss"
+            "stopping.metric=mrr: only for task=link_prediction; choose one of auto,"
+            f" {', '.join(OF_NODES)}, loss"
         )
     if settings.task.regression:
         node_regression.check_settings(settings)

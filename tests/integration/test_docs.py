@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -297,6 +298,13 @@ print("stopping.warm_up" in markdown(), "model=graphconv" in open("docs/training
 """
 
 
+ADDED_SETTINGS = (
+    *("app=train", "dataset_name=two-rings", "num_partitions=2", "num_rounds=[3]"),
+    *("stopping.metric=matthews", "objective=val.matthews", "exchange.precision=fp16"),
+    *("smoothing.steps=0", "hydra.run.dir=run"),
+)
+
+
 def test_what_contributing_adds(tmp_path: Path) -> None:
     """Its diffs apply to the code as it is; what they and the trainer add is then known."""
     for part in ("retexo", "partitioning", "conf", "docs"):
@@ -309,13 +317,24 @@ def test_what_contributing_adds(tmp_path: Path) -> None:
     (conf,) = (text for language, text in blocks if language == "yaml")
     (tmp_path / "retexo/trainers/edgeless.py").write_text(module)
     (tmp_path / "conf/trainer/edgeless.yaml").write_text(conf)
-    changed = ["retexo/models/conv", "retexo/settings", "retexo/trainers"]
+    changed = ["retexo/models/conv", "retexo/settings", "retexo/trainers", "retexo/scores.py"]
+    changed += ["retexo/codecs.py", "retexo/tasks", "partitioning/datasets"]
     config = ["--config", str(ROOT / "pyproject.toml")]
     for command in (["check", "-q"], ["format", "-q", "--check"]):
         subprocess.run(["ruff", *command, *config, *changed], cwd=tmp_path, check=True)
     done = subprocess.run(
         [sys.executable, "-c", ADDED], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split("\n") == [" with model.aggregator=mean edgeless 3", "True True", ""], (
-        done.stderr
-    )
+    assert done.stdout.split("\n") == [
+        " with model.aggregator=mean edgeless 3",
+        "True True",
+        "",
+    ], done.stderr
+    command = [sys.executable, "-m", "retexo", *ADDED_SETTINGS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["chosen"]["metric"] == "matthews"
+    assert -1 <= summary["test"]["matthews"] <= 1
+    assert summary["settings"]["exchange"]["precision"] == ["fp16", "fp16"]
+    assert "Matthews correlation on test is" in done.stdout

@@ -10,7 +10,7 @@ from support import ROOT
 
 PACKAGES = ("retexo", "partitioning")
 FLOORS = (
-    ("arrays", "errors"),
+    ("arrays", "codecs", "errors", "scores"),
     ("comm", "settings"),
     ("models",),
     ("launch", "exchange"),

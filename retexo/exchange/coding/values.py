@@ -1,34 +1,40 @@
 """Values of rows as transmitted: unchanged, bfloat16, or int8/int4 with one scale per row."""
 
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from retexo.arrays import IntArray, repeat_interleave
+from retexo.codecs import ROWS
 from retexo.comm.int8 import SCALE_BYTES, to_int8
 
-Precision = Literal["full", "bf16", "int8", "int4"]
+Precision = str
+"""A name of retexo.codecs.ROWS, or "full" for the values' own type."""
 Count = TypeVar("Count", int, IntArray)
 
-MAX_CODES = {"int8": 127, "int4": 7}
+MAX_CODES = {name: codec.largest for name, codec in ROWS.items() if codec.largest}
 """Largest code by precision; a row's scale is its largest magnitude / largest code."""
 
 
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
-    """Return the dtype of the codes. Two "int4" codes are packed into one byte."""
-    return (
-        torch.int8 if precision in MAX_CODES else torch.bfloat16 if precision == "bf16" else dtype
-    )
+    """Return the dtype of the codes. Two codes of 4 bits are packed into one byte."""
+    name = ROWS[precision].dtype if precision in ROWS else ""
+    found: torch.dtype = getattr(torch, name) if name else dtype
+    return found
+
+
+def is_packed(precision: Precision) -> bool:
+    """Return whether two codes share a byte."""
+    return precision in ROWS and ROWS[precision].bits == 4
 
 
 def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count:
     """Return the bytes of `count` values of one row, with scale. `count` is int, or int64 [R]."""
-    if precision == "int4":
-        return (count + 1) // 2 + SCALE_BYTES
-    return count * code_dtype(dtype, precision).itemsize + (
-        SCALE_BYTES if precision == "int8" else 0
-    )
+    scale = SCALE_BYTES if precision in MAX_CODES else 0
+    if is_packed(precision):
+        return (count + 1) // 2 + scale
+    return count * code_dtype(dtype, precision).itemsize + scale
 
 
 def quantize(
@@ -54,8 +60,8 @@ def quantize(
 def encode_values(
     codes: torch.Tensor, scales: torch.Tensor, counts: IntArray, precision: Precision
 ) -> torch.Tensor:
-    """Encode scales [R] and codes [sum of counts] as uint8 [B]; int4 fills low halves first."""
-    if precision == "int4":
+    """Encode scales [R] and codes [sum of counts] as uint8 [B]; low halves are filled first."""
+    if is_packed(precision):
         num_halves = 2 * int(((counts + 1) // 2).sum())
         halves = torch.zeros(num_halves, dtype=torch.uint8, device=codes.device)
         halves[_half_byte_positions(counts)] = codes.view(torch.uint8) & 15
@@ -73,7 +79,7 @@ def decode_values(
     """
     scaled = precision in MAX_CODES
     scales = reader.take(len(counts) if scaled else 0, torch.float32)
-    if precision == "int4":
+    if is_packed(precision):
         packed = reader.take(int(((counts + 1) // 2).sum()), torch.uint8)
         halves = (
             torch.stack([packed << 4, packed & 240], dim=1)

@@ -1,0 +1,51 @@
+"""The scores of summary.json by name. What chooses, compares, shows or describes scores reads this.
+
+A score that is a formula of the true and false positives and false negatives of each class needs an
+entry here and that formula, `by_class` in retexo/tasks/metrics.py.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Score:
+    """What is known of a score besides its formula."""
+
+    title: str
+    """As sentences have it."""
+    label: str = ""
+    """As tables of reports have it; empty: it is not in them."""
+    stops: bool = False
+    """Whether it may be stopping.metric."""
+    of_nodes: bool = True
+    """Whether nodes have it; otherwise it is of links."""
+    less_is_better: bool = False
+    validates: bool = False
+    """Whether reports show it for validation, too."""
+
+
+SCORES: dict[str, Score] = {
+    "accuracy": Score("accuracy", "accuracy", stops=True, validates=True),
+    "micro_f1": Score("micro-F1", "micro F1", stops=True),
+    "macro_f1": Score("macro-F1", "macro F1", stops=True),
+    "balanced_accuracy": Score("balanced accuracy", "balanced accuracy", stops=True),
+    "roc_auc": Score("ROC AUC", "ROC AUC", stops=True),
+    "average_precision": Score("average precision", "average precision", stops=True),
+    "log_loss": Score("log loss", less_is_better=True),
+    "brier": Score("Brier score", less_is_better=True),
+    "calibration_error": Score("calibration error", less_is_better=True),
+    "positive_calibration_error": Score("positive calibration error", less_is_better=True),
+    "r2": Score("R2", "R2", validates=True),
+    "mae": Score("MAE", "MAE", less_is_better=True),
+    "rmse": Score("RMSE", "RMSE", less_is_better=True),
+    "mrr": Score("MRR", "MRR", stops=True, of_nodes=False, validates=True),
+    "auc": Score("AUC", "AUC", of_nodes=False),
+}
+"""By name in summary.json; besides them there are hits@K and those of OGB's evaluators."""
+OF_NODES = tuple(name for name, score in SCORES.items() if score.stops and score.of_nodes)
+"""Metrics that choose the best round of a node classification."""
+
+
+def title_of(name: str) -> str:
+    """Return the name of a score as sentences have it."""
+    return SCORES[name].title if name in SCORES else name.replace("_", " ")
