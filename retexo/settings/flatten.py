@@ -15,30 +15,6 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as nested groups: the inverse of `flatten`."""
-    nested: dict[str, Any] = {}
-    for key, value in flat.items():
-        *groups, last = key.split(".")
-        holder = nested
-        for group in groups:
-            holder = holder.setdefault(group, {})
-        holder[last] = value
-    return nested
-
-
-def with_values(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings with other values of NAME or GROUP.NAME."""
-    changed = dict(settings)
-    for key, value in values.items():
-        group, _, name = key.rpartition(".")
-        if group:
-            changed[group] = {**changed.get(group, {}), name: value}
-        else:
-            changed[name] = value
-    return changed
-
-
 def without(
     settings: Mapping[str, Any], names: Collection[str], prefix: str = ""
 ) -> dict[str, Any]:

@@ -49,13 +49,6 @@ class TaskSettings(PairSettings):
         "absolute (mae) or Huber error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
-    focal_gamma: float = setting(2.0, "exponent gamma of the focal loss", at_least(0), FINITE)
-    huber_delta: float = setting(
-        1.0,
-        "Huber loss: error above which the loss is linear, in standard deviations of the target",
-        Check(lambda value: value > 0, "must be above 0"),
-        FINITE,
-    )
     label_smoothing: float = setting(
         0.0,
         "node classification: share of the target that is spread evenly over all classes",

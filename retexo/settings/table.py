@@ -19,6 +19,8 @@ from retexo.settings.options import MODELS, ModelSettings
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR, DEFINED
 
+SMALL = 4
+"""Settings of a group from which on it has a table of its own."""
 INTRODUCTION = """# Settings
 
 Every setting of the command line, as `NAME=VALUE`. Names after "also" are accepted, too. A setting
@@ -56,9 +58,15 @@ def help_text() -> str:
 
 
 def _sections() -> Iterator[tuple[str, str, list[Setting]]]:
-    """Yield title, summary and settings of each group."""
+    """Yield title, summary and settings of each group, and of all small groups together."""
+    small: list[Setting] = []
     for cls in _groups(Settings):
-        yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), _own(cls)
+        own = _own(cls)
+        if len(own) < SMALL and cls.prefix:
+            small += own
+        else:
+            yield cls.__name__.removesuffix("Settings") or "Run", _summary(cls), own
+    yield "Small groups", "bns, fedgcn, local and sampled are for the trainer of that name.", small
     for model, cls in MODELS.items():
         if cls is not ModelSettings:
             yield f"model={model}", f"{_summary(cls)} With model={model} only.", _own(cls)

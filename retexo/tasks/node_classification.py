@@ -48,6 +48,7 @@ class NodeClassification:
     one class per node only the first row counts. None: all 1."""
     loss_name: str = "cross_entropy"
     focal_gamma: float = 2.0
+    """The exponent, which its authors found best."""
     label_smoothing: float = 0.0
     positive: int = 1
     """Of two classes the one whose ranking is scored."""
@@ -84,7 +85,6 @@ class NodeClassification:
             wanted,
             settings.stopping.use_loss or wanted == "loss",
             loss_name=task.loss,
-            focal_gamma=task.focal_gamma,
             label_smoothing=task.label_smoothing,
             class_names=class_names,
         )

@@ -45,6 +45,7 @@ class NodeRegression:
     """[T], or empty for 0 ... T-1."""
     loss_name: str = "mse"
     huber_delta: float = 1.0
+    """Error above which the Huber loss is linear, in standard deviations of the target."""
     has_temperature = False
     offsets = ()
     """Classes have weights, targets have none."""
@@ -65,7 +66,7 @@ class NodeRegression:
         """
         names = target_names or range(info.num_classes)
         scale = agree_on_scale(partition.labels[partition.train_mask], names, comm)
-        return cls(scale, target_names, settings.task.loss, settings.task.huber_delta)
+        return cls(scale, target_names, settings.task.loss)
 
     def with_choices(self, heads: OutputHeads) -> Self:
         """The task; validation chooses nothing that changes its predictions."""

@@ -16,7 +16,7 @@ from partitioning.setting_fields import Checked, at_least, group, one_of, settin
 from retexo.errors import TrainingError
 from retexo.settings.aliases import ALIASES, rename_override
 from retexo.settings.compose import compose
-from retexo.settings.flatten import flatten, nest, without
+from retexo.settings.flatten import flatten, without
 from retexo.settings.schema import DEFINED, default, keys, usual_values
 from retexo.settings.search import MAX_NAME, check_direction, find_objective, shorten_name
 from retexo.settings.table import help_text, markdown
@@ -67,7 +67,6 @@ def test_checks_name_the_setting_as_users_do() -> None:
 
 def test_without_leaves_no_empty_group() -> None:
     settings = {"a": {"b": 1, "c": {"d": 2}}, "e": {}, "f": [3]}
-    assert nest(flatten(settings)) == settings
     assert without(settings, {"a.c.d"}) == {"a": {"b": 1}, "e": {}, "f": [3]}
     assert without(settings, {"a.b", "a.c.d", "f"}) == {"e": {}}
 
