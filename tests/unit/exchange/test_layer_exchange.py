@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -37,7 +37,6 @@ from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.exchange import cover, layer_exchange, local_rows, message_selection
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.rows import RowFormat, row_sizes
-from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
@@ -58,6 +57,9 @@ from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker import make_context
 from retexo.worker.graph import read_graph
+
+Precision = Literal["full", "bf16", "int8", "int4"]
+"""Hypothesis draws its examples by these names, too."""
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
