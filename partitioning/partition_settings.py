@@ -261,6 +261,25 @@ class FeatureSettings(Checked):
             raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
 
 
+@group("labels")
+class LabelSettings(Checked):
+    """Labels of nodes. `labels=KIND` is short for labels.kind=KIND."""
+
+    kind: str = setting(
+        "auto",
+        "with dataset_name=file: one class per node or several; auto: several if the labels "
+        "are a matrix of 0 and 1; multilabel also splits cells such as Action|Comedy",
+        one_of("auto", "multiclass", "multilabel"),
+        of_partitioner=True,
+    )
+    unknown: Any = setting(
+        None,
+        "with dataset_name=file: what stands for no label besides blank cells and -1, such as"
+        " [unknown,-100]",
+        of_partitioner=True,
+    )
+
+
 @group("edges")
 class EdgeSettings(Checked):
     """Edges of tables."""
@@ -347,13 +366,7 @@ class DatasetSettings(Checked):
         of_partitioner=True,
     )
     columns: ColumnSettings = subgroup(ColumnSettings)
-    labels: str = setting(
-        "auto",
-        "with dataset_name=file: one class per node or several; auto: several if the labels "
-        "are a matrix of 0 and 1",
-        one_of("auto", "multiclass", "multilabel"),
-        of_partitioner=True,
-    )
+    labels: LabelSettings = subgroup(LabelSettings)
     duplicates: str = setting(
         "keep",
         "with dataset_name=file: repeated edges; keep counts each copy, merge one with the sum "

@@ -377,6 +377,8 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
     names = {each.name for each in dataclasses.fields(FeatureSettings)}
     is_group = isinstance(given, dict) and names & given.keys()
     features = {"scale": "none", "missing": "error", **(given if is_group else {"kind": given})}
+    if "labels" in fields:
+        fields["labels.kind"] = fields.pop("labels")
     settings = DatasetSettings(
         dataset_name=name,
         dataset_file=file,

@@ -52,7 +52,7 @@ from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting, definitions
 
 log = logging.getLogger(__name__)
-OF_TABLES = ("labels", "duplicates", "edges.unknown")
+OF_TABLES = ("labels.kind", "labels.unknown", "duplicates", "edges.unknown")
 """Settings that only dataset_name=file has, besides columns.*."""
 
 

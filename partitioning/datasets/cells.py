@@ -213,11 +213,17 @@ class Cells:
 
     def labels(self) -> Array | tuple[Ints, list[str]]:
         """Return classes as numbers, NaN or -1 where blank; or as `factorize` does, where some are
-        texts, or numbers that float64 does not hold.
+        texts, lists, or numbers that float64 does not hold.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
         if self.kind == "blank":
             return np.full(len(self), np.nan)
+        if self.kind == "list":
+            inner = pc.binary_join(self.data.cast(pa.list_(pa.string())), "|")
+            texts = pc.binary_join_element_wise("[", inner, "]", "")
+            return replace(self, data=texts).factorize()
         if self.kind != "number":
             return self.factorize()
         values: Array = self.data.to_numpy()

@@ -34,6 +34,7 @@ from partitioning.features.roles import (
     MissingColumn,
     asked_names,
     find_column,
+    find_usual,
     requested_role,
     without_index,
 )
@@ -80,7 +81,7 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
     Raises:
         InputError: it has none, or not those that the settings name.
     """
-    names = without_index(column_names(path), path)
+    names, _ = without_index(column_names(path))
     if names == ["0", "1"]:
         return names
     for role in ("src", "dst"):
@@ -153,6 +154,8 @@ def read_edges(
     if len(src) == 0:
         log.warning("%s: has no edges, only a header", path)
     table = replace(table, src=src, dst=dst)
+    if nodes[0] is nodes[1] and nodes[0].grows and has_columns(path):
+        _warn_of_two_types(path, table)
     if not drop_unknown or len(src) != len(dst):
         return table
     is_known = (src >= 0) & (dst >= 0)
@@ -176,6 +179,20 @@ def read_edges(
     )
 
 
+def _warn_of_two_types(path: Path, table: EdgeTable) -> None:
+    """Warn where ids of two columns, such as user and item, become the same nodes."""
+    names = table.names["src"], table.names["dst"]
+    is_usual = find_usual("src", names[:1]) and find_usual("dst", names[1:])
+    if not is_usual and names != ("0", "1") and len(np.intersect1d(table.src, table.dst)):
+        log.warning(
+            "%s: an id in both `%s` and `%s` is one node; if they are nodes of two types, write a"
+            " folder with edges/%s__RELATION__%s.csv and nodes/ (docs/data.md)",
+            path,
+            *names,
+            *names,
+        )
+
+
 def _find_rows(
     ends: Any, nodes: Nodes, where: str, *, keep_unknown: bool, remedy: str
 ) -> Endpoints:
@@ -196,7 +213,7 @@ def _read_table_edges(
     path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool
 ) -> EdgeTable:
     """Read a csv or parquet table of edges; ends are Cells."""
-    names = without_index(column_names(path), path)
+    names, index = without_index(column_names(path))
     ends = find_ends(path, columns)
     weight = find_column("weight", names, columns, path)
     time = columns.time if columns.time in names else None
@@ -216,7 +233,14 @@ def _read_table_edges(
         refuse_odd_weights(values, f"{path}: column `{weight}`")
         weights = values.astype(np.float32)
     times = None if time is None else read_times(cells.pop(time))
+    numbering = {
+        name: f"it numbers the edges: columns.numeric={name} makes it a feature"
+        for name in find_usual("id", read)
+        if requested[name] is None and len(cells[name].data.unique()) == len(cells[name]) > 1
+    }
+    requested = {name: role for name, role in requested.items() if name not in numbering}
     feat, schema = read_features(path, cells, requested)
+    schema = replace(schema, ignored=index | numbering | schema.ignored)
     warn_of_ignored(path, schema.ignored)
     named = {role.removeprefix("edge_"): [name] for role, name in roles.items()}
     return EdgeTable(src, dst, weights, times, feat, replace(schema, roles=named), roles)

@@ -28,9 +28,15 @@ from partitioning.datasets.cells import BLANK
 from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.graph_data import is_labelled
 from partitioning.node_names import decode_names
+from partitioning.partition_settings import LabelSettings
 
 log = logging.getLogger(__name__)
 
+FEW_CLASSES = 20
+"""So many classes are no reason to warn, even of few nodes."""
+SEVERAL = re.compile(r"[|;,]")
+LIST = re.compile(r"[|;]|^[\[({].*[\])}]$")
+"""A name of a class that may be several labels."""
 OF_NUMBERS = "; numbers are predicted with task=node_regression"
 
 
@@ -45,18 +51,19 @@ class Labels:
     """[C] class names of the data; None: 0 ... C-1. Of targets [T]; None: they have no names."""
 
 
-def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
-    """Check and number labels; kind is the setting `labels`.
-
-    InputError names the first row that is wrong.
-    """
+def read_labels(array: Array, where: str, settings: LabelSettings) -> Labels:
+    """Check and number labels; InputError names the first row that is wrong."""
+    kind = settings.kind
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
         array = array[:, 0]
+    array = _without_unknown(array, where, settings)
     if array.ndim == 1 and kind == "multilabel":
-        raise InputError(
-            f"labels=multilabel: {where} has one column; expected a column of 0 and 1 for each"
-            " class"
-        )
+        if array.dtype.kind not in "OUS":
+            raise InputError(
+                f"labels=multilabel: {where} has one column of numbers; expected a column of 0 and"
+                " 1 for each class, or cells such as Action|Comedy"
+            )
+        array = _split_cells(array, where)
     labels = (
         _check_multilabel_rows(array, where, kind)
         if array.ndim == 2
@@ -67,11 +74,91 @@ def read_labels(array: Array, where: str, kind: str = "auto") -> Labels:
         blank = int((labels.values < 0).sum())
         if blank:
             log.info("%s: %d of %d nodes have no label", where, blank, len(labels.values))
+        _warn_doubtful_classes(labels, len(labels.values) - blank, where)
     return labels
 
 
+def unknown_labels(settings: LabelSettings) -> tuple[str, ...]:
+    """Return the texts that stand for no label."""
+    unknown = settings.unknown
+    several = unknown if isinstance(unknown, list | tuple) else [unknown]
+    return () if unknown is None else tuple(map(str, several))
+
+
+def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array:
+    """Return labels without what stands for no label: NaN among numbers, None among names."""
+    unknown = unknown_labels(settings)
+    if not unknown:
+        return array
+    if array.dtype.kind in "OUS":
+        texts = np.array([None if each is None else str(each).strip() for each in array], object)
+        is_unknown = np.isin(texts.astype(str), unknown)
+        found = texts
+        found[is_unknown] = None
+    else:
+        numbers = [float(text) for text in unknown if _number(text) is not None]
+        is_unknown = np.isin(array, numbers)
+        found = np.where(is_unknown, np.nan if array.dtype.kind == "f" else -1, array)
+    log.info(
+        "%s: labels.unknown=%s: %d nodes have no label",
+        where,
+        join_names(unknown),
+        is_unknown.sum(),
+    )
+    return found
+
+
+def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
+    """Return cells such as Action|Comedy, [0, 2] or a;b as a row of 0 and 1 for each node [N, C],
+    NaN where a cell is blank.
+    """
+    cells = [
+        None
+        if each is None or not str(each).strip()
+        else {part for text in SEVERAL.split(str(each).strip("[](){} ")) if (part := text.strip())}
+        for each in array
+    ]
+    names = sorted({name for cell in cells if cell for name in cell})
+    place = {name: number for number, name in enumerate(names)}
+    rows = np.zeros((len(cells), len(names)), np.float32)
+    for row, cell in enumerate(cells):
+        rows[row, [place[name] for name in cell or ()]] = 1
+        rows[row] = np.nan if cell is None else rows[row]
+    shown = join_names(f"{number} {name}" for number, name in enumerate(names))
+    log.info("%s: several labels per node: %s", where, shown)
+    return rows
+
+
+def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
+    """Warn of classes that may be none: negative numbers, lists, and nearly one for each node."""
+    names = labels.names or ()
+    negative = [name for name in names if isinstance(name, int) and name < 0]
+    if negative:
+        log.warning(
+            "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
+            where,
+            negative[0],
+            negative[0],
+        )
+    if labels.num_classes > max(FEW_CLASSES, num_labelled // 10):
+        log.warning(
+            "%s: %d classes of %d labelled nodes; set columns.label to another column if they are"
+            " names of nodes, or task=node_regression if they are numbers to predict",
+            where,
+            labels.num_classes,
+            num_labelled,
+        )
+    lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
+    if lists:
+        log.warning(
+            "%s: %s is one class; labels=multilabel reads it as several labels of a node",
+            where,
+            join_names(lists[:1], "`"),
+        )
+
+
 def read_targets(
-    array: Array, where: str, columns: Sequence[str] = (), kind: str = "auto"
+    array: Array, where: str, columns: Sequence[str], settings: LabelSettings
 ) -> Labels:
     """Check the targets of a regression; InputError names the first value that is wrong.
 
@@ -79,14 +166,14 @@ def read_targets(
         array: [N] or [N, T].
         where: what to call it in a message.
         columns: their names, where they are columns of a table.
-        kind: the setting `labels`.
+        settings: how labels are read.
     """
-    if kind != "auto":
+    if settings.kind != "auto":
         raise InputError(
-            f"labels={kind}: says how classes are given, and task=node_regression has numbers;"
-            " leave it out"
+            f"labels={settings.kind}: says how classes are given, and task=node_regression has"
+            " numbers; leave it out"
         )
-    values = check_targets(array, where, columns)
+    values = check_targets(_without_unknown(array, where, settings), where, columns)
     blank = np.isnan(values)
     for column in np.flatnonzero(blank.all(axis=0)).tolist():
         name = columns[column] if len(columns) == values.shape[1] else column

@@ -33,6 +33,7 @@ from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
 from partitioning.node_names import Names, decode_names, hash_names
+from partitioning.partition_settings import LabelSettings
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class RawGraph:
 
 def build(
     raw: RawGraph,
-    kind: str = "auto",
+    settings: LabelSettings | None = None,
     *,
     merge: bool = False,
     split_index: int | None = None,
@@ -88,18 +89,19 @@ def build(
 
     Args:
         raw: The arrays.
-        kind: The setting `labels`.
+        settings: How labels are read.
         merge: Whether an edge that is there several times becomes one.
         split_index: The setting `split.index`.
         unlabelled: Whether labels and masks are not read.
         regression: Whether labels are numbers to predict.
     """
+    settings = settings or LabelSettings()
     if raw.label is None or unlabelled:
         labels = _make_blank_labels(raw)
     elif regression:
-        labels = read_targets(raw.label, raw.at("label"), label_columns(raw.schema), kind)
+        labels = read_targets(raw.label, raw.at("label"), label_columns(raw.schema), settings)
     else:
-        labels = read_labels(raw.label, raw.at("label"), kind)
+        labels = read_labels(raw.label, raw.at("label"), settings)
     num_nodes = len(labels.values)
     features, featured, schema = check_table(raw.features, raw.schema, num_nodes, raw.at)
     src, dst = (

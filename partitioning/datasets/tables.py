@@ -370,6 +370,8 @@ class _Roles:
     time: str | None
     features: dict[str, str | None]
     """Feature columns, with the role that settings give them."""
+    index: dict[str, str]
+    """Columns that are an index, and the reason why they are left out."""
 
     @property
     def named(self) -> dict[str, list[str]]:
@@ -392,7 +394,7 @@ def _find_roles(
     path: Source, columns: ColumnSettings, kind: str, id_name: str | None = None
 ) -> _Roles:
     """Find the role of each column of a table of nodes. kind: feat or label."""
-    names = without_index(column_names(path), path)
+    names, index = without_index(column_names(path))
     id_name = id_name or find_column("id", names, columns, path)
     label = find_labels(names, columns, path)
     split = find_column("split", names, columns, path)
@@ -414,7 +416,7 @@ def _find_roles(
         if not label:
             label = [name for name in others if features[name] is None]
         features = {}
-    return _Roles(id_name, label, masks, split, time, features)
+    return _Roles(id_name, label, masks, split, time, features, index)
 
 
 def _convert_table(path: Source, roles: _Roles, kind: str, *, names_classes: bool) -> Table:
@@ -455,9 +457,9 @@ def _convert_table(path: Source, roles: _Roles, kind: str, *, names_classes: boo
         raise InputError(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
+    schema = replace(schema, roles=roles.named, ignored=roles.index | schema.ignored)
     warn_of_ignored(path, schema.ignored)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
-    schema = replace(schema, roles=roles.named)
     return Table(path, rows, ids, f"{path}: column `{roles.id}`", named, schema)
 
 

@@ -61,8 +61,6 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Sour
         raise InputError(
             f"{path}: has both columns {' and '.join(found[:2])}; set columns.{role} to one of them"
         )
-    if found and found[0] != role:
-        log.info("%s: column `%s` is taken as %s (columns.%s)", path, found[0], role, role)
     return found[0] if found else None
 
 
@@ -133,9 +131,7 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
                 )
 
 
-def without_index(names: list[str], path: Source) -> list[str]:
-    """The columns without the nameless index of pandas, which the log names."""
-    index = [name for name in names if NAMELESS.fullmatch(name)]
-    if index:
-        log.warning("%s: column `%s`, an index without a name: left out", path, index[0])
-    return [name for name in names if name not in index]
+def without_index(names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the columns without pandas' index without a name, and why it is left out."""
+    index = dict.fromkeys(filter(NAMELESS.fullmatch, names), "an index without a name")
+    return [name for name in names if name not in index], index

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
+from partitioning.datasets.labels import unknown_labels
 from partitioning.datasets.table_files import kind_of, list_visible, stem_of
 from partitioning.datasets.tables import NODE_TABLES
 from partitioning.directory.meta import HeteroMeta, Meta
@@ -99,10 +100,12 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
         "num_partitions": settings.num_partitions,
         "partition.seed": settings.partition.seed,
         "partition.balance_train": settings.partition.balance_train,
-        "labels": settings.labels,
+        "labels": settings.labels.kind,
         "duplicates": settings.duplicates,
         **requested_features(settings),
     }
+    if settings.labels.unknown is not None:
+        request["labels.unknown"] = list(unknown_labels(settings.labels))
     if settings.links:
         request |= {
             "task": "link_prediction",

@@ -13,6 +13,7 @@ ALIASES: dict[str, str] = {
     "partition.from": "partition.source",
     "model.own_half": "model.self_weight",
     "features": "features.kind",
+    "labels": "labels.kind",
     "model.name": "model",
     "output_heads": "classifiers",
     "exchange.mode=exact": "exchange.mode=selected",

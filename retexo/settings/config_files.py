@@ -123,11 +123,12 @@ def _check_file(file: Path, relative: Path) -> None:
     config = _parse_yaml(file, content)
     if not isinstance(config, Mapping):
         return
-    features = config.get("features")
-    if features is not None and not isinstance(features, Mapping):
-        raise InputError(
-            f"{file}: features: {features}: in a file write features: {{kind: {features}}}"
-        )
+    for group in ("features", "labels"):
+        value = config.get(group)
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(
+                f"{file}: {group}: {value}: in a file write {group}: {{kind: {value}}}"
+            )
     _check_defaults(file, config.get("defaults"))
     own = config.get("hydra", {})
     if not isinstance(own, Mapping):

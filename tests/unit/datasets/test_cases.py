@@ -19,6 +19,7 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.node_split import SplitRecipe, draw
+from partitioning.partition_settings import TASKS
 from retexo.settings.compose import compose
 
 NUM_NODES = 12
@@ -171,7 +172,7 @@ def test_a_nameless_index_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureF
     NODES.drop(columns="id").to_csv(tmp_path / "nodes.csv")
     EDGES.to_csv(tmp_path / "edges.csv", index=False)
     assert load(tmp_path).num_features == 1
-    assert "an index without a name: left out" in caplog.text
+    assert caplog.text.count("left out, an index without a name") == 1
     parquet(tmp_path / ".", NODES[NODES.id > 2])
     (tmp_path / "nodes.csv").unlink()
     (tmp_path / "edges.csv").unlink()
@@ -189,6 +190,179 @@ def test_features_of_every_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture
         InputError, match=r"column `x` is blank in 1 rows.*features\.missing=median"
     ):
         load(tmp_path, features={"missing": "error"})
+
+
+@pytest.mark.parametrize(
+    ("labels", "unknown", "classes"),
+    [
+        (["a", "b", "unknown"] * 4, "unknown", [0, 1, -1]),
+        (["1", "2", "unknown"] * 4, ["unknown", -100], [0, 1, -1]),
+        ([0, 1, -100] * 4, -100, [0, 1, -1]),
+        ([0.0, 1.0, -100.0] * 4, ["unknown", -100], [0, 1, -1]),
+    ],
+)
+def test_what_stands_for_no_label(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, labels: Any, unknown: Any, classes: Any
+) -> None:
+    write(tmp_path, NODES.assign(label=labels))
+    assert load(tmp_path).num_classes == 3
+    assert isinstance(labels[0], str) or "labels.unknown=[-100] if it" in caplog.text
+    graph = load(tmp_path, **{"labels.unknown": unknown})
+    assert (graph.num_classes, graph.labels.tolist()) == (2, classes * 4)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["x|y", "y", "", "x | z"] * 3,
+        ["[x, y]", "[y]", None, "[x, z]"] * 3,
+        ["x;y", "y;", None, "z;x"] * 3,
+        [["x", "y"], ["y"], None, ["x", "z"]] * 3,
+    ],
+)
+def test_several_labels_in_a_cell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cells: Any, suffix: str
+) -> None:
+    nodes = NODES.assign(label=cells)
+    if suffix == "csv":
+        write(tmp_path, nodes)
+        if isinstance(cells[0], list):
+            pytest.skip("a csv has texts")
+    else:
+        parquet(tmp_path, nodes)
+    graph = load(tmp_path, labels="multilabel")
+    expected = [[1, 1, 0], [0, 1, 0], [np.nan] * 3, [1, 0, 1]] * 3
+    np.testing.assert_array_equal(graph.labels, expected)
+    caplog.clear()
+    assert load(tmp_path).label_kind == "multiclass"
+    assert "labels=multilabel reads it as several labels" in caplog.text
+
+
+def test_names_of_nodes_as_classes_are_doubted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = 60
+    names = [f"Person {row}" for row in range(count)]
+    nodes = pd.DataFrame({"Id": range(count), "Label": names, "group": np.arange(count) % 3})
+    edges = pd.DataFrame({"Source": range(count), "Target": 0, "Id": range(count)})
+    write(tmp_path, nodes, edges)
+    load(tmp_path)
+    assert "60 classes of 60 labelled nodes; set columns.label" in caplog.text
+    assert "column `Id`: left out, it numbers the edges: columns.numeric=Id" in caplog.text
+    caplog.clear()
+    graph = load(tmp_path, columns={"label": ("group",), "ignore": ("Label",)}, features="degree")
+    assert graph.num_classes == 3
+    assert "classes of" not in caplog.text
+
+
+@pytest.mark.parametrize(("ends", "is_warned"), [(("user", "item"), True), (("from", "to"), False)])
+def test_ids_of_two_types_in_one_table_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ends: Any, is_warned: bool
+) -> None:
+    EDGES.set_axis(list(ends), axis=1).to_csv(tmp_path / "edges.csv", index=False)
+    columns = {"src": ends[0], "dst": ends[1]}
+    datasets.read_graph(
+        dataset_settings("file", str(tmp_path), columns=columns, task=TASKS[2], features="degree")
+    )
+    assert ("edges/user__RELATION__item.csv" in caplog.text) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["[0.5, -2]", "[1e-3, 4]", None] * 4, [[0.5, -2], [0.001, 4], [np.nan] * 2]),
+        (["0.5,-2.0", "1,4.5", "3.0,2"] * 4, [[0.5, -2], [1, 4.5], [3, 2]]),
+        (["(0.5 -2)", "(1  4)", "(3 2)"] * 4, [[0.5, -2], [1, 4], [3, 2]]),
+        (["12%", "7.5 %", None] * 4, [[0.12], [0.075], [np.nan]]),
+        (["€0.50", "-€1.50", "€ 3"] * 4, [[0.5], [-1.5], [3]]),
+        (["5 USD", "1.5 USD", "-2 USD"] * 4, [[5], [1.5], [-2]]),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_numbers_in_texts_are_numbers(tmp_path: Path, cells: Any, values: Any, suffix: str) -> None:
+    nodes = NODES.drop(columns="x").assign(v=cells)
+    if suffix == "csv":
+        write(tmp_path, nodes)
+    else:
+        parquet(tmp_path, nodes)
+    graph = datasets.read_graph(dataset_settings("file", str(tmp_path)))
+    assert isinstance(graph, GraphData)
+    np.testing.assert_allclose(graph.features, np.tile(values, (4, 1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("cells", [["[1, 2]", "[1]", "[2, 3]"] * 4, ["a b", "c d", "e f"] * 4])
+def test_an_embedding_is_parsed_or_refused(tmp_path: Path, cells: Any) -> None:
+    write(tmp_path, NODES.assign(v=cells))
+    with pytest.raises(
+        InputError, match=r"column `v`, row 0 is .*expected as many numbers in each"
+    ):
+        load(tmp_path, columns={"embedding": ("v",)})
+
+
+@pytest.mark.parametrize("log", ["_delta_log", ".hoodie", "metadata"])
+def test_tables_with_a_log_are_refused(tmp_path: Path, log: str) -> None:
+    write(tmp_path)
+    (tmp_path / "edges.csv").unlink()
+    (tmp_path / "edges.parquet" / log).mkdir(parents=True)
+    EDGES.to_parquet(tmp_path / "edges.parquet/part-0.parquet")
+    with pytest.raises(InputError, match=f"has {log}, .*write it as one table"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("edges.txt", "% sym positive\n% 12 12 12\n{0} {1} 1 11\n"),
+        ("edges.csv", "src::dst\n{0}::{1}\n"),
+        ("edges.tsv", "src\tdst\n{0}\t{1}\n"),
+        ("edges.csv", "# made by\n#\nsrc,dst\n{0},{1}\n"),
+    ],
+)
+def test_edges_as_other_programs_write_them(tmp_path: Path, name: str, text: str) -> None:
+    NODES.to_csv(tmp_path / "nodes.csv", index=False)
+    *head, row, _ = text.split("\n")
+    rows = [row.format(*ends) for ends in zip(EDGES.src, EDGES.dst, strict=True)]
+    (tmp_path / name).write_text("\n".join([*head, *rows]) + "\n")
+    columns = {"src": "0", "dst": "1", "weight": "2", "ignore": ("3",)} if "%" in text else {}
+    graph = load(tmp_path, columns=columns)
+    assert (graph.src.tolist(), graph.dst.tolist()) == (EDGES.src.tolist(), EDGES.dst.tolist())
+
+
+def test_empty_part_files_are_skipped(tmp_path: Path) -> None:
+    for name, frame in (("nodes", NODES), ("edges", EDGES)):
+        (tmp_path / f"{name}.csv").mkdir()
+        for part, rows in enumerate((frame[:5], frame[:0], frame[5:])):
+            file = tmp_path / f"{name}.csv/part-{part}.csv"
+            file.write_text("" if part == 1 else rows.to_csv(index=False))
+    assert load(tmp_path).src.tolist() == EDGES.src.tolist()
+
+
+def test_rows_of_two_tables_that_do_not_match_are_counted(tmp_path: Path) -> None:
+    nodes, edges = with_ids([f"n{row}" for row in range(NUM_NODES)])
+    write(tmp_path, nodes[["id", "label"]], edges)
+    np.save(tmp_path / "features.npy", np.ones((NUM_NODES + 2, 3)))
+    with pytest.raises(InputError, match=r"features.npy: has 14 rows, and .*nodes.csv has 12"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2024-03-31T22:00:00.125+00:00", "2024-03-31T22:00:00+00:00", "2024-03-31T22:00:01Z"],
+        ["20240331T220000.125Z", "20240331T220000Z", "2024-W13-7T22:00:01"],
+        ["2024-03-31 22:00:00,125", "2024-04-01T00:00+02:00", "2024-03-31T22:00:01"],
+    ],
+)
+def test_times_of_iso_8601(tmp_path: Path, cells: list[str]) -> None:
+    write(tmp_path, NODES.assign(when=cells * 4))
+    columns = {"date": ("when",), "ignore": ("x",)}
+    graph = datasets.read_graph(dataset_settings("file", str(tmp_path), columns=columns))
+    assert isinstance(graph, GraphData)
+    assert graph.schema is not None
+    start = 1711922400.0
+    found = graph.features[:3, 0].astype(np.float64) + graph.schema.columns[0].offset
+    np.testing.assert_allclose(found - start, [0.125, 0, 1], atol=1e-6)
 
 
 def test_several_label_columns_are_multi_label(tmp_path: Path) -> None:

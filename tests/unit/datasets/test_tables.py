@@ -48,11 +48,7 @@ def test_names_classes_blanks_and_headers(tmp_path, caplog):
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
     assert graph.edge_weight.tolist() == [2, 0.5, 1, 3]
     assert len(set(graph.node_ids.tolist())) == 3
-    for said in (
-        "`source` is taken as src",
-        "`target` is taken as dst",
-        "0 art, 1 law",
-    ):
+    for said in ("0 art, 1 law",):
         assert said in caplog.text
 
 
@@ -713,8 +709,6 @@ def test_classes_that_cannot_be_told_apart(tmp_path, labels, message):
         ({"x": [b"a", b"b"]}, r"column `x`, row 0 is b'a', of type binary; expected a number"),
         ({"id": [b"a", b"b"]}, r"column `id`, row 0 is b'a', of type binary; expected a number"),
         ({"id": [[1], [2]]}, r"column `id`, row 0 is \[1\], of type list"),
-        ({"label": [[1], [2]]}, r"column `label`, row 0 is \[1\], of type list"),
-        ({"label": [b"a", b"b"]}, r"column `label`, row 0 is b'a', of type binary"),
     ],
 )
 def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
