@@ -360,6 +360,7 @@ def split_settings(kind: str = "default", **fields: Any) -> SplitSettings:
 
 SHORT = {
     "dir": "dataset_dir",
+    "max_gib": "dataset_max_gib",
     "unknown": "edges.unknown",
     "reverse": "relations.reverse",
     "relation": "task.relation",

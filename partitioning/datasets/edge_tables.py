@@ -179,7 +179,7 @@ def read_edges(
     )
 
 
-def _warn_of_two_types(path: Path, table: EdgeTable) -> None:
+def _warn_of_two_types(path: Source, table: EdgeTable) -> None:
     """Warn where ids of two columns, such as user and item, become the same nodes."""
     names = table.names["src"], table.names["dst"]
     is_usual = find_usual("src", names[:1]) and find_usual("dst", names[1:])

@@ -1,15 +1,12 @@
 """Which column of a table has which role: by the settings `columns.*`, else by its name."""
 
 import fnmatch
-import logging
 import re
 from collections.abc import Iterable
 
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Source
 from partitioning.partition_settings import ColumnSettings
-
-log = logging.getLogger(__name__)
 
 USUAL = {
     "id": ("id", "nodeid"),
