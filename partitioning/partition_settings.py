@@ -4,6 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.label_settings import LabelSettings
 from partitioning.setting_fields import (
     FINITE,
     SEED,
@@ -259,25 +260,6 @@ class FeatureSettings(Checked):
             self.kind = {str(key): kinds for key, kinds in self.kind.items()}
         if not self.kind:
             raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
-
-
-@group("labels")
-class LabelSettings(Checked):
-    """Labels of nodes. `labels=KIND` is short for labels.kind=KIND."""
-
-    kind: str = setting(
-        "auto",
-        "with dataset_name=file: one class per node or several; auto: several if the labels "
-        "are a matrix of 0 and 1; multilabel also splits cells such as Action|Comedy",
-        one_of("auto", "multiclass", "multilabel"),
-        of_partitioner=True,
-    )
-    unknown: Any = setting(
-        None,
-        "with dataset_name=file: what stands for no label besides blank cells and -1, such as"
-        " [unknown,-100]",
-        of_partitioner=True,
-    )
 
 
 @group("edges")

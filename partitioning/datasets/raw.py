@@ -32,8 +32,8 @@ from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Schema
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import Endpoints, Features, GraphData
+from partitioning.label_settings import LabelSettings
 from partitioning.node_names import Names, decode_names, hash_names
-from partitioning.partition_settings import LabelSettings
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
