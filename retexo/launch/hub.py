@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 20.0
 """Seconds within which both ends have to connect."""
+RELISTEN_SECONDS = 5.0
+"""Seconds within which a hub that closed a node's link has to be reached again."""
 CHUNK = 1 << 16
 """Bytes that are forwarded at a time."""
 
@@ -53,9 +55,13 @@ class Hub:
 
     def wait(self, timeout: float) -> "HubListener":
         """Wait at the hub for connections to this node; OSError where it is not reached."""
+        return HubListener(self, self.listen(timeout))
+
+    def listen(self, timeout: float) -> Channel:
+        """Open the link to the hub over which it says who wants to connect to this node."""
         link = connect(self.address, self.port, timeout, self.tls, self.node)
         link.send({"listen": True})
-        return HubListener(self, link)
+        return link
 
     def reach(self, node: int, timeout: float) -> socket.socket:
         """A connection to another node; Disconnected where that node does not wait at the hub."""
@@ -93,10 +99,13 @@ class HubListener:
         """
         try:
             self._incoming += self._link.receive()
-        except ChannelClosed as error:
-            raise HubLost(
-                f"the hub {self._hub.address}:{self._hub.port} has ended: {error}"
-            ) from error
+        except ChannelClosed as error:  # it has ended, or many strangers connect to it
+            try:
+                self._link = self._hub.listen(RELISTEN_SECONDS)
+            except OSError:
+                raise HubLost(
+                    f"the hub {self._hub.address}:{self._hub.port} has ended: {error}"
+                ) from error
         if not self._incoming:
             raise BlockingIOError
         token = self._incoming.pop(0).get("incoming")

@@ -579,17 +579,29 @@ def accepted(listener: HubListener) -> socket.socket | None:
     return None
 
 
-def test_a_hub_that_ends_is_named(hub_folder: Path) -> None:
+def link_of(server: socket.socket, tls: Tls) -> Channel:
+    """The link of a node that waits at a hub."""
+    channel = Channel(server.accept()[0], tls)
+    while not (messages := channel.receive()):
+        pass
+    assert messages == [{"listen": True}]
+    return channel
+
+
+def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only closed the link, as when strangers flood it, is asked again."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         there = Served(hub_folder, server.getsockname()[1], [])
         waiting = pool.submit(there.seen_by(0).wait, 5.0)
-        channel = Channel(server.accept()[0], there.tls(3))
-        while not (messages := channel.receive()):
-            pass
-        assert messages == [{"listen": True}]
+        link_of(server, there.tls(3)).close()
         listener = waiting.result(5)
-        channel.close()
         connection.wait([listener], 5)  # type: ignore[list-item]
+        again = pool.submit(accepted, listener)
+        link = link_of(server, there.tls(3))
+        assert again.result(5) is None
+        link.close()
+        connection.wait([listener], 5)  # type: ignore[list-item]
+        monkeypatch.setattr(hub, "RELISTEN_SECONDS", 0.2)
         with pytest.raises(TrainingError, match=f"the hub 127.0.0.1:{there.port} has ended"):
             accepted(listener)
     outcome = attend(there.cluster(1, init_timeout=1.0))
