@@ -186,7 +186,10 @@ class Context(TaskContext):
         return self.clock.phase(name)
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
-        """The factor of each of this worker's own rows in a layer's sums, [I]; None for ones."""
+        """The factor of each of this worker's own rows in a layer's sums, [I]; None for ones.
+
+        Means over relations have none.
+        """
         return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
 
     def relation_means(

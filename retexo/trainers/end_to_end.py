@@ -220,7 +220,7 @@ def exchange_features(
     for name, each in context.types.items():
         if not each.features.shape[1] and context.is_heterogeneous:
             continue
-        scale = None if context.is_heterogeneous else context.source_scale(stages[0].conv)
+        scale = context.source_scale(stages[0].conv)
         plan = each.plan if with_sums else replace(each.plan, partial_sums=False)
         received[name] = exchange_rows(context, plan, 0, each.features, scale, kind)
     return received

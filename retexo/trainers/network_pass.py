@@ -16,7 +16,7 @@ from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions, make_plan
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
@@ -190,12 +190,7 @@ def make_plans(
         targets: bool [I], the nodes of the labelled type whose logits are wanted.
         sums: whether partial sums may be sent; None: as in the context's own plan.
     """
-    plans = {}
-    if not context.is_heterogeneous:
-        options = options_of_pass(context.settings, context.plan_options, sums=sums)
-        plan = make_plan(context.partition, options, context.comm, targets)
-        return {context.schema.target: plan.required_layers}, {context.schema.target: plan}
-    required = require_targets(context, targets, context.comm)
+    plans, required = {}, require_targets(context, targets, context.comm)
     for name, each in context.types.items():
         options = options_of_pass(context.settings, each.plan_options, sums=sums)
         plans[name] = each.out_edges.make_plan(required, options, context.comm)
@@ -289,7 +284,7 @@ def _make_exchange(
     out_edges = context.types[name].out_edges
     no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))
-    scale = None if context.is_heterogeneous else context.source_scale(layer.conv)
+    scale = context.source_scale(layer.conv)
     precision = layerwise.PRECISIONS[context.settings.exchange.precision[number]]
     like = context.features.new_zeros(0, device=context.device)
     return make_halo_exchange(plan, number, scale, like, sample, precision)

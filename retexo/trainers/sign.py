@@ -146,7 +146,7 @@ def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
     count: Counter[tuple[str, str]] = Counter()
     for name, by_origin in hop.items():
         rows, node_type = torch.cat(list(by_origin.values()), dim=1), context.types[name]
-        scale = None if context.is_heterogeneous else context.source_scale(stage.conv)
+        scale = context.source_scale(stage.conv)
         received = end_to_end.exchange_rows(context, node_type.plan, number, rows, scale)
         with context.phase("aggregate"):
             means = _aggregate(context, stage, name, rows, received, nodes)
