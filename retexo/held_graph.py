@@ -30,7 +30,7 @@ from partitioning.prediction_graph import PredictionGraph
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport
-from retexo.models.block import InEdges
+from retexo.models.block import InEdges, Sources
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture, Schema
 from retexo.partitioned_run import PartitionedRun
 from retexo.settings.communication_settings import ExchangeSettings
@@ -147,7 +147,7 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
         labels=context.labels[nodes],
         types={PLAIN_NODE: only},
         edge_means=means,
-        halo_rows={layer: each[halo] for layer, each in rows.items()},
+        known={layer: Sources.of_halo(each[halo]) for layer, each in rows.items()},
     )
 
 

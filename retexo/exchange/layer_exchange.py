@@ -105,6 +105,7 @@ class LayerExchange:
         comm: Communicator,
         kind: str | None = None,
         traffic_layer: int | None = None,
+        known: Sources | None = None,
     ) -> None:
         """Set up the exchange of one layer.
 
@@ -115,6 +116,7 @@ class LayerExchange:
             comm: the communicator.
             kind: traffic kind; None for "features" in layer 0 and "embeddings" in later layers.
             traffic_layer: layer under which traffic is counted; None for `layer`.
+            known: what this worker needs of other workers, where it has that; nothing is sent then.
         """
         self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
@@ -129,7 +131,7 @@ class LayerExchange:
                 for width in (local.rows.shape[1], local.projected_width)
             )
         )
-        self._sources = self._no_sources
+        self._sources, self._is_known = known or self._no_sources, known is not None
 
     def sends_only_projected(self) -> bool:
         """Return whether every vector of INFER_PHASE will be sent after the weights."""
@@ -149,7 +151,8 @@ class LayerExchange:
         Pieces are not kept. Partial sums of earlier phases are dropped first: their targets are
         done.
         """
-        self._sources = self._sources.drop_sums()
+        if not self._is_known:
+            self._sources = self._sources.drop_sums()
         return self._stream(phase)
 
     def _stream(self, phase: int) -> Iterator[Sources]:
@@ -215,7 +218,7 @@ class LayerExchange:
 
     def _peer_batches(self, phase: int) -> Iterator[_Batch]:
         """Yield batches of peers with the messages to exchange with them."""
-        if phase not in self._plan.phases:
+        if self._is_known or phase not in self._plan.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
         step = peers_per_batch(
@@ -398,21 +401,6 @@ class LayerExchange:
             received_messages.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return received_messages
-
-
-class KnownHaloExchange(LayerExchange):
-    """An exchange without messages: each worker already knows the rows of its halo nodes."""
-
-    def __init__(
-        self, plan: ExchangePlan, layer: int, local: LocalRows, comm: Communicator, halo: Tensor
-    ) -> None:
-        """Use halo rows that this worker already has, [H, F]."""
-        super().__init__(plan, layer, local, comm)
-        self._sources = replace(self._no_sources, unprojected=HaloRows.of_all(halo))
-
-    def _receive(self, phase: int) -> Iterator[list[ReceivedMessage]]:
-        """Receive nothing."""
-        return iter(())
 
 
 def _decode_from(

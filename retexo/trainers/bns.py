@@ -22,6 +22,7 @@ from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.lazy import compute_logits
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -68,7 +69,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         _first_matrices(context, stages[0], features),
         exchanges_rows=len(stages) > 1,
     )
-    return TrainResult(rounds, [end_to_end.infer(context, stages, received)])
+    return TrainResult(rounds, [compute_logits(context, stages, received)])
 
 
 def draw_boundary(

@@ -20,7 +20,7 @@ from partitioning.directory.partition import Partition
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
 from retexo.models.aggregate import mean_at_destinations
-from retexo.models.block import InEdges
+from retexo.models.block import InEdges, Sources
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import Schema
 from retexo.results.run_log import RunLog
@@ -101,8 +101,8 @@ class Context(TaskContext):
     recovery: Recovery | None = None
     """Where the state of rounds is saved; None for a trainer that does not resume."""
     clock: Clock = field(default_factory=Clock)
-    halo_rows: Mapping[int, Tensor] = field(default_factory=dict)
-    """By layer its input at the halo nodes, [H, F], where that is known and not sent."""
+    known: Mapping[int, Sources] = field(default_factory=dict)
+    """By layer of a plain graph what other workers would send, where it is known and not sent."""
     make_objective: "Callable[..., LayerObjective] | None" = None
     """Makes a layer's objective for link prediction; None for node classification."""
     endpoints: Any = None

@@ -4,7 +4,7 @@ The network is that of the lazy trainer without the heads between the layers, wi
 parameters. With skip connections the last layer has a head. I inner nodes, F features, C classes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,15 +17,13 @@ from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Sources
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import Objective, Validation, measure
 from retexo.rounds.training_loop import run_rounds
-from retexo.trainers import layerwise, network_pass
+from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.network_pass import Pass
 
 SKIPS = ("model.self_weight", "model.input_skip")
@@ -224,31 +222,3 @@ def exchange_features(
         plan = each.plan if with_sums else replace(each.plan, partial_sums=False)
         received[name] = exchange_rows(context, plan, 0, each.features, scale, kind)
     return received
-
-
-def infer(context: Context, stages: Sequence[Stage], received: Mapping[str, Sources]) -> Tensor:
-    """The logits [I, C] of the nodes in a split, as app=evaluate computes them.
-
-    received: by type the features, which are not sent again.
-    """
-    if context.is_heterogeneous:
-        return network_pass.infer_by_type(context, stages, received)[0]
-    return _infer_plain(context, stages, received[PLAIN_NODE])
-
-
-@torch.no_grad()
-def _infer_plain(context: Context, stages: Sequence[Stage], features: Sources) -> Tensor:
-    """Return the logits [I, C] of a plain graph's nodes in a split.
-
-    Layers after the first are exchanged as the lazy trainer exchanges them.
-    """
-    nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
-    given = LayerInput.first(context, stages)
-    with context.phase("embed"):
-        rows = context.features.new_full((len(context.features), stages[0].output_dim), torch.nan)
-        if len(nodes):
-            inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
-            rows[nodes] = stages[0].embed(inputs).cpu()
-    for layer, stage in enumerate(stages[1:], start=1):
-        rows = layerwise.run_layer(context, layer, stage, replace(given, rows=rows)).rows
-    return rows

@@ -13,6 +13,7 @@ from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.lazy import compute_logits
 from retexo.trainers.link_objective import make_link_network_objective
 
 USE: Use = "evaluate"
@@ -52,4 +53,4 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         exchanges_rows=len(stages) > 1,
         **wrap,
     )
-    return TrainResult(rounds, [end_to_end.infer(context, stages, features)])
+    return TrainResult(rounds, [compute_logits(context, stages, features)])

@@ -4,6 +4,7 @@ retexo.trainers.relational_layers has the layers of heterogeneous graphs. I inne
 worker, F input width, D hidden width, C classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from torch import Tensor
 from retexo.codecs import ROWS
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.layer_exchange import KnownHaloExchange, LayerExchange
+from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Convolution, Inputs
@@ -41,19 +42,56 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-class AnyLayerInput(Protocol):
-    """A layer's input on this worker, in a plain or a heterogeneous graph."""
+class AnyLayerOutput(Protocol):
+    """A layer's output on this worker, which is filled some nodes at a time."""
 
+    @property
+    def rows(self) -> Any:
+        """The next layer's input."""
+
+    @property
+    def logits(self) -> Tensor | None:
+        """[I, C]; None where they are not needed."""
+
+    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
+        """Write what a stage returned for nodes, int64 [n]: Stage.outputs, or of it the first."""
+
+
+class AnyLayerInput(ABC):
+    """A layer's input on this worker: alone, with look-ahead, or in a heterogeneous graph."""
+
+    @abstractmethod
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
-        """The exchange of each type's rows."""
+        """Return the exchange of each type's rows."""
 
+    @abstractmethod
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
-    ) -> LayerObjective:
-        """What the rounds of the layer train on; received: the rows of TRAIN_PHASE by type."""
+    ) -> Any:
+        """Return what the rounds of the layer train on, a retexo.rounds.objective.Objective.
 
+        received: by type, the rows of TRAIN_PHASE.
+        """
+
+    @abstractmethod
+    def exchange_rest(
+        self,
+        context: Context,
+        objective: LayerObjective,
+        exchanges: Mapping[str, LayerExchange],
+        *,
+        logits: bool,
+    ) -> tuple[Any, Iterator[tuple[Tensor, Inputs]]]:
+        """Exchange the remaining rows.
+
+        Returns:
+            The output, an AnyLayerOutput, without values.
+            All nodes that need the stage's output with their inputs, some at a time.
+        """
+
+    @torch.no_grad()
     def embed_nodes(
         self,
         context: Context,
@@ -64,11 +102,22 @@ class AnyLayerInput(Protocol):
     ) -> Any:
         """Exchange the remaining rows and run the stage over all nodes that are needed.
 
-        Returns an output with `rows`, the next layer's input, and `logits`.
+        Return the layer's output.
         """
+        stage = objective.stage.eval()
+        output, pieces = self.exchange_rest(context, objective, exchanges, logits=logits)
+        with context.phase("embed"):
+            for nodes, inputs in pieces:
+                # The last stage's output is its logits.
+                both = output.logits is not None and not stage.is_last
+                output.write(
+                    nodes, inputs, stage.outputs(inputs) if both else (stage.embed(inputs),)
+                )
+        return output
 
     def next_layer(self, output: Any) -> Self:
-        """The input of the next layer; output: of embed_nodes."""
+        """Return the input of the next layer; output: of embed_nodes."""
+        return replace(self, rows=output.rows)  # type: ignore[type-var]
 
 
 def run_layer(
@@ -133,9 +182,34 @@ class LayerOutput:
     halo: Tensor | None = None
     """[H, D] with look-ahead, the same of the halo nodes."""
 
+    @classmethod
+    def empty(
+        cls, stage: Stage, needed: Tensor, like: Tensor, *, logits: bool, num_halo: int = 0
+    ) -> Self:
+        """Make the output of a stage at the needed nodes, bool [I], without values."""
+        both = logits and not stage.is_last  # the last stage's output is its logits
+        widths = stage.output_widths if both else stage.output_widths[:1]
+        outputs = [like.new_empty(len(needed), width) for width in widths]
+        # Setting rows by index is faster than by a mask, which looks at all values.
+        unneeded = (~needed).nonzero()[:, 0]
+        for output in outputs:
+            output[unneeded] = torch.nan
+        halo = like.new_zeros(num_halo, widths[0]) if num_halo else None
+        return cls(outputs[0], outputs[-1] if logits else None, halo)
+
+    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
+        """Write the outputs of inner nodes, then of halo nodes, int64 [n] (AnyLayerOutput)."""
+        num_inner = int((nodes < len(self.rows)).sum()) if self.halo is not None else len(nodes)
+        if self.halo is not None:
+            self.halo[nodes[num_inner:] - len(self.rows)] = found[0][num_inner:].cpu()
+        tables = (self.rows, self.logits) if self.logits is not None else (self.rows,)
+        for table, values in zip(tables, found, strict=False):
+            # NumPy takes half of torch's time.
+            table.numpy()[nodes[:num_inner].numpy()] = values[:num_inner].cpu().numpy()
+
 
 @dataclass(eq=False)
-class LayerInput:
+class LayerInput(AnyLayerInput):
     """A layer's input at this worker's nodes."""
 
     rows: Tensor
@@ -194,49 +268,25 @@ class LayerInput:
 
         return make_layer_objective(context, layer, stage, labelled)
 
-    @torch.no_grad()
-    def embed_nodes(
+    def exchange_rest(
         self,
         context: Context,
         objective: LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,
-    ) -> LayerOutput:
-        """Exchange the remaining rows and run the stage over all nodes that are needed.
-
-        Return the layer's output.
-        """
-        stage, train, val = objective.stage, objective.train, objective.val
-        stage.eval()
-        nodes = find_other_nodes(objective, context.plan.required_layers)
+    ) -> tuple[LayerOutput, Iterator[tuple[Tensor, Inputs]]]:
+        """Exchange the remaining rows (AnyLayerInput)."""
+        stage, required = objective.stage, context.plan.required_layers
+        nodes = find_other_nodes(objective, required)
         is_linear = isinstance(stage.conv, LinearConvolution)
-        inputs_of = (_inputs_from_sums if is_linear else _inputs_from_rows)(
+        others = (_inputs_from_sums if is_linear else _inputs_from_rows)(
             context, stage, nodes, self, exchanges[PLAIN_NODE]
         )
         with context.phase("embed"):
-            both = logits and not stage.is_last  # the last stage's output is its logits
-            widths = stage.output_widths if both else stage.output_widths[:1]
-            outputs = [self.rows.new_empty(len(self.rows), width) for width in widths]
-            # Setting rows by index is faster than by a mask, which looks at all values.
-            unneeded = (context.plan.required_layers <= objective.layer).nonzero()[:, 0]
-            for output in outputs:
-                output[unneeded] = torch.nan
-            labelled = (
-                (part.nodes[place], part.inputs(place))
-                for part in (train, val)
-                for place in part.chunks
-            )
-            for some, inputs in chain(labelled, inputs_of):
-                found = stage.outputs(inputs) if both else (stage.embed(inputs),)
-                for output, values in zip(outputs, found, strict=True):
-                    # NumPy takes half of torch's time.
-                    output.numpy()[some.numpy()] = values.cpu().numpy()
-        return LayerOutput(outputs[0], outputs[-1] if logits else None)
-
-    def next_layer(self, output: LayerOutput) -> Self:
-        """Return the input of the next layer, from this layer's output."""
-        return replace(self, rows=output.rows)
+            needed = required > objective.layer
+            output = LayerOutput.empty(stage, needed, self.rows, logits=logits)
+        return output, chain(objective.labelled_inputs(), others)
 
 
 def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
@@ -246,10 +296,9 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     # Blocks of convolutions that need their neighbours' rows are cut on the host.
     device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
     unprojected = LocalRows.unprojected(rows, scale, precision, device)
-    if layer in context.halo_rows:
-        return KnownHaloExchange(
-            context.plan, layer, unprojected, context.comm, context.halo_rows[layer]
-        )
+    if layer in context.known:
+        known = context.known[layer]
+        return LayerExchange(context.plan, layer, unprojected, context.comm, known=known)
     keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
     if keeps_aggregate or not stage.conv.takes_projected:
         return LayerExchange(context.plan, layer, unprojected, context.comm)

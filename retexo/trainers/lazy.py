@@ -5,15 +5,17 @@ layer trains, the others when it is frozen. It trains alone, to convergence; its
 nodes are the input of the next layer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from retexo.exchange.exchange_plan import Use
-from retexo.models.hetero_stage import TypedLayer
+from retexo.models.block import Sources
+from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer
 from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.objective import LayerObjective
@@ -23,7 +25,7 @@ from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult, return_freed_memory
 from retexo.trainers.label_propagation import propagate
-from retexo.trainers.layerwise import Fit, LayerInput, run_layer
+from retexo.trainers.layerwise import AnyLayerInput, Fit, LayerInput, run_layer
 from retexo.trainers.look_ahead import LookAheadInput
 from retexo.trainers.relational_layers import RelationalInput
 
@@ -97,7 +99,7 @@ def run_layers(
         del output  # its logits may be freed while the next one is computed
 
 
-def first_input(context: Context, stages: Sequence[Stage]) -> Any:
+def first_input(context: Context, stages: Sequence[Stage]) -> AnyLayerInput:
     """The input of the first layer."""
     if context.is_heterogeneous:
         return RelationalInput.first(context, stages)
@@ -144,3 +146,19 @@ def infer(
     read, kept = output.hidden if context.is_heterogeneous else rows[-2], rows[:-1]
     logits = apply_heads(by_head, heads, smooth)
     return InferenceResult(logits, read, by_head, kept if keeps_rows else ())
+
+
+@torch.no_grad()
+def compute_logits(
+    context: Context, stages: Sequence[Stage], received: Mapping[str, Sources]
+) -> Tensor:
+    """Return the logits [I, C] of the nodes in a split, as app=evaluate computes them.
+
+    received: by type the features, which are not sent again.
+    """
+    if isinstance(stages[0], TypedLayer):
+        return network_pass.infer_by_type(context, stages, received)[0]
+    context = replace(context, known={0: received[PLAIN_NODE]})
+    *_, output = run_layers(context, stages, heads="last")
+    logits: Tensor = output.rows  # the last layer's
+    return logits

@@ -37,7 +37,7 @@ from retexo.rounds.objective import LabelledNodes, LayerObjective, Objective, Va
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
-from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, LayerOutput
+from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, AnyLayerInput, LayerOutput
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ class LayerPairObjective(Objective):
 
 
 @dataclass(eq=False)
-class LookAheadInput:
+class LookAheadInput(AnyLayerInput):
     """A layer's input at this worker's inner and halo nodes."""
 
     context: Context
@@ -156,9 +156,8 @@ class LookAheadInput:
 
         Return the input of the first layer.
         """
-        plan, rows, halo = context.plan, context.features, context.halo_rows.get(0)
-        if halo is None:
-            halo = _rows_of_halo(exchange_rows(context, plan, 0, rows, None))
+        plan, rows = context.plan, context.features
+        halo = _rows_of_halo(context.known.get(0) or exchange_rows(context, plan, 0, rows, None))
         given = cls(context, stages, rows, halo, {})
         names = {name for stage in stages for name in stage.skips}
         if "features" in names:
@@ -293,17 +292,16 @@ class LookAheadInput:
             context.labels[nodes],
         )
 
-    @torch.no_grad()
-    def embed_nodes(
+    def exchange_rest(
         self,
         context: Context,
         objective: LayerPairObjective | LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,
-    ) -> LayerOutput:
-        """Receive the other aggregates, and run the stage over all nodes that are needed."""
-        layer, stage = objective.layer, objective.stage.eval()
+    ) -> tuple[LayerOutput, Iterator[tuple[Tensor, Inputs]]]:
+        """Receive the other aggregates (AnyLayerInput)."""
+        layer, stage = objective.layer, objective.stage
         needed = context.plan.required_layers > layer
         halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)
         for each in exchanges.values():
@@ -313,30 +311,14 @@ class LookAheadInput:
             halo_needed = received.unprojected.halo >= 0
         if layer == 0 and "aggregate" in self.skips:
             self._keep_aggregate()
-        with context.phase("embed"):
-            num_inner = len(self.rows)
-            rows = self.rows.new_zeros(num_inner + len(self.halo), stage.output_dim)
-            found = self.rows.new_full((num_inner, stage.output_widths[1]), torch.nan)
-            for nodes in torch.split(
-                torch.cat((needed, halo_needed)).nonzero()[:, 0], NODES_PER_STEP
-            ):
-                inputs = self.inputs_at(stage, nodes)
-                inner = nodes[nodes < num_inner]
-                if stage.is_last:
-                    found[inner] = stage.logits(inputs).cpu()
-                    continue
-                hidden = stage.hidden(inputs)
-                rows[nodes] = hidden.cpu()
-                if logits:
-                    found[inner] = stage.classify(hidden[: len(inner)]).cpu()
-            output = found if stage.is_last else rows[:num_inner]
-            output[~needed] = torch.nan
-        return LayerOutput(output, found if logits else None, rows[num_inner:])
+        nodes = torch.cat((needed, halo_needed)).nonzero()[:, 0]
+        pieces = torch.split(nodes, NODES_PER_STEP)
+        output = LayerOutput.empty(stage, needed, self.rows, logits=logits, num_halo=len(self.halo))
+        return output, ((each, self.inputs_at(stage, each)) for each in pieces)
 
     def next_layer(self, output: LayerOutput) -> Self:
         """The input of the next layer."""
-        halo = output.halo
-        assert halo is not None
+        halo = self.halo if output.halo is None else output.halo
         return replace(self, rows=output.rows, halo=halo, aggregates=None)
 
 

@@ -8,8 +8,8 @@ I inner nodes of a type, I_t of the target, F width of a layer's rows, D width o
 classes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Self
 
@@ -30,6 +30,7 @@ from retexo.trainers.context import Context
 from retexo.trainers.layerwise import (
     NODES_PER_STEP,
     PRECISIONS,
+    AnyLayerInput,
     find_other_nodes,
     make_layer_objective,
 )
@@ -47,10 +48,20 @@ class RelationalOutput:
     """[I_t, D] the input of the stage's head."""
     logits: Tensor
     """[I_t, C]; like `hidden` NaN where no worker needs them."""
+    passed: Callable[[Tensor, Inputs], Tensor] | None = None
+    """Returns the rows that some of the target's nodes pass on; None if it passes none."""
+    target: str = ""
+
+    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
+        """Write the outputs of the target's nodes, int64 [n] (AnyLayerOutput)."""
+        self.hidden[nodes], self.logits[nodes] = (each.cpu() for each in found)
+        if self.passed is not None:
+            rows = self.passed(nodes, inputs).to(self.logits).cpu()
+            self.rows[self.target][nodes, : rows.shape[1]] = rows
 
 
 @dataclass(frozen=True, eq=False)
-class RelationalInput:
+class RelationalInput(AnyLayerInput):
     """A layer's input at this worker's nodes."""
 
     rows: Mapping[str, Tensor]
@@ -124,21 +135,16 @@ class RelationalInput:
 
         return make_layer_objective(context, layer, stage, labelled)
 
-    @torch.no_grad()
-    def embed_nodes(
+    def exchange_rest(
         self,
         context: Context,
         objective: LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,
-    ) -> RelationalOutput:
-        """Exchange the remaining rows and run the stage over all needed nodes (AnyLayerInput).
-
-        logits: without effect; they are computed in any case.
-        """
+    ) -> tuple[RelationalOutput, Iterator[tuple[Tensor, Inputs]]]:
+        """Exchange the remaining rows (AnyLayerInput); logits: they are computed in any case."""
         layer, stage, target = objective.layer, objective.stage, context.schema.target
-        stage.eval()
         weights = projections(stage, context.schema, layer)
         hidden, of_head = (
             self.features.new_full((len(self.features), width), torch.nan)
@@ -149,32 +155,18 @@ class RelationalInput:
         with context.phase("embed"):
             edges = _number_edges(context, stage, received)
 
-        def rest() -> Iterator[tuple[Tensor, Inputs]]:
+        def others() -> Iterator[tuple[Tensor, Inputs]]:
             for start in range(0, len(nodes), NODES_PER_STEP):
                 place = slice(start, start + NODES_PER_STEP)
                 some = {name: each[place] for name, each in means.items()}
-                yield (
-                    nodes[place],
-                    _target_inputs(context, layer, self, nodes[place], some, edges),
-                )
+                inputs = _target_inputs(context, layer, self, nodes[place], some, edges)
+                yield nodes[place], inputs
 
-        labelled = (
-            (part.nodes[place], part.inputs(place))
-            for part in (objective.train, objective.val)
-            for place in (part.chunks if len(part.nodes) else ())
-        )
-        with context.phase("embed"):
-            for some, inputs in chain(labelled, rest()):
-                hidden[some], of_head[some] = (each.cpu() for each in stage.outputs(inputs))
-                if target in rows:
-                    passed = _passed_by_target(context, layer, self, some, inputs, weights)
-                    passed = passed.to(of_head).cpu()
-                    rows[target][some, : passed.shape[1]] = passed
-        return RelationalOutput(rows, hidden, of_head)
+        def passed(some: Tensor, inputs: Inputs) -> Tensor:
+            return _passed_by_target(context, layer, self, some, inputs, weights)
 
-    def next_layer(self, output: RelationalOutput) -> Self:
-        """Return the input of the next layer, from the output of this one."""
-        return replace(self, rows=output.rows)
+        output = RelationalOutput(rows, hidden, of_head, passed if target in rows else None, target)
+        return output, chain(objective.labelled_inputs(), others())
 
 
 def _number_edges(

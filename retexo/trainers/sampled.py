@@ -22,6 +22,7 @@ from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import checks, end_to_end
 from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.lazy import compute_logits
 
 USE: Use = "evaluate"
 OWN_MODEL = False
@@ -112,4 +113,4 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         stage.eval()
         context.save_layer(layer, stage)
     features = end_to_end.exchange_features(context, stages, kind="metrics")
-    return TrainResult([rounds], [end_to_end.infer(context, stages, features)], engine.memory)
+    return TrainResult([rounds], [compute_logits(context, stages, features)], engine.memory)

@@ -17,6 +17,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
+from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import PLAIN_NODE, Schema
 from retexo.models.target_scale import TargetScale
@@ -222,7 +223,7 @@ def _make_plain_fields(
         "partition": partition,
         "schema": Schema.of_plain_graph(graph_info.num_features),
         "types": {PLAIN_NODE: node_type},
-        "halo_rows": {} if halo_features is None else {0: halo_features.to(dtype)},
+        "known": {} if halo_features is None else {0: Sources.of_halo(halo_features.to(dtype))},
         "edge_means": means,
     }
 
