@@ -123,11 +123,6 @@ def load(path: Path, settings: DatasetSettings) -> HeteroGraphData:
         for name in _node_types(nodes)
     }
     files = {_edge_type(file): file for file in _list_tables(edges, EDGES)}
-    if not files:
-        raise InputError(
-            f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
-            " or npy"
-        )
     for each in files:
         files_named(edges, SEPARATOR.join(each), EDGES)  # refuses two files of one relation
     return read_types(path, tables, files, settings)
@@ -140,6 +135,11 @@ def read_types(
     settings: DatasetSettings,
 ) -> HeteroGraphData:
     """Read tables of nodes by type, and of edges by relation; `path` is for messages."""
+    if not files:
+        raise InputError(
+            f"{path}/edges: there is no table; expected SOURCE__RELATION__DESTINATION.parquet, csv"
+            " or npy"
+        )
     named = filter(has_columns, [*chain.from_iterable(tables.values()), *files.values()])
     check_requested(settings.columns, ((file, column_names(file)) for file in named))
     types = {
@@ -251,10 +251,11 @@ def _edge_type(file: Path) -> EdgeType:
     return names[0], names[1], names[2]
 
 
-def check_name(name: str, where: str) -> None:
+def check_name(name: Any, where: str) -> None:
     """InputError if the name of a type or relation cannot be a folder name."""
     if (
-        not name
+        not isinstance(name, str)
+        or not name
         or SEPARATOR in name
         or name.startswith(".")
         or set(name) & set("/\\\0\n")

@@ -146,7 +146,7 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
             np.savez(file, **plain)
         return str(path)
     names = {*graph.types, *(name for each in graph.relations for name in each)}
-    for name in sorted(names):
+    for name in sorted(names, key=str):
         check_name(name, "the graph")
     unknown = [each for each in graph.relations if not {each[0], each[2]} <= graph.types.keys()]
     if unknown or not graph.relations:

@@ -408,6 +408,38 @@ def test_the_name_feature_of_dgls_data_sets(
         retexo.from_dgl(g, tmp_path / "twice.npz")
 
 
+FRAMES = pd.DataFrame({"id": [7, 9], "age": [1.0, 2]}), pd.DataFrame({"src": [7], "dst": [9]})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "edges", "message"),
+    [
+        (*FRAMES, ""),
+        ({"a": FRAMES[0]}, {("a", "to", "a"): FRAMES[1]}, ""),
+        (FRAMES[0], FRAMES[1].assign(dst=8), "^edges: column `dst`: row 0 is 8; expected one of"),
+        (FRAMES[0], FRAMES[0], "^edges: has the columns id, age; expected src and dst"),
+        ({"a": FRAMES[0]}, {("a", "b"): FRAMES[1]}, r"^edges: \('a', 'b'\): expected \(SOURCE"),
+        ({1: FRAMES[0]}, {(1, "to", 1): FRAMES[1]}, "^graph: 1 cannot be the name of a type"),
+        ({"a": FRAMES[0]}, {}, "^graph/edges: there is no table"),
+        ({"a": FRAMES[0]}, {("a", "to", "a"): None}, "^edges/a__to__a: NoneType; expected a data"),
+    ],
+)
+def test_frames_to_predict_are_read_in_memory(
+    monkeypatch: pytest.MonkeyPatch, nodes: Any, edges: Any, message: str
+) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", None)
+    settings = dataset_settings("file", None, target="a" if isinstance(nodes, dict) else None)
+    settings = replace(settings, split=replace(settings.split, kind="none"))
+    if not message:
+        graph = prediction_graph.read((nodes, edges), settings, {}).graph
+        (table,), relation = graph.nodes.values(), next(iter(graph.relations.values()))
+        assert table.node_ids.tolist() == [7, 9]
+        assert (relation.src.tolist(), relation.dst.tolist()) == ([0], [1])
+        return
+    with pytest.raises(InputError, match=message):
+        prediction_graph.read((nodes, edges), settings, {})
+
+
 @pytest.mark.parametrize("given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.eye(2), int])
 def test_what_is_no_graph_at_all(tmp_path: Path, given: Any) -> None:
     kind, path = type(given).__name__, tmp_path / "g.npz"
