@@ -126,7 +126,6 @@ class Place:
 
     def objects(self) -> dict[str, Entry]:
         """Return all objects below the address, by their path from there."""
-        self._check_listable("a folder cannot be listed over https; name a file, or copy it here")
         with self._explain("list"):
             root = self._path.rstrip("/")
             found = self._filesystem().find(root, detail=True)
@@ -191,13 +190,11 @@ class Place:
 
     def upload(self, path: Path) -> None:
         """Copy a file to the store, where it appears once it is complete."""
-        self._check_listable("nothing can be written over https; choose s3:// or gs://")
         with self._explain("write"):
             self._filesystem().put_file(os.fspath(path), self._path)
 
     def write(self, content: bytes) -> None:
         """Write a small object."""
-        self._check_listable("nothing can be written over https; choose s3:// or gs://")
         with self._explain("write"):
             self._filesystem().pipe_file(self._path, content)
 
@@ -206,13 +203,16 @@ class Place:
         with self._explain("write"), contextlib.suppress(FileNotFoundError):
             self._filesystem().rm_file(self._path)
 
-    def _check_listable(self, reason: str) -> None:
-        """InputError for a place that can only be read, such as https."""
-        if not self.can_list:
-            raise InputError(f"{self}: {reason}")
-
     def _filesystem(self) -> Any:
-        """Return fsspec's file system for the address; InputError if a package is missing."""
+        """Return fsspec's file system for the address.
+
+        InputError if a package is missing, or for https, where a file can only be read.
+        """
+        if not self.can_list:
+            raise InputError(
+                f"{self}: a folder cannot be listed over https, and nothing can be written over"
+                " https; name a file, or choose s3:// or gs://"
+            )
         package = PACKAGES[self.scheme]
         try:
             import fsspec
