@@ -18,6 +18,7 @@ from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_request import (
     FIXED,
+    NAMES,
     directory_of,
     is_file_value,
     made_with,
@@ -212,8 +213,8 @@ def settings_of_directory(settings: Settings) -> set[str]:
 
 def _is_given(name: str, settings: Settings) -> bool:
     """Whether the command line gives a setting, maybe by a file of its group."""
-    names = {name, DEFINED[name].name, *(["features"] if name == "features.kind" else [])}
-    return not names.isdisjoint(settings.given)
+    groups = {group for group, named in NAMES.items() if named == name}
+    return not {name, DEFINED[name].name, *groups}.isdisjoint(settings.given)
 
 
 def open_sites(settings: Settings) -> SiteFolders:
@@ -291,8 +292,7 @@ def _find_differences(
     if isinstance(directory.meta, HeteroMeta):
         there["target"] = directory.meta.target  # also where it is the default
     given = set(settings.given)
-    if "features.kind" in given:
-        given.add("features")  # its name in meta.json
+    given |= {stored for stored, name in NAMES.items() if name in given}
     if settings.is_multirun_job and "seed" in given:
         given |= keys(lambda setting: setting.is_seed)
     if settings.split.kind == "default":

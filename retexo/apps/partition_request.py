@@ -24,7 +24,7 @@ from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
 from retexo.settings.schema import DEFAULTS, keys
 
-NAMES = {"features": "features.kind", "split": "split.kind"}
+NAMES = {"features": "features.kind", "labels": "labels.kind", "split": "split.kind"}
 """Settings whose name in a request is another one."""
 FIXED = keys(lambda each: each.of_partitioner and each.compared) - {"edges.unknown"}
 """Settings that a request holds, or leaves out at their defaults."""
