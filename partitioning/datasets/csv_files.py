@@ -199,5 +199,10 @@ def _open(path: Path) -> Iterator[io.TextIOWrapper]:
         gzip.open(packed) if path.suffix == ".gz" else packed as binary,
     ):
         mark = binary.peek(2)[:2]
+        if mark in (b"PK", b"\x1f\x8b"):
+            raise InputError(
+                f"{path}: is a {'zip' if mark == b'PK' else 'gzip'} archive; unpack it, or give a"
+                " gzip file the suffix .gz"
+            )
         encoding = "utf-16" if mark in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         yield io.TextIOWrapper(cast(BinaryIO, binary), encoding, newline="")

@@ -73,6 +73,21 @@ FORMS = (
     " or a DGL graph file (.bin, .dgl)"
 )
 OF_PYG = "retexo.from_pyg(data) writes such an .npz"
+_OF_NETWORKX = "read it with networkx.read_{}, and write the graph with retexo.from_networkx"
+_OF_SCIPY = "read it with {}, and write the matrix with retexo.from_scipy"
+_OF_PANDAS = "read it with pandas.{}, and write the tables with retexo.from_pandas"
+REMEDIES = {
+    ".pt": f"a .pt is a pickle, which is not loaded: in PyG, {OF_PYG}",
+    ".gml": _OF_NETWORKX.format("gml"),
+    ".graphml": _OF_NETWORKX.format("graphml"),
+    ".gexf": _OF_NETWORKX.format("gexf"),
+    ".net": _OF_NETWORKX.format("pajek"),
+    ".mtx": _OF_SCIPY.format("scipy.io.mmread"),
+    ".mat": _OF_SCIPY.format("scipy.io.loadmat"),
+    ".json": _OF_PANDAS.format("read_json"),
+    ".xlsx": _OF_PANDAS.format("read_excel"),
+}
+"""What reads files of other programs, by suffix."""
 DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 """How every file of dgl.save_graphs begins."""
 
@@ -104,12 +119,8 @@ def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     elif path.suffix in (".bin", ".dgl"):
         return from_arrays(path, read_dgl(open_dgl(path), f"{path}: "), settings)
     else:
-        pickled = (
-            "; a .pt is a pickle, which is not loaded: in PyG, " + OF_PYG
-            if path.suffix == ".pt"
-            else ""
-        )
-        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{pickled}")
+        remedy = f"; {found}" if (found := REMEDIES.get(path.suffix.lower())) else ""
+        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{remedy}")
     return _build(replace(raw, name=stem_of(path.resolve())), settings)
 
 

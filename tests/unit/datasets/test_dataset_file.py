@@ -318,6 +318,14 @@ class Trap:
         return pytest.fail, ("a pickle was loaded",)
 
 
+@pytest.mark.parametrize(("packed", "kind"), [(b"PK\x03\x04\x00\xff", "zip"), (None, "gzip")])
+def test_an_archive_named_csv_is_named(tmp_path, packed, kind):
+    (tmp_path / "edges.csv").write_bytes(packed or gzip.compress(b"src,dst\n0,1\n"))
+    (tmp_path / "labels.csv").write_text("label\n0\n1\n")
+    with pytest.raises(InputError, match=rf"edges\.csv: is a {kind} archive; unpack it"):
+        load(tmp_path)
+
+
 def test_nothing_is_unpickled(tmp_path):
     (tmp_path / "trap.npz").write_bytes(pickle.dumps(Trap()))
     np.savez(tmp_path / "trap2.npz", **(arrays() | {"src": np.array([Trap()], dtype=object)}))
@@ -330,10 +338,18 @@ def test_nothing_is_unpickled(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [(None, "needs dataset_file=PATH"), ("none.npz", "no such file"), ("toy.dat", "unknown form")],
+    [
+        (None, "needs dataset_file=PATH"),
+        ("none.npz", "no such file"),
+        ("toy.dat", "unknown form"),
+        ("toy.gml", r"networkx\.read_gml.*from_networkx"),
+        ("toy.MTX", r"scipy\.io\.mmread.*from_scipy"),
+        ("toy.json", r"pandas\.read_json.*from_pandas"),
+    ],
 )
 def test_the_path_itself(tmp_path, name, message):
-    (tmp_path / "toy.dat").write_text("0 1")
+    if name is not None and name.startswith("toy"):
+        (tmp_path / name).write_text("0 1")
     with pytest.raises(InputError, match=message):
         load(None if name is None else tmp_path / name)
 
