@@ -171,6 +171,7 @@ def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
     if len(separator) > 1:
         rows = (line.strip("\r\n") for line in lines)
         return (row.split(None if separator == BLANKS else separator) for row in rows)
+    csv.field_size_limit(MAX_LINE)  # the whole line, where this is not its separator
     return csv.reader(lines, delimiter=separator)
 
 

@@ -139,6 +139,13 @@ def test_labels_and_masks_of_some_nodes(tmp_path, labels, expected):
     assert not found[:, [1, 3]].any()
 
 
+def test_a_header_of_many_long_names(tmp_path):
+    names = [f"{number:0300}" for number in range(500)]
+    nodes = f"id,label,{','.join(names)}\n" + "".join(f"{row},1{',1.5' * 500}\n" for row in (3, 4))
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\n3,4\n")
+    assert load(folder).num_features == 500
+
+
 @pytest.mark.parametrize("cell", ["x7", "1.5", "007", "", '"a\nb"'])
 def test_a_column_is_what_all_blocks_of_it_are(tmp_path, cell, monkeypatch):
     """A cell far below decides what its column is, and those above lose nothing."""
