@@ -20,6 +20,8 @@ from retexo.settings.run_settings import Settings
 
 logger = logging.getLogger(__name__)
 
+ADDRESSES = {"checkpoint_dir", "dataset_file", "partition_dir"}
+"""Settings that may be addresses; a run stores what was given."""
 READ_PARTITIONS = ("train", "plan", "evaluate", "predict")
 """Apps that need no data set where there are partitions."""
 UPLOAD_NOTHING = ("partition_data", "serve", "hub")
@@ -75,7 +77,8 @@ def with_local_copies(settings: Settings) -> Settings:
         values["partition_dir"] = str(base)
         # DGL's files would double what is written.
         values["partition.dgl_files"] = bool(settings.partition.dgl_files)
-    settings = with_values(settings, values)
+    given = {name: getattr(settings, name) for name in values.keys() & ADDRESSES}
+    settings = with_values(settings, {**values, "addresses": tuple(given.items())})
     if "partition_dir" in values and settings.dataset_name != "parts":
         local_copies.find_stored(base, directory_of(settings).name, settings.dataset_name)
     if data is not None and not _has_all_it_needs(settings):

@@ -347,13 +347,15 @@ class Settings(TrainSettings):
     started: float = not_a_setting(0.0)
     """Unix time in seconds when the command started."""
     is_multirun_job: bool = not_a_setting(False)
+    addresses: tuple[tuple[str, str], ...] = not_a_setting(())
+    """Settings that name a local copy, and the address each was given as."""
     """Whether this is one of several jobs of --multirun."""
 
     @property
     def stored(self) -> dict[str, Any]:
         """All settings as nested JSON values, as a run stores them."""
         found: Any = OmegaConf.to_container(OmegaConf.structured(self))
-        return cast(dict[str, Any], found)
+        return cast(dict[str, Any], found) | dict(self.addresses)
 
     def check_together(self) -> None:
         super().check_together()
