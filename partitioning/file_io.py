@@ -22,7 +22,6 @@ from tokenize import TokenError
 from types import UnionType
 from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
 
-import numpy as np
 from safetensors import SafetensorError
 
 from partitioning.errors import InputError
@@ -102,6 +101,8 @@ def read_text(path: Path) -> str:
 
 def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
     """Load the array of a regular npy file; Python objects are refused."""
+    import numpy as np  # a sixth of a second, which --help does not need
+
     with open_regular(path) as file:
         if mmap_mode is None:
             return np.load(file, allow_pickle=False)

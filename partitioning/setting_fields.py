@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 from partitioning.errors import InputError
@@ -172,16 +173,21 @@ def definitions(cls: Any) -> Iterator[Setting]:
     hints = get_type_hints(cls)
     for each in fields(cls):
         if "setting" in each.metadata:
-            yield defined(cls, each, hints[each.name])
+            yield own_settings(cls)[each.name]
         elif is_dataclass(hints[each.name]):
             yield from definitions(hints[each.name])
 
 
-def defined(cls: Any, each: Field[Any], hint: Any = None) -> Setting:
-    """Return the setting of a field, with its name, default and type."""
-    found: Setting = each.metadata["setting"]
-    default: Any = each.default_factory
-    return replace(found, key=cls.prefix + each.name, default=default(), type=hint)
+@cache
+def own_settings(cls: Any) -> dict[str, Setting]:
+    """Return the settings of a group, without those of groups within it, by field."""
+    hints, found = get_type_hints(cls), {}
+    for each in fields(cls):
+        if "setting" in each.metadata:
+            default: Any = each.default_factory
+            known = {"key": cls.prefix + each.name, "default": default(), "type": hints[each.name]}
+            found[each.name] = replace(each.metadata["setting"], **known)
+    return found
 
 
 def with_values(group: T, values: Mapping[str, Any]) -> T:
@@ -207,10 +213,8 @@ class Checked:
     prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if "setting" in each.metadata:
-                value = defined(type(self), each).normalise(getattr(self, each.name))
-                setattr(self, each.name, value)
+        for name, defined in own_settings(type(self)).items():
+            setattr(self, name, defined.normalise(getattr(self, name)))
         self.check_together()
         self.__dict__["locked"] = True
 
