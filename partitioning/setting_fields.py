@@ -213,7 +213,8 @@ class Checked:
     prefix: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name, defined in own_settings(type(self)).items():
+        cls: Any = type(self)
+        for name, defined in own_settings(cls).items():
             setattr(self, name, defined.normalise(getattr(self, name)))
         self.check_together()
         self.__dict__["locked"] = True
