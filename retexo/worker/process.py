@@ -87,7 +87,7 @@ def serve(
         expected = type(error) in (InputError, TrainingError, PeerLost, Stopped)
         message = str(error) if expected else describe_error(error)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            expected = True
+            expected, message = True, str(error)
         elif (
             isinstance(error, MemoryError | torch.OutOfMemoryError)
             or "DefaultCPUAllocator" in message
