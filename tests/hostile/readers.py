@@ -548,7 +548,8 @@ def edit_frame(frame: pd.DataFrame, rng: Random) -> pd.DataFrame:
     if kind == "cell":
         changed.at[rng.randrange(len(frame)), column] = odd
     elif kind == "column":
-        changed[rng.choice([*ODD_NAMES, 5, None, (1, 2)])] = [odd] * len(frame)
+        cells = pd.Series([odd] * len(frame), frame.index, object)  # as they are: strings are UTF-8
+        changed[rng.choice([*ODD_NAMES, 5, None, (1, 2)])] = cells
     elif kind == "index":
         changed = frame.set_index(column)
     elif kind == "drop":
