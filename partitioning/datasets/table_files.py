@@ -156,7 +156,8 @@ def read_columns(
         InputError: the file is no such table.
     """
     found = column_names(path, header)
-    kept = [name for name in found if names is None or name in names] or found[:1]
+    wanted = set(found if names is None else names)
+    kept = [name for name in found if name in wanted] or found[:1]
     if isinstance(path, Frame):
         given = {name: path.columns[name] for name in kept}
         return {name: Cells(path, name, _unify(path, name, [each])) for name, each in given.items()}
