@@ -71,6 +71,8 @@ def csv_batches(
 
     layout = detect_layout(path, header)
     separator = layout.separator if len(layout.separator) == 1 else "\t"
+    wide = len(layout.names) << 13  # some hundred rows: pieces of columns cost more than cells
+    block = min(wide, 1 << 30) if len(layout.names) > 1000 else BLOCK
     with _open(path) as opened:
         for _ in range(layout.num_comments + layout.has_header):
             opened.readline()
@@ -78,7 +80,7 @@ def csv_batches(
         if rows.peek(1):
             yield from arrow_csv.open_csv(
                 rows,
-                arrow_csv.ReadOptions(column_names=layout.names, block_size=BLOCK),
+                arrow_csv.ReadOptions(column_names=layout.names, block_size=block),
                 arrow_csv.ParseOptions(
                     delimiter=separator, newlines_in_values=True, ignore_empty_lines=False
                 ),
