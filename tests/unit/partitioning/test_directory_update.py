@@ -424,9 +424,8 @@ def update_settings(path: Path) -> Settings:
 def update(path: Path, **given: Path | str | bool) -> Any:
     settings = update_settings(path)
     changes = {name: str(of) if isinstance(of, Path) else of for name, of in given.items()}
-    partition = settings
-    partition = replace(partition, update=replace(partition.update, **changes))
-    return apps.run(replace(settings, partition=partition), path.parent)
+    settings = replace(settings, update=replace(settings.update, **changes))
+    return apps.run(settings, path.parent)
 
 
 def write_csv(path: Path, text: str) -> Path:
