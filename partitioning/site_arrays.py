@@ -125,7 +125,7 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> HeteroPartiti
         nodes=nodes,
         relations={each: relations[each] for each in edge_types},
         self_loops=num_loops,
-        **_take_rows(held_target, order[target]),
+        **{name: torch.from_numpy(array[order[target]]) for name, array in held_target.items()},
     )
 
 
@@ -352,11 +352,6 @@ def _sort_edges(
         for each in (edges.weight, edges.feat)
     )
     return PartEdges(torch.from_numpy(local_src[order]), torch.from_numpy(dst), *data)
-
-
-def _take_rows(arrays: Mapping[str, Array], order: Ints) -> dict[str, Any]:
-    """Return arrays as tensors, with the rows in this order."""
-    return {name: torch.from_numpy(array[order]) for name, array in arrays.items()}
 
 
 def _read_features(

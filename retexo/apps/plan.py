@@ -80,7 +80,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     check_directory(settings, directory)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
     predicted, options = _dry_run(settings, directory, partitions)
-    plain = estimate_traffic(_with_plain_exchange(settings), directory, partitions)
+    without_coding = {"exchange.mode": "plain", "exchange.precision": "fp32"}
+    plain = estimate_traffic(with_values(settings, without_coding), directory, partitions)
     prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.num_rounds
     rounds = (
@@ -239,11 +240,6 @@ def _smoothing(
         for reach in REACHES
         if (found := known.get(f"smoothing.reach={reach}"))
     }
-
-
-def _with_plain_exchange(settings: TrainSettings) -> TrainSettings:
-    """Return the settings with exchange=plain and rows in fp32."""
-    return with_values(settings, {"exchange.mode": "plain", "exchange.precision": "fp32"})
 
 
 def _list_variants(settings: TrainSettings) -> dict[str, TrainSettings]:

@@ -45,7 +45,6 @@ from retexo.results.checkpoint import open_checkpoint
 from retexo.results.conclusion import conclude
 from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
-from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import Settings
 from retexo.trainers.registry import check
 from retexo.worker.compatibility import check_continues
@@ -103,21 +102,20 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
         source = settings.resume
-    cluster = settings
-    resume.check_place(source, run_dir, cluster.local_ranks)
-    check_machine(cluster)
+    resume.check_place(source, run_dir, settings.local_ranks)
+    check_machine(settings)
     # 4. Find or make the partitions. What the run stores of them does not change `shared`: nodes
     # and resumed runs compare the digest instead.
     directory = open_own_partitions(settings)
     settings = with_settings_of(directory, settings)
     description = {
-        "partitions": directory.content_digest(cluster.local_ranks),
-        "threads": num_threads(cluster),
+        "partitions": directory.content_digest(settings.local_ranks),
+        "threads": num_threads(settings),
         **{name: versions()[name] for name in ("retexo", "torch")},
     }
     # 5. Compare the partitions with the model of `init`, and with those of the run to resume.
     if initial is not None:
-        check_continues(initial, directory, cluster.local_ranks)
+        check_continues(initial, directory, settings.local_ranks)
     resume.check_same(source, run_dir, description, shared)
     # 6. Train. Up to here nothing was written but partitions.
     with (
@@ -127,16 +125,16 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         training = Training(settings, run_dir, directory, description, shared, observers)
         summary = training.run()
     # 7. Note that the results are complete; only then remove the state to resume from.
-    if cluster.node_rank != 0 and settings.checkpoint.keep:
+    if settings.node_rank != 0 and settings.checkpoint.keep:
         resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
-    if cluster.node_rank == 0:
+    if settings.node_rank == 0:
         _print_table(settings, summary, run_dir)
     else:
         scored = ", ".join(
             f"{name} {value:.4f}" for name, value in list(summary.get("test", {}).items())[:1]
         )
-        print(f"node {cluster.node_rank}: done, test {scored}; node 0 has the results")
+        print(f"node {settings.node_rank}: done, test {scored}; node 0 has the results")
     return summary
 
 
@@ -159,17 +157,13 @@ class Training:
     """Last content of summary.json; empty before the nodes have connected."""
 
     @property
-    def cluster(self) -> ClusterSettings:
-        return self.settings
-
-    @property
     def keeps_state(self) -> bool:
         return self.settings.checkpoint.keep
 
     @property
     def max_restarts(self) -> int:
-        if self.cluster.distributed.max_restarts is not None:
-            return self.cluster.distributed.max_restarts
+        if self.settings.distributed.max_restarts is not None:
+            return self.settings.distributed.max_restarts
         return 0 if self.settings.checkpoint.every is None else DEFAULT_RESTARTS
 
     @property
@@ -180,7 +174,7 @@ class Training:
     @property
     def is_observed(self) -> bool:
         """Whether this node has the rounds, and somebody follows them."""
-        return self.cluster.node_rank == 0 and not self.observers.are_none
+        return self.settings.node_rank == 0 and not self.observers.are_none
 
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; the summary."""
@@ -223,7 +217,7 @@ class Training:
             node = self._connect(stack)
             self.run_dir.mkdir(parents=True, exist_ok=True)
             job = self._make_job(node)
-            if self.cluster.local_index(self.cluster.local_ranks.start) == 0:
+            if self.settings.local_index(self.settings.local_ranks.start) == 0:
                 write_json(
                     self.run_dir / "config.json",
                     {"run_id": node.run_id, **self.settings.stored},
@@ -240,14 +234,14 @@ class Training:
             }
             self._write_summary()
             results = start_workers.run_workers(
-                self.cluster.local_ranks,
+                self.settings.local_ranks,
                 main,
                 job,
                 node,
                 may_restart=len(self.causes) < self.max_restarts,
                 look=self.observers.look if self.is_observed else None,
             )
-        result = results[self.cluster.local_ranks.start]
+        result = results[self.settings.local_ranks.start]
         result["seconds"]["total"] = time.time() - self.settings.started
         self._write_summary(status="done", **result)
         return self.summary
@@ -259,13 +253,13 @@ class Training:
     def _connect(self, stack: ExitStack) -> Node:
         """Connect to the other nodes; `stack` closes the connections."""
         if not self.causes:
-            return stack.enter_context(start_workers.connect_nodes(self.cluster, self._run_info()))
-        deadline = time.monotonic() + self.cluster.distributed.rejoin_timeout
+            return stack.enter_context(start_workers.connect_nodes(self.settings, self._run_info()))
+        deadline = time.monotonic() + self.settings.distributed.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:
                 return stack.enter_context(
-                    start_workers.connect_nodes(self.cluster, self._run_info(), seconds)
+                    start_workers.connect_nodes(self.settings, self._run_info(), seconds)
                 )
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:
@@ -282,7 +276,7 @@ class Training:
             self.directory.digest(),
             self.directory.remedy,
             resumes=self.resume_from is not None,
-            num_saved=resume.count_saved(self.resume_from, self.run_dir, self.cluster.local_ranks),
+            num_saved=resume.count_saved(self.resume_from, self.run_dir, self.settings.local_ranks),
         )
 
     def _make_job(self, node: Node) -> TrainJob:
@@ -292,7 +286,7 @@ class Training:
             identity = resume.prepare(
                 self.resume_from,
                 self.run_dir,
-                self.cluster.local_ranks,
+                self.settings.local_ranks,
                 self.description,
                 self.shared,
             )
@@ -315,7 +309,7 @@ class Training:
     def _write_summary(self, **changes: Any) -> None:
         """Update the summary; node 0 writes it."""
         self.summary |= changes
-        if self.cluster.node_rank == 0:
+        if self.settings.node_rank == 0:
             write_json(self.run_dir / "summary.json", self.summary)
 
 

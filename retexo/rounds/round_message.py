@@ -16,7 +16,6 @@ from retexo.errors import TrainingError
 from retexo.rounds.objective import Objective, Validation
 from retexo.rounds.parameters import FlatParameters
 from retexo.rounds.reduction import AllReduce, GradientReduction, build_reduction
-from retexo.rounds.task import RoundMetric
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
@@ -57,7 +56,8 @@ class RoundMessage:
         flat: FlatParameters,
     ) -> None:
         self.metric, self._graph_info = objective.metric, objective.graph_info
-        self._tail = torch.zeros(tail_size(self.metric), dtype=torch.float64)
+        num_values = 2 + self.metric.with_loss + self.metric.num_counts
+        self._tail = torch.zeros(num_values, dtype=torch.float64)
         self.reduction, self.comm = reduction, comm
         self._layer, self._traffic_layer = objective.layer, objective.traffic_layer
         self.stop_requested = False
@@ -107,11 +107,6 @@ class RoundMessage:
         val_loss = rest.pop(0) / self._graph_info.num_val if self.metric.with_loss else math.nan
         counts = torch.tensor(rest, dtype=torch.float64).round().to(torch.int64)
         return loss, RoundScore(self.metric.value(counts, val_loss), val_loss)
-
-
-def tail_size(metric: RoundMetric) -> int:
-    """Return the number of float64 values in the tail of a round's message."""
-    return 2 + metric.with_loss + metric.num_counts
 
 
 def build_message(

@@ -164,7 +164,7 @@ def unknown_setting(name: str) -> InputError:
         return InputError(
             f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
         )
-    names = setting_names()
+    names = sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})  # and groups
     group, _, option = name.rpartition(".")
     of_group = [
         each.removeprefix(f"{group}.")
@@ -184,8 +184,3 @@ def unknown_setting(name: str) -> InputError:
     if nearest:
         hint = f"did you mean {nearest[0]}?"
     return InputError(f"{name}: no such setting; {hint}")
-
-
-def setting_names() -> list[str]:
-    """Return the dotted names of all settings and the names of their groups."""
-    return sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})

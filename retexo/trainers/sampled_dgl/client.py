@@ -322,8 +322,9 @@ def unlink_shared_memory(token: str) -> None:
 
 def _address(settings: TrainSettings) -> str:
     """Return the address to listen on: loopback on one machine, else the network interface."""
-    cluster = settings
-    return interface_address(choose_interface(cluster), preferred={cluster.distributed.master_addr})
+    return interface_address(
+        choose_interface(settings), preferred={settings.distributed.master_addr}
+    )
 
 
 def free_port(address: str) -> int:
