@@ -168,6 +168,8 @@ class Cells:
             if self.kind == "text":
                 data = pc.replace_substring_regex(trim(data), r"^(-?\d+)\.0*$", r"\1")
             found = data.cast(pa.int64())
+            if found.null_count:  # NaN, as a text
+                return None
             if self.kind == "text" and not pc.all(pc.equal(found.cast(pa.string()), data)).as_py():
                 return None
         except pa.ArrowInvalid:

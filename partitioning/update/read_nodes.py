@@ -90,6 +90,10 @@ def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Arra
     )
     if table.ids is None:
         raise InputError(f"{path}: there is no column of ids; name it as in the graph's, `id`")
+    if table.ids.dtype == object and stored.nodes[name].node_names is None:
+        raise InputError(
+            f"{path}: its ids are names; those of the directory are integers; use the same ids"
+        )
     return table, table.ids, table.ids_where
 
 

@@ -558,6 +558,8 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
     assert again.num_edges == made.num_edges
     with pytest.raises(InputError, match="between 0 and 4 is in the graph already"):
         update(path, new_edges=write_csv(tmp_path / "e.csv", "src,dst,weight 0,4,5"))
+    with pytest.raises(InputError, match="its ids are names; those of the directory are integers"):
+        update(path, new_nodes=write_csv(tmp_path / "f.csv", "id,age,town NaN,3,x 90,3,x"))
 
 
 def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path) -> None:
