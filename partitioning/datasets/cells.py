@@ -75,7 +75,10 @@ class Cells:
 
     def refuse(self, row: int, expected: str, shown: Any = None) -> NoReturn:
         """Raise an InputError for the cell in a row; `expected` may begin with a comma."""
-        value = self.data[row].as_py() if shown is None else shown
+        try:
+            value = self.data[row].as_py() if shown is None else shown
+        except (OverflowError, ValueError):  # a time beyond the year 9999
+            value = self.data[row].value
         value = float(value) if isinstance(value, np.floating) else value
         is_whole = isinstance(value, float) and value.is_integer() and abs(value) < MAX_EXACT
         text = "blank" if value is None else repr(int(value) if is_whole else value)

@@ -870,3 +870,12 @@ def test_weights_are_tested_before_they_are_rounded(tmp_path, form, weight):
     )
     with pytest.raises(InputError, match=message):
         load(tmp_path / "graph.npz" if form == "npz" else tmp_path)
+
+
+def test_a_time_that_python_cannot_show_is_named(tmp_path):
+    folder = write(tmp_path / "toy", nodes=NODES)
+    edges = pd.DataFrame({"source": ["ann"], "target": ["bob"]})
+    far = np.array([2**53], "datetime64[s]")
+    edges.assign(weight=far).to_parquet(folder / "edges.parquet")
+    with pytest.raises(InputError, match="`weight`, row 0 is 9007199254740992"):
+        load(folder, **NAMED)
