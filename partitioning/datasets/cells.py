@@ -225,7 +225,7 @@ class Cells:
 
         if self.kind == "blank":
             return np.full(len(self), np.nan)
-        if self.kind == "list":
+        if self.kind == "list" and not pa.types.is_nested(self.data.type.value_type):
             inner = pc.binary_join(self.data.cast(pa.list_(pa.string())), "|")
             texts = pc.binary_join_element_wise("[", inner, "]", "")
             return replace(self, data=texts).factorize()

@@ -879,3 +879,11 @@ def test_a_time_that_python_cannot_show_is_named(tmp_path):
     edges.assign(weight=far).to_parquet(folder / "edges.parquet")
     with pytest.raises(InputError, match="`weight`, row 0 is 9007199254740992"):
         load(folder, **NAMED)
+
+
+def test_lists_of_lists_are_no_classes(tmp_path):
+    folder = write(tmp_path / "toy", edges=EDGES)
+    nodes = pd.DataFrame({"name": ["ann", "bob", "007"], "subject": [[[1]], [[2]], [[1]]]})
+    nodes.to_parquet(folder / "nodes.parquet")
+    with pytest.raises(InputError, match=r"`subject`, row 0 is .*of type list"):
+        load(folder, **NAMED)
