@@ -184,9 +184,18 @@ class LayerOutput:
 
     @classmethod
     def empty(
-        cls, stage: Stage, needed: Tensor, like: Tensor, *, logits: bool, num_halo: int = 0
+        cls,
+        stage: Stage,
+        needed: Tensor,
+        like: Tensor,
+        *,
+        logits: bool,
+        num_halo: int | None = None,
     ) -> Self:
-        """Make the output of a stage at the needed nodes, bool [I], without values."""
+        """Make the output of a stage at the needed nodes, bool [I], without values.
+
+        num_halo: H with look-ahead.
+        """
         both = logits and not stage.is_last  # the last stage's output is its logits
         widths = stage.output_widths if both else stage.output_widths[:1]
         outputs = [like.new_empty(len(needed), width) for width in widths]
@@ -194,7 +203,7 @@ class LayerOutput:
         unneeded = (~needed).nonzero()[:, 0]
         for output in outputs:
             output[unneeded] = torch.nan
-        halo = like.new_zeros(num_halo, widths[0]) if num_halo else None
+        halo = None if num_halo is None else like.new_zeros(num_halo, widths[0])
         return cls(outputs[0], outputs[-1] if logits else None, halo)
 
     def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:

@@ -318,8 +318,8 @@ class LookAheadInput(AnyLayerInput):
 
     def next_layer(self, output: LayerOutput) -> Self:
         """The input of the next layer."""
-        halo = self.halo if output.halo is None else output.halo
-        return replace(self, rows=output.rows, halo=halo, aggregates=None)
+        assert output.halo is not None
+        return replace(self, rows=output.rows, halo=output.halo, aggregates=None)
 
 
 def _rows_of_halo(received: Sources) -> Tensor:
