@@ -9,7 +9,7 @@ from support import random_graph, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
-from retexo.settings.compose import compose, unknown_setting
+from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.trainers.registry import TRAINERS, check
 
@@ -112,9 +112,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
-    settings = compose(overrides)
     with pytest.raises(InputError) as error:
-        check(settings)
+        check(compose(overrides))
     assert words in str(error.value)
 
 
@@ -129,8 +128,3 @@ def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
 def test_a_plan_has_no_other_trainer() -> None:
     with pytest.raises(InputError, match=r"trainer=local: app=plan predicts .* trainer=lazy"):
         compose(["trainer=local", "app=plan"])
-
-
-def test_another_trainers_setting_is_no_typo() -> None:
-    """Hydra refuses the key, main.py explains."""
-    assert str(unknown_setting("bns.p")) == "bns.p: trainer=bns has to be set for it, and has bns.p"
