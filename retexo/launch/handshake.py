@@ -237,6 +237,8 @@ class Coordinator:
             raise ChannelClosed(f"it belongs to another run ({other_run})")
         if not self._knows_its_nodes and has_nothing_in_common(self._own, info):
             raise ChannelClosed("its code, settings and partitioning all differ from node 0's")
+        if info.node in self.joined:
+            self._check_connected(self.joined[info.node])  # it may have ended a moment ago
         difference = find_mismatch(self._own, info, self._partition_mismatch)
         problem = make_printable(difference or self._wrong_node_rank(info) or "")
         if not problem:
