@@ -48,6 +48,12 @@ class CsrParts:
     shape: Array
 
 
+def csr_arrays(matrix: sp.csr_array) -> dict[str, Array]:
+    """Return the four arrays of a CSR matrix by the names of CSR."""
+    shape = np.array(matrix.shape)
+    return dict(zip(CSR, (matrix.data, matrix.indices, matrix.indptr, shape), strict=True))
+
+
 def refuse(
     values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
 ) -> None:

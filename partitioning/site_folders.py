@@ -55,7 +55,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.array_checks import CSR
+from partitioning.array_checks import csr_arrays
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory, to_plain
 from partitioning.errors import InputError
@@ -255,15 +255,9 @@ def write_sites(
             if graph.label_kind != "multiclass":
                 description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
             rows = graph.features[nodes]
-            arrays: dict[str, Any] = {"feat": rows}
-            if isinstance(rows, sp.csr_array):
-                arrays = dict(
-                    zip(
-                        CSR,
-                        (rows.data, rows.indices, rows.indptr, np.array(rows.shape)),
-                        strict=True,
-                    )
-                )
+            arrays: dict[str, Any] = (
+                csr_arrays(rows) if isinstance(rows, sp.csr_array) else {"feat": rows}
+            )
             arrays |= {mask: values[nodes] for mask, values in masks.items()}
             folder.mkdir(parents=True)
             (folder / DESCRIPTION).write_text(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import CSR, Array
+from partitioning.array_checks import Array, csr_arrays
 from partitioning.errors import InputError, first_line, join_names
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import (
@@ -306,9 +306,7 @@ def _convert(
                 f"{what} has shape {list(array.shape)}; expected {count} rows, one per {per}"
             )
         if is_sparse:
-            csr = array.tocsr()
-            parts = (csr.data, csr.indices, csr.indptr, np.array(csr.shape))
-            arrays |= dict(zip(CSR, parts, strict=True))
+            arrays |= csr_arrays(array.tocsr())
         else:
             arrays[ours] = array
     return arrays
