@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
 
 from safetensors import SafetensorError
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ def reading(
                 f"{where}: not a readable {kind}, or it holds Python objects, which are never"
                 " loaded; save numbers"
             ) from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)[:200]
         raise InputError(f"{where}: not a readable {kind} ({reason}); {remedy}") from None
 
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from partitioning.errors import first_line
 from retexo.comm.socket_transport import SocketTransport, Streams
 from retexo.comm.transport import (
     PeerLost,
@@ -148,7 +149,7 @@ def _peer_lost() -> Iterator[None]:
     except RuntimeError as error:
         if not _is_network_error(error):
             raise
-        raise PeerLost(str(error).splitlines()[0]) from error
+        raise PeerLost(first_line(error)) from error
 
 
 def _is_network_error(error: RuntimeError) -> bool:
@@ -201,5 +202,5 @@ def share_by_launcher(
         return str(store.get(key).decode())
     except RuntimeError as error:  # the base of torch.distributed's errors
         raise TrainingError(
-            f"the store of torchrun at {address}:{port}: {str(error).splitlines()[0]}"
+            f"the store of torchrun at {address}:{port}: {first_line(error)}"
         ) from error
