@@ -133,7 +133,7 @@ def _copy_changed(
         if held is None or not (is_same or stated == held):
             log.info("copying %s to %s", (place / name).url, path)
             files[name]["sha256"] = (place / name).download(path, stated, entry.size)
-        _write_json(record, {"url": place.url, "files": known | files})
+            _write_json(record, {"url": place.url, "files": known | files})
     _write_json(record, {"url": place.url, "files": files})
     for name in known.keys() - files.keys():
         _path_of_copy(target, name, str(record)).unlink(missing_ok=True)
