@@ -347,9 +347,9 @@ class Settings(TrainSettings):
     started: float = not_a_setting(0.0)
     """Unix time in seconds when the command started."""
     is_multirun_job: bool = not_a_setting(False)
+    """Whether this is one of several jobs of --multirun."""
     addresses: tuple[tuple[str, str], ...] = not_a_setting(())
     """Settings that name a local copy, and the address each was given as."""
-    """Whether this is one of several jobs of --multirun."""
 
     @property
     def stored(self) -> dict[str, Any]:

@@ -331,8 +331,6 @@ def labelled_nodes(
 
     The inputs are made once where that is possible; attention and pooling over many edges, or in
     batches, make them in each round.
-
-    Attention and pooling over many edges, or in batches, make them in each round.
     """
     batch_size, labels = context.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
