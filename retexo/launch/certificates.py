@@ -8,7 +8,6 @@ revoked.pem        the authority's list of revoked certificates (RFC 5280)
 members.json       the names of the sites by node_rank, a hub last: {"members": [{"name": ...}]}
 """
 
-import json
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, read_bytes, reading
+from partitioning.file_io import UNREADABLE, parse_json, read_bytes, reading
 from retexo.launch.tls import Tls
 
 T = TypeVar("T")
@@ -132,7 +131,7 @@ def read_revocations(folder: Path, authority: x509.Certificate) -> x509.Certific
 def read_members(path: Path) -> tuple[str, ...]:
     """The names of the sites, by node."""
     with reading(path, "list of members", "get it again from the authority"):
-        names = tuple(member["name"] for member in json.loads(read_bytes(path))["members"])
+        names = tuple(member["name"] for member in parse_json(read_bytes(path))["members"])
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
             raise ValueError(f"its names are {str(names)[:80]}")
         return names

@@ -152,6 +152,7 @@ def test_an_authority_with_a_key_of_another_kind(
         b'{"members": 5}',
         b'{"members": [{"name": 3}]}',
         b'{"members": [{"name": "a"}, {"name": "a"}]}',
+        b'{"members": [{"name": "x"}], "members": [{"name": "a"}, {"name": "b"}]}',
         b'{"members": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
