@@ -35,7 +35,7 @@ SUFFIXES = ("csv", "csv.gz", "tsv", "tsv.gz", "txt", "txt.gz", "parquet", "feath
 """The suffixes of tables."""
 TRANSACTIONS = ("_delta_log", ".hoodie", "metadata")
 """What the folders of Delta, Hudi and Iceberg have; files of theirs may have been replaced."""
-ROWS = 1 << 16
+ROWS = 1 << 18
 """Rows of a parquet file that are decoded at a time."""
 
 
