@@ -29,6 +29,10 @@ INVISIBLE = (
     + "\0\u200b\u200c\u200d\u2060\ufeff"
 )
 """Letters that an id cannot have alone: spaces, also of no width."""
+ABOVE_ZERO = "^[^eE]*[1-9]"
+"""Of numbers, those that are not 0."""
+SMALLEST = 5e-324
+"""The smallest float64 above 0."""
 POWERS = 10 ** np.arange(1, 19, dtype=np.int64)
 
 
@@ -93,7 +97,6 @@ class Cells:
 
     def numbers(self, expected: str = "expected a number") -> Array:
         """Return the cells as numbers [K], NaN where blank; InputError for the first other cell."""
-        import pyarrow as pa
         import pyarrow.compute as pc
 
         if self.kind == "blank":
@@ -105,7 +108,7 @@ class Cells:
             text = trim(self.texts(expected))
             fits = pc.match_substring_regex(text, NUMBER)
             self.refuse_first(pc.invert(fits).fill_null(False).to_numpy(), expected)
-            values = np.asarray(text.cast(pa.float64()).to_numpy())
+            values = np.asarray(to_float64(text).to_numpy())
             self.refuse_first(np.isinf(values), expected)
         return values
 
@@ -255,13 +258,28 @@ def as_numbers(text: "pa.Array") -> "pa.Array | None":
     import pyarrow as pa
 
     try:
-        return text.cast(pa.float64())
+        return to_float64(text)
     except pa.ArrowInvalid:
         pass
     try:
-        return trim(text).cast(pa.float64())
+        return to_float64(trim(text))
     except pa.ArrowInvalid:
         return None
+
+
+def to_float64(text: Any) -> Any:
+    """Return texts as float64, and never as 0 what is above: 1e-400 is SMALLEST. ArrowInvalid if
+    one is no number.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = text.cast(pa.float64())
+    is_zero = pc.equal(values, 0)
+    if pc.any(pc.match_substring_regex(text.filter(is_zero), ABOVE_ZERO)).as_py():
+        is_small = pc.and_(is_zero, pc.match_substring_regex(text, ABOVE_ZERO))
+        values = pc.if_else(is_small, SMALLEST, values)
+    return values
 
 
 def as_integers(text: "pa.Array") -> "pa.Array":

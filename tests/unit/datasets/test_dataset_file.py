@@ -16,7 +16,9 @@ from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.errors import InputError
+from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import EDGE_DATA
+from partitioning.unpacked_size import check_unpacked_size
 
 
 def load(path, name="file", **fields):
@@ -269,6 +271,24 @@ def test_a_long_text_in_many_rows_is_not_repeated_in_memory(tmp_path, lists):
     (tmp_path / "edges.csv").write_text("src,dst\n")
     with pytest.raises(InputError, match=r"nodes\.parquet: grows by 0\.\d+ GiB or more"):
         load(tmp_path, max_gib=0.1)
+
+
+def test_no_byte_of_a_parquet_footer_ends_the_process(tmp_path):
+    """pyarrow aborts where the sizes of a column's levels do not fit."""
+    path = tmp_path / "nodes.parquet"
+    pq.write_table(pa.table({"age": [1.0, None], "lists": [[1], None]}), path)
+    content = path.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    unread = 0
+    for at in range(footer, len(content) - 8):
+        damaged = bytearray(content)
+        damaged[at] ^= 2
+        path.write_bytes(damaged)
+        try:
+            check_unpacked_size(path, 0.1)
+        except UNREADABLE:
+            unread += 1
+    assert unread > 100
 
 
 def test_a_line_that_no_table_has(tmp_path):

@@ -872,6 +872,14 @@ def test_weights_are_tested_before_they_are_rounded(tmp_path, form, weight):
         load(tmp_path / "graph.npz" if form == "npz" else tmp_path)
 
 
+@pytest.mark.parametrize("other", ["2", " 2"])
+def test_a_weight_too_small_for_float64_is_not_0(tmp_path, other):
+    edges = f"src,dst,weight\n0,1,{other}\n1,0,1e-400\n"
+    folder = write(tmp_path / "toy", nodes="id,label,x\n0,0,1\n1,1,2\n", edges=edges)
+    with pytest.raises(InputError, match=r"`weight`.* row 1 is 5e-324; expected 0, or a weight"):
+        load(folder)
+
+
 def test_a_time_that_python_cannot_show_is_named(tmp_path):
     folder = write(tmp_path / "toy", nodes=NODES)
     edges = pd.DataFrame({"source": ["ann"], "target": ["bob"]})
