@@ -8,6 +8,7 @@ workers agree on it: the number of classes, and out_deg.npy.
 import hashlib
 import json
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ from partitioning.directory.npy_files import content_of, save_part
 from partitioning.directory.partition import PartCounts
 from partitioning.directory.replace_directory import replaced_when_written, writing
 from partitioning.directory.write_directory import checksums_of, write_meta
-from partitioning.errors import join_names
+from partitioning.errors import InputError, join_names
 from partitioning.graph_data import PLAIN_TYPE, SEPARATOR
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
         config: Its partition config, checked.
 
     Raises:
-        InputError: names what is wrong with the files of a partition.
+        InputError: the directory cannot be written, or a partition's files are wrong in a way that
+            the message names.
     """
     target, num_parts = path / FOLDER, int(config["num_parts"])
     present = [part for part in range(num_parts) if _has_files(path, config, part)]
@@ -50,6 +52,11 @@ def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
     source = {IMPORTED: digest, "files": [_describe_file(path, files[part]) for part in present]}
     if not _is_made_from(target, source):
+        if not os.access(path, os.W_OK):
+            raise InputError(
+                f"{path}: DGL's files are imported into {target} once, where nothing can be"
+                " written; copy the directory to where it can be, or run the command once there"
+            )
         with writing(target, PATIENCE):
             if not _is_made_from(target, source):
                 _write(path, target, config, files, source)

@@ -315,6 +315,14 @@ def test_an_id_in_two_parts_that_nobody_describes(dgls: Path) -> None:
         find([dgls], 3).verify(range(3))
 
 
+def test_a_directory_of_dgl_that_cannot_be_written(
+    dgls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != dgls)
+    with pytest.raises(InputError, match=f"{dgls}/imported once, where nothing can be written"):
+        find([dgls], 3)
+
+
 def test_a_directory_of_dgl_is_imported_once(
     dgls: Path, directory: PartitionDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
