@@ -47,6 +47,7 @@ class Progress:
         self.count_bytes: Callable[[], int] = lambda: 0
         """The bytes that this worker has sent."""
         self._phase, self._layer, self._round = "start", -1, -1
+        self._beating = threading.Lock()
 
     def enter(self, phase: str) -> None:
         """Begin a phase, and tell the parent."""
@@ -58,9 +59,10 @@ class Progress:
         self._layer, self._round = layer, number
 
     def beat(self) -> None:
-        """Send a heartbeat."""
+        """Send a heartbeat; the last one that the parent gets has the last phase."""
         if self._report is not None:
-            self._report(str(self))
+            with self._beating:
+                self._report(str(self))
 
     def __str__(self) -> str:
         if self._layer < 0 or self._phase in ("load", "rendezvous", "plan", "evaluation"):
