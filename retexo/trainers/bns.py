@@ -9,67 +9,48 @@ sample is not sent. Validation and the final test use the whole graph.
 """
 
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from retexo.exchange.differentiable_exchange import BoundarySample
-from retexo.exchange.exchange_plan import ExchangePlan, Use
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, Sources
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
-from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import checks, end_to_end, network_pass
-from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.lazy import compute_logits
-
-USE: Use = "evaluate"
-OWN_MODEL = False
-RESUMES = False
-HETEROGENEOUS = False
-TAKES = end_to_end.SKIPS
+from retexo.trainers.context import Context
+from retexo.trainers.full_graph import FullGraphTrainer
+from retexo.trainers.network_pass import Pass, Plans, Required, make_pass
 
 
-def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that boundary node sampling does not support."""
-    checks.refuse_local_steps(settings)
+class BNSTrainer(FullGraphTrainer):
+    """Full-graph training, with some of the boundary nodes in each epoch."""
 
+    HETEROGENEOUS = LINKS = INDUCTIVE = TRAINS_ON_SUMS = False
 
-def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Take one step per epoch, on a pass over the sampled graph."""
-    partition, settings = context.partition, context.settings
-    share = settings.bns.p
-    received = end_to_end.exchange_features(context, stages, with_sums=False)
-    features = received[PLAIN_NODE]
-    with context.phase("plan"):
-        required, plans = network_pass.make_plans(context, partition.train_mask, sums=False)
-        val_required, val_plans = network_pass.make_plans(context, partition.val_mask)
-    with context.phase("aggregate"):
-        val_pass = network_pass.make_pass(
-            context, stages, val_required, partition.val_mask, val_plans, received
-        )
-    scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
-    epochs = itertools.count(1)
+    def training_passes(
+        self,
+        context: Context,
+        stages: Sequence[Stage],
+        required: Required,
+        mask: Tensor,
+        plans: Plans,
+        features: Mapping[str, Sources],
+    ) -> tuple[Callable[[], Pass], Sequence[Matrix]]:
+        """Return what samples the graph of the next epoch (FullGraphTrainer)."""
+        share, seed = context.settings.bns.p, context.settings.seed
+        scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
+        plan, received, epochs = plans[PLAIN_NODE], features[PLAIN_NODE], itertools.count(1)
 
-    def sampled_pass() -> network_pass.Pass:
-        sample = draw_boundary(
-            plans[PLAIN_NODE], context.comm.rank, share, settings.seed, next(epochs)
-        )
-        first = {PLAIN_NODE: sampled_features(features, plans[PLAIN_NODE], sample, scale)}
-        return network_pass.make_pass(
-            context, stages, required, partition.train_mask, plans, first, sample, scale
-        )
+        def sampled_pass() -> Pass:
+            sample = draw_boundary(plan, context.comm.rank, share, seed, next(epochs))
+            first = {PLAIN_NODE: sampled_features(received, plan, sample, scale)}
+            return make_pass(context, stages, required, mask, plans, first, sample, scale)
 
-    rounds = end_to_end.fit_stages(
-        context,
-        stages,
-        sampled_pass,
-        val_pass,
-        _first_matrices(context, stages[0], features),
-        exchanges_rows=len(stages) > 1,
-    )
-    return TrainResult(rounds, [compute_logits(context, stages, received)])
+        return sampled_pass, _first_matrices(context, stages[0], received)
 
 
 def draw_boundary(

@@ -26,8 +26,6 @@ from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.network_pass import Pass
 
-SKIPS = ("model.self_weight", "model.input_skip")
-"""Settings of the lazy trainer that end-to-end trainers take on plain graphs."""
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero to add to the loss (differentiable_exchange)."""
 

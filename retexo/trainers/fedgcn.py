@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from retexo.exchange.exchange_plan import Use
 from retexo.models.block import HaloRows
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
@@ -21,33 +20,32 @@ from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import checks, end_to_end, layerwise, network_pass
+from retexo.trainers import end_to_end, layerwise, network_pass
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
-
-USE: Use = "evaluate"
-OWN_MODEL = False
-RESUMES = False
-HETEROGENEOUS = False
-TAKES = end_to_end.SKIPS
+from retexo.trainers.trainer import Trainer, refuse_models
 
 
-def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that FedGCN does not support."""
-    checks.refuse_models(
-        settings,
-        lambda conv: conv.linear_aggregation,
-        "exchanges sums over neighbours, which attention and pooling have none of",
-    )
+class FedGCNTrainer(Trainer):
+    """FedGCN."""
 
+    EDGE_FEATURES = True
 
-def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Take one step per round, on a pass over the aggregates that were exchanged."""
-    options = context.settings.fedgcn
-    aggregates = exchange_aggregates(context, stages, options.hops)
-    return end_to_end.train_without_exchange(
-        context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
-    )
+    def check(self, settings: TrainSettings) -> None:
+        """Raise InputError for settings that FedGCN does not support."""
+        refuse_models(
+            settings,
+            lambda conv: conv.linear_aggregation,
+            "exchanges sums over neighbours, which attention and pooling have none of",
+        )
+
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Take one step per round, on a pass over the aggregates that were exchanged."""
+        options = context.settings.fedgcn
+        aggregates = exchange_aggregates(context, stages, options.hops)
+        return end_to_end.train_without_exchange(
+            context, stages, lambda targets: aggregate_pass(context, stages, aggregates, targets)
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,19 +8,17 @@ nodes are the input of the next layer.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from retexo.exchange.exchange_plan import Use
 from retexo.models.block import Sources
 from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer
 from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.objective import LayerObjective
 from retexo.rounds.training_loop import RoundsResult, run_rounds
-from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import apply_heads
 from retexo.trainers import end_to_end, network_pass
 from retexo.trainers.context import Context, TrainResult, return_freed_memory
@@ -28,19 +26,29 @@ from retexo.trainers.label_propagation import propagate
 from retexo.trainers.layerwise import AnyLayerInput, Fit, LayerInput, run_layer
 from retexo.trainers.look_ahead import LookAheadInput
 from retexo.trainers.relational_layers import RelationalInput
+from retexo.trainers.trainer import Trainer
 
-USE: Use = "train"
 LAYER_PATIENCE = 2
 """num_layers=auto: number of layers in a row without better validation that ends the growth."""
 LAYERS_UNGUIDED = 2
 """num_layers=auto: number of layers without validation nodes."""
-OWN_MODEL = False
-RESUMES = True
-HETEROGENEOUS = True
 
 
-def check(settings: TrainSettings) -> None:
-    """All combinations of settings are supported."""
+class LazyTrainer(Trainer):
+    """Training layer by layer; supports all settings of plain graphs."""
+
+    USE = "train"
+    BY_LAYER = RESUMES = HETEROGENEOUS = LINKS = INDUCTIVE = EDGE_FEATURES = True
+    HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = {
+        "model.self_weight": True,
+        "model.input_skip": True,
+        "model.output": "aggregate",
+        "model.lookahead": 0,
+    }
+
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Train the stages one after the other."""
+        return train(context, stages)
 
 
 def train(context: Context, stages: list[Stage]) -> TrainResult:

@@ -180,15 +180,13 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
     return required
 
 
-def make_plans(
-    context: Context, targets: Tensor, *, sums: bool | None = None
-) -> tuple[Required, Plans]:
+def make_plans(context: Context, targets: Tensor, *, sums: bool = True) -> tuple[Required, Plans]:
     """Return the nodes that each layer of a pass computes, and the exchange plan of each type.
 
     Args:
         context: of this worker.
         targets: bool [I], the nodes of the labelled type whose logits are wanted.
-        sums: whether partial sums may be sent; None: as in the context's own plan.
+        sums: whether partial sums may be sent, where the aggregator adds up.
     """
     plans, required = {}, require_targets(context, targets, context.comm)
     for name, each in context.types.items():
@@ -198,20 +196,19 @@ def make_plans(
 
 
 def options_of_pass(
-    settings: TrainSettings, options: PlanOptions, *, sums: bool | None = None
+    settings: TrainSettings, options: PlanOptions, *, sums: bool = True
 ) -> PlanOptions:
     """Return the options of the plan of a pass, which sends rows forward and gradients backward.
 
     Args:
         settings: the number of rounds and layers; a vector is sent twice in each round.
         options: of the context, whose plan sends each row once and goes on to label propagation.
-        sums: whether partial sums may be sent; None: as in `options`.
+        sums: whether partial sums may be sent, if `options` allow it.
     """
     num_sends = 2 * settings.num_rounds[0]
     vector_bytes = (num_sends * options.vector_bytes[0], num_sends * options.vector_bytes[1])
-    sums = options.partial_sums if sums is None else sums
     options = replace(options, num_layers=settings.model.depth, vector_bytes=vector_bytes)
-    return options.for_targets(partial_sums=sums)
+    return options.for_targets(partial_sums=sums and options.partial_sums)
 
 
 # --- making a pass ----------

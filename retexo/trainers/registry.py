@@ -1,82 +1,35 @@
 """The trainers by name.
 
-To add one: a module here that is a `Trainer`, its line below, and conf/trainer/NAME.yaml.
+To add one: a module here with a `Trainer`, its line below, and conf/trainer/NAME.yaml.
 """
 
 from operator import attrgetter
-from typing import Any, Protocol
 
 from partitioning.errors import InputError
-from retexo.exchange.exchange_plan import Use
 from retexo.models.conv_registry import check_model
-from retexo.models.stage import Stage
+from retexo.models.convolution import Convolution
+from retexo.rounds.graph_info import GraphInfo
 from retexo.scores import OF_NODES
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
 from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
-from retexo.trainers.context import Context, TrainResult
-
-
-class Trainer(Protocol):
-    """The contents of a trainer's module.
-
-    Some modules also have TAKES, names of ONLY_LAZY that the trainer supports, and
-    check_directory(settings, directory), which raises InputError for a PartitionDirectory that it
-    cannot train on.
-    """
-
-    @property
-    def USE(self) -> Use:
-        """The kind of run of the exchange plan: which output is computed, in which phases."""
-
-    @property
-    def OWN_MODEL(self) -> bool:
-        """Whether it trains another network than the stages, which app=predict cannot load."""
-
-    @property
-    def RESUMES(self) -> bool:
-        """Whether it saves rounds in Context.recovery; rounds send only ROUND_KINDS."""
-
-    @property
-    def HETEROGENEOUS(self) -> bool:
-        """Whether it also trains on heterogeneous graphs."""
-
-    def check(self, settings: TrainSettings) -> None:
-        """Raise InputError for settings that it does not support.
-
-        Called before anything is started.
-        """
-
-    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Train on this worker; all workers call it."""
-
+from retexo.trainers.trainer import ONLY_LAZY, Trainer
 
 TRAINERS: dict[str, Trainer] = {
-    "lazy": lazy,
-    "full_graph": full_graph,
-    "bns": bns,
-    "local": local,
-    "sign": sign,
-    "fedgcn": fedgcn,
-    "sampled": sampled,
+    "lazy": lazy.LazyTrainer(),
+    "full_graph": full_graph.FullGraphTrainer(),
+    "bns": bns.BNSTrainer(),
+    "local": local.LocalTrainer(),
+    "sign": sign.SIGNTrainer(),
+    "fedgcn": fedgcn.FedGCNTrainer(),
+    "sampled": sampled.SampledTrainer(),
 }
-ONLY_LAZY: dict[str, Any] = {
-    "batch_size": None,
-    "compute.precision": "fp32",
-    "model.self_weight": False,
-    "model.input_skip": False,
-    "model.output": "activation",
-    "model.lookahead": 0,
-}
-"""The only values of these settings that other trainers support."""
-HETEROGENEOUS_LAZY: dict[str, Any] = {
-    "model.self_weight": True,
-    "model.input_skip": True,
-    "model.output": "aggregate",
-    "model.lookahead": 0,
-}
-"""The only values that trainer=lazy supports on a heterogeneous graph."""
+
+
+def names_with(capability: str) -> str:
+    """The names of the trainers with a capability, an attribute of Trainer, for messages."""
+    return ", ".join(name for name, each in TRAINERS.items() if getattr(each, capability))
 
 
 def find(name: str, *, heterogeneous: bool = False) -> Trainer:
@@ -84,9 +37,9 @@ def find(name: str, *, heterogeneous: bool = False) -> Trainer:
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
     if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
-        known = [each for each, trainer in TRAINERS.items() if trainer.HETEROGENEOUS]
         raise InputError(
-            f"trainer={name}: not for heterogeneous graphs; choose one of {', '.join(known)}"
+            f"trainer={name}: not for heterogeneous graphs; choose one of "
+            f"{names_with('HETEROGENEOUS')}"
         )
     return TRAINERS[name]
 
@@ -118,7 +71,7 @@ def check(settings: TrainSettings) -> None:
 
 def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
     """InputError for settings that the trainer does not support on heterogeneous graphs."""
-    for name, wanted in (HETEROGENEOUS_LAZY if trainer is lazy else ONLY_LAZY).items():
+    for name, wanted in trainer.HETEROGENEOUS_ONLY.items():
         value = attrgetter(name)(settings)
         if value != wanted:
             raise InputError(
@@ -131,8 +84,8 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
     """InputError for settings of the lazy trainer that another trainer does not support."""
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        supported = name in getattr(trainer, "TAKES", ()) and value != "auto"
-        if trainer is not lazy and value != without and not supported:
+        supported = trainer.BY_LAYER or (name in trainer.TAKES and value != "auto")
+        if value != without and not supported:
             raise InputError(
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
                 " leave it out"
@@ -161,10 +114,10 @@ def _check_lookahead(settings: TrainSettings) -> None:
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     """InputError for trainers and settings that link prediction does not support."""
     name, task = settings.trainer.name, settings.task
-    if trainer not in (lazy, full_graph):
+    if not trainer.LINKS:
         raise InputError(
-            f"trainer={name}: task=link_prediction needs trainer=lazy or full_graph; choose one of"
-            " these"
+            f"trainer={name}: task=link_prediction needs trainer={names_with('LINKS')}; choose one"
+            " of these"
         )
     if settings.stopping.metric not in ("auto", "mrr"):
         raise InputError(
@@ -184,7 +137,7 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     if (
         not check_model(settings.model).fixed_inputs
         and task.cut_edges == "train"
-        and trainer is lazy
+        and trainer.BY_LAYER
     ):
         raise InputError(
             f"task.cut_edges=train: model={settings.model.name} needs the rows of all neighbours of"
@@ -198,7 +151,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
         return
     skips = settings.model.input_skip or settings.model.self_weight
     reason = (
-        (trainer is not lazy and f"trainer={settings.trainer.name} trains all layers at once")
+        (not trainer.BY_LAYER and f"trainer={settings.trainer.name} trains all layers at once")
         or (settings.task.links and "the ends of links are sent for a given last layer")
         or (settings.classifiers == "last" and "classifiers=last does not ask validation")
         or (not settings.best_val_model and "best_val_model=false does not ask validation")
@@ -216,4 +169,21 @@ def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
         raise InputError(
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"
             " resume from a saved state; leave it out"
+        )
+
+
+def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: GraphInfo) -> None:
+    """Refuse edge weights or features that the model or the trainer does not read."""
+    if graph_info.weighted and not (conv.linear_aggregation or conv.attention_heads):
+        raise InputError(
+            "model.aggregator=pool: the edges have weights, which a maximum cannot use; use "
+            "model.aggregator=mean, or partition the graph without `edge_weight`"
+        )
+    trainer = settings.trainer.name
+    reads = conv.attention_heads or TRAINERS[trainer].EDGE_FEATURES
+    if graph_info.num_edge_features and not reads:
+        raise InputError(
+            f"trainer={trainer}: the edges have features, which model={settings.model.name} reads"
+            f" only with trainer={names_with('EDGE_FEATURES')}; use one, model=gat, or partition"
+            " the graph without `edge_feat` (of tables: columns.ignore=[NAME])"
         )

@@ -16,101 +16,99 @@ from partitioning.dgl_import import require_dgl
 from partitioning.directory.dgl_config import config_file
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.rounds.training_loop import run_rounds
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import checks, end_to_end
+from retexo.trainers import end_to_end
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.lazy import compute_logits
+from retexo.trainers.trainer import Trainer, refuse_rounding
 
-USE: Use = "evaluate"
-OWN_MODEL = False
-RESUMES = False
-HETEROGENEOUS = False
-TAKES = ("batch_size",)
 NAME = "trainer=sampled"
 
 
-def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that DGL's engine does not support."""
-    checks.refuse_rounding(settings)
-    require_dgl(NAME)
-    refused = {
-        f"gradient={settings.gradient.mode}": (
-            settings.gradient.mode != "sync",
-            "supports synchronous steps only; set gradient=fp32",
-        ),
-        "gradient.secure=true": (
-            settings.gradient.secure,
-            "lets all workers read all rows and labels; remove the setting",
-        ),
-        "distributed.backend=sockets": (
-            settings.encrypted,
-            "sends unencrypted; use gloo, or distributed.tls=false, in a trusted network",
-        ),
-    }
-    for name, (wrong, why) in refused.items():
-        if wrong:
-            raise InputError(f"{name}: {NAME} {why}")
+class SampledTrainer(Trainer):
+    """Mini-batches of sampled neighbours."""
 
+    TAKES = ("batch_size",)
 
-def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError unless DGL's files of this node's partitions exist and are undamaged."""
-    if directory.sites:
-        raise InputError(
-            f"dataset_name=parts: {NAME} lets all workers read all rows and "
-            "labels, which sites do not allow; choose another trainer"
-        )
-    if config_file(directory.dgl_folder) is None:
-        raise InputError(
-            f"{directory.path}: {NAME} needs DGL's files; "
-            "partition again with partition.dgl_files=true"
-        )
-    for part in settings.local_ranks if directory.meta is not None else ():
-        path = (
-            directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl")
-            if directory.meta
-            else None
-        )
-        if path is not None:
+    def check(self, settings: TrainSettings) -> None:
+        """Raise InputError for settings that DGL's engine does not support."""
+        refuse_rounding(settings)
+        require_dgl(NAME)
+        refused = {
+            f"gradient={settings.gradient.mode}": (
+                settings.gradient.mode != "sync",
+                "supports synchronous steps only; set gradient=fp32",
+            ),
+            "gradient.secure=true": (
+                settings.gradient.secure,
+                "lets all workers read all rows and labels; remove the setting",
+            ),
+            "distributed.backend=sockets": (
+                settings.encrypted,
+                "sends unencrypted; use gloo, or distributed.tls=false, in a trusted network",
+            ),
+        }
+        for name, (wrong, why) in refused.items():
+            if wrong:
+                raise InputError(f"{name}: {NAME} {why}")
+
+    def check_directory(self, settings: TrainSettings, directory: PartitionDirectory) -> None:
+        """Raise InputError unless DGL's files of this node's partitions exist and are undamaged."""
+        if directory.sites:
             raise InputError(
-                f"{path}: missing, or its checksum is not the one in meta.json; copy it again"
+                f"dataset_name=parts: {NAME} lets all workers read all rows and "
+                "labels, which sites do not allow; choose another trainer"
             )
+        if config_file(directory.dgl_folder) is None:
+            raise InputError(
+                f"{directory.path}: {NAME} needs DGL's files; "
+                "partition again with partition.dgl_files=true"
+            )
+        for part in settings.local_ranks if directory.meta is not None else ():
+            path = (
+                directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl")
+                if directory.meta
+                else None
+            )
+            if path is not None:
+                raise InputError(
+                    f"{path}: missing, or its checksum is not the one in meta.json; copy it again"
+                )
 
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Train on batches until convergence, then test on the whole graph."""
+        info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
+        if info.weighted or info.num_edge_features:
+            raise InputError(
+                f"{NAME}: does not support edge weights or edge features; choose another trainer"
+            )
+        from retexo.trainers.sampled_dgl.batches import BatchObjective
 
-def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Train on batches until convergence, then test on the whole graph."""
-    info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
-    if info.weighted or info.num_edge_features:
-        raise InputError(
-            f"{NAME}: does not support edge weights or edge features; choose another trainer"
+        # imported here, because only this trainer needs DGL
+        from retexo.trainers.sampled_dgl.client import Engine
+
+        options, fail = (
+            settings.sampled,
+            context.clock.progress.fail,
         )
-    from retexo.trainers.sampled_dgl.batches import BatchObjective
-
-    # imported here, because only this trainer needs DGL
-    from retexo.trainers.sampled_dgl.client import Engine
-
-    options, fail = (
-        settings.sampled,
-        context.clock.progress.fail,
-    )
-    with (
-        context.phase("plan"),
-        Engine(settings, context.directory, context.comm, fail, options.trainers) as engine,
-    ):
-        fanout = [*options.fanout, *options.fanout[-1:] * len(stages)][: len(stages)]
-        objective = BatchObjective(context, stages, engine, fanout)
-        with context.phase("rounds"):
-            steps = objective.steps
-            patience = None if stopping.patience is None else stopping.patience * steps
-            limits = tuple(count * steps for count in settings.num_rounds)
-            in_steps = replace(
-                settings, num_rounds=limits, stopping=replace(stopping, patience=patience)
-            )
-            rounds = run_rounds(objective, in_steps, context.comm, context.log).num_rounds
-    for layer, stage in enumerate(stages):
-        stage.eval()
-        context.save_layer(layer, stage)
-    features = end_to_end.exchange_features(context, stages, kind="metrics")
-    return TrainResult([rounds], [compute_logits(context, stages, features)], engine.memory)
+        with (
+            context.phase("plan"),
+            Engine(settings, context.directory, context.comm, fail, options.trainers) as engine,
+        ):
+            fanout = [*options.fanout, *options.fanout[-1:] * len(stages)][: len(stages)]
+            objective = BatchObjective(context, stages, engine, fanout)
+            with context.phase("rounds"):
+                steps = objective.steps
+                patience = None if stopping.patience is None else stopping.patience * steps
+                limits = tuple(count * steps for count in settings.num_rounds)
+                in_steps = replace(
+                    settings, num_rounds=limits, stopping=replace(stopping, patience=patience)
+                )
+                rounds = run_rounds(objective, in_steps, context.comm, context.log).num_rounds
+        for layer, stage in enumerate(stages):
+            stage.eval()
+            context.save_layer(layer, stage)
+        features = end_to_end.exchange_features(context, stages, kind="metrics")
+        return TrainResult([rounds], [compute_logits(context, stages, features)], engine.memory)

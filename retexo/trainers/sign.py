@@ -25,7 +25,6 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from retexo.exchange.exchange_plan import Use
 from retexo.models.block import Sources
 from retexo.models.conv_registry import check_model
 from retexo.models.convolution import make_activation, make_norm, xavier
@@ -36,33 +35,14 @@ from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.options import ModelSettings
 from retexo.settings.run_settings import TrainSettings
-from retexo.trainers import checks, end_to_end, layerwise
+from retexo.trainers import end_to_end, layerwise
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.out_edges import Means
+from retexo.trainers.trainer import Trainer, refuse_models
 
-USE: Use = "evaluate"
-OWN_MODEL = True
-RESUMES = False
-HETEROGENEOUS = True
 Hop = Mapping[str, Mapping[str, Tensor]]
 """[I, F_u] by type, and by the type u that its features are from."""
-
-
-def check(settings: TrainSettings) -> None:
-    """Raise InputError for settings that SIGN does not support."""
-    conv = check_model(settings.model)
-    if conv.relational and not conv.linear_aggregation:
-        raise InputError(
-            f"model={settings.model.name}: trainer=sign takes means of rows; choose one of rgcn,"
-            " hetero_sage"
-        )
-    if not conv.relational:
-        checks.refuse_models(
-            settings,
-            lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
-            "aggregates hop after hop, by means or sums that are normalised",
-        )
 
 
 class SIGN(nn.Module):
@@ -89,35 +69,56 @@ class SIGN(nn.Module):
         return matmul(dropout(hidden, self.rate, self.training), self.head.weight.T, self.head.bias)
 
 
-def train(context: Context, stages: list[Stage]) -> TrainResult:
-    """Exchange and aggregate hop by hop, then train the MLP.
+class SIGNTrainer(Trainer):
+    """SIGN, on heterogeneous graphs NARS; the stages give the aggregator only."""
 
-    The stages give the aggregator only.
-    """
-    hops = make_hops(context, stages[0], len(stages))
-    network = _build_network(context, hops).to(context.device, hops[0].dtype)
-    check_same_parameters(context.comm, [network])
-    partition = context.partition
-    with context.phase("aggregate"):
-        masks = partition.train_mask, partition.val_mask
-        train_inputs, val_inputs = (_take_nodes(context, hops, mask) for mask in masks)
-    zero = torch.zeros((), device=context.device)
-    first = list(network.weights), train_inputs if bool(partition.train_mask.any()) else ()
-    rounds = end_to_end.fit(
-        context,
-        network,
-        first,
-        lambda: (network(train_inputs), zero),
-        lambda: (network(val_inputs), zero),
-        exchanges_rows=False,
-    )
-    context.save_layer(0, network)
-    shape = partition.num_inner, network.head.out_features
-    logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
-    used = context.in_a_split | context.computed
-    with torch.no_grad(), context.phase("embed"):
-        logits[used] = network(_take_nodes(context, hops, used)).cpu()
-    return TrainResult(rounds, [logits])
+    OWN_MODEL = HETEROGENEOUS = True
+    TAKES = ()
+
+    def check(self, settings: TrainSettings) -> None:
+        """Raise InputError for settings that SIGN does not support."""
+        conv = check_model(settings.model)
+        if conv.relational and not conv.linear_aggregation:
+            raise InputError(
+                f"model={settings.model.name}: trainer=sign takes means of rows; choose one of"
+                " rgcn, hetero_sage"
+            )
+        if not conv.relational:
+            refuse_models(
+                settings,
+                lambda conv: isinstance(conv, LinearConvolution) and conv.normalized,
+                "aggregates hop after hop, by means or sums that are normalised",
+            )
+
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Exchange and aggregate hop by hop, then train the MLP.
+
+        The stages give the aggregator only.
+        """
+        hops = make_hops(context, stages[0], len(stages))
+        network = _build_network(context, hops).to(context.device, hops[0].dtype)
+        check_same_parameters(context.comm, [network])
+        partition = context.partition
+        with context.phase("aggregate"):
+            masks = partition.train_mask, partition.val_mask
+            train_inputs, val_inputs = (_take_nodes(context, hops, mask) for mask in masks)
+        zero = torch.zeros((), device=context.device)
+        first = list(network.weights), train_inputs if bool(partition.train_mask.any()) else ()
+        rounds = end_to_end.fit(
+            context,
+            network,
+            first,
+            lambda: (network(train_inputs), zero),
+            lambda: (network(val_inputs), zero),
+            exchanges_rows=False,
+        )
+        context.save_layer(0, network)
+        shape = partition.num_inner, network.head.out_features
+        logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
+        used = context.in_a_split | context.computed
+        with torch.no_grad(), context.phase("embed"):
+            logits[used] = network(_take_nodes(context, hops, used)).cpu()
+        return TrainResult(rounds, [logits])
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:

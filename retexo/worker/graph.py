@@ -22,6 +22,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import check_objective
 from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
+from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import describe_missing_weights, renumber_classes
 from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
@@ -37,8 +38,8 @@ log = logging.getLogger(__name__)
 Part = Partition | HeteroPartition
 
 
-def find_trainer(settings: TrainSettings) -> registry.Trainer:
-    """Return the module of the settings' trainer, for plain or heterogeneous graphs by the model.
+def find_trainer(settings: TrainSettings) -> Trainer:
+    """Return the settings' trainer, for plain or heterogeneous graphs by the model.
 
     Raises InputError where there is none.
     """
@@ -57,9 +58,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
             "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
         )
     check_inductive(settings, directory)
-    check_of_trainer = getattr(find_trainer(settings), "check_directory", None)
-    if check_of_trainer is not None:
-        check_of_trainer(settings, directory)
+    find_trainer(settings).check_directory(settings, directory)
 
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:

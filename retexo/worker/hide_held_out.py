@@ -20,8 +20,8 @@ from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import compute_global_out_degree, request_halo_flags
 from retexo.settings.run_settings import TrainSettings
+from retexo.trainers import registry
 
-TRAINERS = ("lazy", "full_graph")
 FREE_KINDS = ("given", "random")
 """Kinds of features that do not depend on edges."""
 
@@ -33,10 +33,10 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
     where = "split.inductive=true"
     if settings.task.links:
         raise InputError(f"{where}: held-out pairs of links are always hidden; leave it out")
-    if settings.trainer.name not in TRAINERS:
+    if not registry.find(settings.trainer.name).INDUCTIVE:
         raise InputError(
             f"{where}: trainer={settings.trainer.name} has no such training; choose one of"
-            f" {', '.join(TRAINERS)}"
+            f" {registry.names_with('INDUCTIVE')}"
         )
     if directory.sites:
         raise InputError(f"{where}: not supported between sites; leave it out")

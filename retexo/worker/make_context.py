@@ -30,11 +30,11 @@ from retexo.sites.resolve_halo import resolve_halo
 from retexo.tasks.link_prediction import LinkPrediction
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.node_regression import NodeRegression
-from retexo.trainers.checks import refuse_edge_data
 from retexo.trainers.context import Clock, Context, NodeType, edge_means
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
+from retexo.trainers.registry import refuse_edge_data
 from retexo.worker.hide_held_out import hide_by_type, hide_in_partition
 from retexo.worker.process import choose_device
 

@@ -25,7 +25,7 @@ from retexo.tasks.scores import Scores, choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
-from retexo.trainers.registry import Trainer
+from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
 from retexo.worker.graph import Graph, Part, find_trainer, load_graph
 from retexo.worker.make_context import link_task, make_context

@@ -507,7 +507,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     module = types.ModuleType("edgeless")
     exec(example, module.__dict__)
     settings = settings_of(4, "trainer.name=edgeless", "model=sage")
-    with unittest.mock.patch.dict(registry.TRAINERS, edgeless=module):
+    with unittest.mock.patch.dict(registry.TRAINERS, edgeless=module.EdgelessTrainer()):
         registry.find("edgeless").check(settings)
         outcomes = trained(parts_of(tmp_path, 4), settings)
     none = Edges(*(torch.zeros(shape, dtype=torch.float64) for shape in ((60, 60), 60, 60)))
@@ -814,7 +814,7 @@ def test_what_is_refused(
 def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
     need_dgl()
     for config, words in (
-        ("link_prediction_sage", "task=link_prediction needs trainer=lazy or full_graph"),
+        ("link_prediction_sage", "task=link_prediction needs trainer=lazy, full_graph"),
         ("node_classification_rgcn", "trainer=sampled: not for heterogeneous graphs"),
     ):
         given = compose([*DATA, f"partition_dir={parts}", "trainer=sampled"], config)
@@ -834,7 +834,7 @@ def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
     for known in ({"weighted": True}, {"num_edge_features": 3}):
         context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
         with pytest.raises(InputError, match="does not support edge weights or edge features"):
-            sampled.train(context, [])
+            sampled.SampledTrainer().train(context, [])
 
 
 def test_without_dgl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

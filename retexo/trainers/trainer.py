@@ -1,0 +1,95 @@
+"""The base class of trainers: its attributes say what a trainer supports, with defaults."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.errors import InputError
+from retexo.exchange.exchange_plan import Use
+from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
+from retexo.models.convolution import Convolution
+from retexo.models.stage import Stage
+from retexo.settings.run_settings import TrainSettings
+from retexo.trainers.context import Context, TrainResult
+
+ONLY_LAZY: dict[str, Any] = {
+    "batch_size": None,
+    "compute.precision": "fp32",
+    "model.self_weight": False,
+    "model.input_skip": False,
+    "model.output": "activation",
+    "model.lookahead": 0,
+}
+"""The only values of these settings that trainers support which do not list them in TAKES."""
+
+
+class Trainer:
+    """Trains the network on one worker; the defaults are those of end-to-end trainers."""
+
+    USE: ClassVar[Use] = "evaluate"
+    """The kind of run of the exchange plan: which output is computed, in which phases."""
+    BY_LAYER: ClassVar[bool] = False
+    """Whether each layer trains alone."""
+    OWN_MODEL: ClassVar[bool] = False
+    """Whether it trains another network than the stages, which app=predict cannot load."""
+    RESUMES: ClassVar[bool] = False
+    """Whether it saves rounds in Context.recovery; rounds send only ROUND_KINDS."""
+    HETEROGENEOUS: ClassVar[bool] = False
+    """Whether it also trains on heterogeneous graphs."""
+    LINKS: ClassVar[bool] = False
+    """Whether it also trains for link prediction."""
+    INDUCTIVE: ClassVar[bool] = False
+    """Whether it can hide held-out nodes (split.inductive)."""
+    EDGE_FEATURES: ClassVar[bool] = False
+    """Whether networks without attention read edge features, as means over in-edges."""
+    TAKES: ClassVar[tuple[str, ...]] = ("model.self_weight", "model.input_skip")
+    """The settings of ONLY_LAZY that it supports on plain graphs, with any value but auto."""
+    HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = ONLY_LAZY
+    """The only values of these settings that it supports on heterogeneous graphs."""
+
+    def check(self, settings: TrainSettings) -> None:
+        """Raise InputError for settings that it does not support, before anything is started."""
+
+    def check_directory(self, settings: TrainSettings, directory: PartitionDirectory) -> None:
+        """Raise InputError for a directory that it cannot train on."""
+
+    def train(self, context: Context, stages: list[Stage]) -> TrainResult:
+        """Train on this worker; all workers call it."""
+        raise NotImplementedError
+
+
+# --- checks of several trainers ----------
+
+
+def refuse_local_steps(settings: TrainSettings) -> None:
+    """Raise InputError for gradient=local."""
+    if settings.gradient.mode != "sync":
+        raise InputError(
+            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of"
+            " rows between workers, which need the same parameters on all of them; set"
+            " gradient=fp32"
+        )
+
+
+def refuse_rounding(settings: TrainSettings) -> None:
+    """Raise InputError if exchange.precision rounds rows: this trainer exchanges none."""
+    if settings.exchange.rounded:
+        raise InputError(
+            f"exchange.precision={settings.exchange.rounded}: trainer={settings.trainer.name}"
+            " has no exchange of rows that could round them; leave it out"
+        )
+
+
+def refuse_models(
+    settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str
+) -> None:
+    """Refuse a model that does not fit; the message names those that fit with their defaults."""
+    model = settings.model
+    if not fits(check_model(model)):
+        known = (
+            name for name in CONVOLUTIONS if fits(check_model(default_model_settings(name, 1, 1)))
+        )
+        raise InputError(
+            f"model={model.name}{model.own}: trainer={settings.trainer.name} {reason}; choose one"
+            f" of {', '.join(known)}, or another trainer"
+        )
