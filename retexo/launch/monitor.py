@@ -110,16 +110,20 @@ class Worker:
         self._out_of_memory = _oom_kills()
 
     def read_to(self, inbox: Inbox) -> None:
-        """Read the pipe in a thread, so that a slow callback never blocks the worker."""
+        """Read the pipe in a thread, so that a slow callback never blocks the worker.
+
+        The thread closes the pipe, as nobody may while it reads.
+        """
 
         def read() -> None:
             content: bytes | None = b""
-            while content is not None:
-                try:
-                    content = self._receiver.recv_bytes()
-                except (EOFError, OSError):
-                    content = None
-                inbox.put(self, content)
+            with self._receiver:
+                while content is not None:
+                    try:
+                        content = self._receiver.recv_bytes()
+                    except (EOFError, OSError):
+                        content = None
+                    inbox.put(self, content)
 
         threading.Thread(target=read, daemon=True).start()
 

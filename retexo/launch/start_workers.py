@@ -76,8 +76,6 @@ def run_workers(
     ]
     with terminate_as_exit(), ExitStack() as stack:
         stack.enter_context(handed_over)
-        for receiver, _ in pipes.values():
-            stack.callback(receiver.close)
         stack.push(
             lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
         )
