@@ -53,13 +53,6 @@ class SyntheticSettings(Checked):
     classes: int = setting(8, "number of classes", at_least(1), MAX_COUNT)
     homophily: float = setting(0.7, "share of edges within a class", within(0, 1))
     seed: int = setting("${seed}", "seed of the graph", *SEED, is_seed=True)
-    types: int = setting(5, "synthetic_hetero: number of node types", at_least(1), at_most(1000))
-    relations: int = setting(
-        6,
-        "synthetic_hetero: number of relations, without reverse ones",
-        at_least(1),
-        at_most(1000),
-    )
 
 
 @group("split")
@@ -422,12 +415,6 @@ class PlacementSettings(Checked):
     source: str | None = setting(
         None,
         "app=partition_data: partition directory to rebalance in place, moving few nodes",
-        compared=False,
-    )
-    max_moved: float = setting(
-        0.05,
-        "partition.source: share of the nodes that may move to cut fewer edges",
-        within(0, 1),
         compared=False,
     )
 

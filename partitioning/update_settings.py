@@ -1,9 +1,7 @@
 """Settings of app=update."""
 
 from partitioning.setting_fields import (
-    FINITE,
     Checked,
-    at_least,
     group,
     setting,
 )
@@ -41,14 +39,6 @@ class UpdateSettings(Checked):
     deleted_edges: str | None = setting(
         None,
         "table of deleted edges",
-        compared=False,
-    )
-    max_imbalance: float = setting(
-        0.05,
-        "app=update, partition.from: share by which a partition may exceed the mean number of nodes"
-        " of a type",
-        at_least(0),
-        FINITE,
         compared=False,
     )
     again: bool = setting(

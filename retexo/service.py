@@ -46,7 +46,7 @@ from partitioning.file_io import parse_json
 from partitioning.graph_data import SEPARATOR
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
-from retexo.service_limits import BodyLimit, LateWork, TimedProtocol
+from retexo.service_limits import MAX_BYTES, MAX_ITEMS, BodyLimit, LateWork, TimedProtocol
 from retexo.settings.app_settings import ServeSettings
 
 logger = logging.getLogger(__name__)
@@ -272,7 +272,7 @@ def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> u
 
 def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
     """The service of a model; `store` is watched while it runs."""
-    counts, pool = _Counts(), ThreadPoolExecutor(settings.parallel, "predict")
+    counts, pool = _Counts(), ThreadPoolExecutor(1, "predict")  # torch uses all cores
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> Any:
@@ -301,9 +301,9 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
     async def run(size: int, work: Callable[[Predictor], dict[str, Any]]) -> Response:
         """The answer that `work` computes in a thread, within the limits."""
         model = store.model
-        if size > settings.max_items:
+        if size > MAX_ITEMS:
             raise HTTPException(
-                413, f"{size} items; at most {settings.max_items} a request (serve.max_items)"
+                413, f"{size:,} items; at most {MAX_ITEMS:,} a request: send several"
             )
         computing = LateWork(lambda: _compute(work, model))
         running = asyncio.get_running_loop().run_in_executor(pool, computing)
@@ -318,11 +318,11 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
 
     def check_cells(asked: Nodes) -> None:
         """413 for rows that have many different keys: their table would be mostly blank."""
-        if asked.num_cells > settings.max_bytes:
+        if asked.num_cells > MAX_BYTES:
             raise HTTPException(
                 413,
-                f"{asked.num_cells} cells (rows times different keys); at most"
-                f" {settings.max_bytes} a request (serve.max_bytes)",
+                f"{asked.num_cells:,} cells (rows times different keys); at most {MAX_BYTES:,} a"
+                " request: send several",
             )
 
     @service.post("/predict")

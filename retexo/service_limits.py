@@ -17,6 +17,10 @@ logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 500
 """Half of the files that a process may usually have open."""
+MAX_BYTES = 1_000_000
+"""Largest body of a request and most cells of its new nodes, which take ten times its memory."""
+MAX_ITEMS = 1_000
+"""Most ids, pairs, new nodes or new edges of a request, or links of /top (ids times k)."""
 
 
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
@@ -138,7 +142,7 @@ class BodyLimit:
     def _refuse(self, scope: Scope) -> Response | None:
         """The answer to a body whose announced length is too large."""
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-        is_large = lengths and lengths[0].isdigit() and int(lengths[0]) > self.settings.max_bytes
+        is_large = lengths and lengths[0].isdigit() and int(lengths[0]) > MAX_BYTES
         return self._too_large() if is_large else None
 
     async def _read(self, receive: Receive) -> tuple[bytes, Response | None]:
@@ -146,14 +150,14 @@ class BodyLimit:
         while True:
             message = await receive()
             body += message.get("body", b"")
-            if len(body) > self.settings.max_bytes:
+            if len(body) > MAX_BYTES:
                 return b"", self._too_large()
             if not message.get("more_body"):
                 return bytes(body), None
 
     def _too_large(self) -> Response:
         return self._error(
-            413, f"the body is larger than {self.settings.max_bytes} bytes (serve.max_bytes)"
+            413, f"the body is larger than {MAX_BYTES:,} bytes; send several requests"
         )
 
     def _error(self, status: int, text: str) -> Response:

@@ -401,8 +401,6 @@ def synthetic_settings(**fields: Any) -> SyntheticSettings:
         "classes": 3,
         "homophily": 0.7,
         "seed": 0,
-        "types": 5,
-        "relations": 6,
     }
     return SyntheticSettings(**{**defaults, **fields})
 

@@ -473,7 +473,6 @@ DATA = (
                 (
                     "app=partition_data",
                     "partition.from=parts/tables-random-vol-3",
-                    "partition.max_moved=0.1",
                 ),
             ),
         ),

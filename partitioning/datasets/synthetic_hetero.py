@@ -5,9 +5,9 @@ k + 1 to type k // 2 (0 is the target, so that types are one hop away from it, t
 next one from the target to itself, others between any two types. Features lie around a vector of
 type and class. Everything is vectorised and linear in the edges: 10 million take seconds.
 
-N nodes, M edges, T types, R relations, F features, C classes; synthetic.* of them all. Relations
-are drawn in one direction; their reverse ones are added by relations.reverse, so that M edges
-become 2 M and R relations 2 R.
+N nodes, M edges, F features, C classes: synthetic.*; T types and R relations. Relations are drawn
+in one direction; relations.reverse adds their reverse ones, so that M edges become 2 M and R
+relations 2 R.
 """
 
 import numpy as np
@@ -19,6 +19,8 @@ from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relati
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
+NUM_TYPES, NUM_RELATIONS = 5, 6
+"""The fewest with types one and two hops away from the target, and two relations within it."""
 TARGET_SIGNAL = 0.5 * CLASS_SIGNAL
 """The target's own features say less of its class than those of other types."""
 SKEW = 2.0
@@ -38,7 +40,7 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     round(homophily * M) of the edges are drawn within a class, the others without regard to
     classes.
     """
-    least = settings.types * settings.classes
+    least = NUM_TYPES * settings.classes
     if settings.nodes < least:
         raise InputError(
             f"synthetic.nodes={settings.nodes}: every class of every type needs a node, {least}"
@@ -47,13 +49,13 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     streams = [
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
     ]
-    names = ["target", *(f"type{number}" for number in range(1, settings.types))]
-    sizes = [len(each) for each in np.array_split(np.arange(settings.nodes), settings.types)]
+    names = ["target", *(f"type{number}" for number in range(1, NUM_TYPES))]
+    sizes = [len(each) for each in np.array_split(np.arange(settings.nodes), NUM_TYPES)]
     classes = [_classes(size, settings.classes, streams[0]) for size in sizes]
-    shares = np.array_split(np.arange(settings.edges), settings.relations)
+    shares = np.array_split(np.arange(settings.edges), NUM_RELATIONS)
     relations: dict[EdgeType, Relation] = {}
     for number, share in enumerate(shares):
-        source, destination = _choose_types(number, settings.types)
+        source, destination = _choose_types(number)
         each = names[source], f"relation{number}", names[destination]
         relations[each] = _draw_relation(
             len(share), classes[source], classes[destination], settings, streams[1]
@@ -75,12 +77,12 @@ def _classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
     return rng.permutation(np.concatenate([np.arange(num_classes), rest]))
 
 
-def _choose_types(number: int, num_types: int) -> tuple[int, int]:
+def _choose_types(number: int) -> tuple[int, int]:
     """Return the source and destination type of a relation."""
-    if number < num_types - 1:
+    if number < NUM_TYPES - 1:
         return number + 1, number // 2
-    number -= num_types - 1
-    return number // num_types % num_types, number % num_types
+    number -= NUM_TYPES - 1
+    return number // NUM_TYPES % NUM_TYPES, number % NUM_TYPES
 
 
 def _draw_relation(

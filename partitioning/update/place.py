@@ -11,14 +11,17 @@ import numpy as np
 from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
 
+MAX_IMBALANCE = 0.05
+"""Share by which a partition may exceed the mean number of nodes of a type, METIS's own usual one
+being 0.03: room for some new nodes without moving others.
+"""
 
-def place_new(changed: StoredGraph, max_imbalance: float) -> dict[str, Ints]:
+
+def place_new(changed: StoredGraph) -> dict[str, Ints]:
     """Return the partition of each node, [N] by type.
 
     Args:
         changed: A graph whose new nodes have the partition -1.
-        max_imbalance: A partition takes new nodes of a type up to (1 + max_imbalance) times the
-            mean number of nodes of that type.
     """
     counts = [len(each) for each in changed.assignment.values()]
     first = dict(zip(changed.assignment, np.cumsum([0, *counts]).tolist(), strict=False))
@@ -36,7 +39,7 @@ def place_new(changed: StoredGraph, max_imbalance: float) -> dict[str, Ints]:
     for name, parts in changed.assignment.items():
         new = np.flatnonzero(parts < 0) + first[name]
         sizes = np.bincount(parts[parts >= 0], minlength=changed.num_parts)
-        limit = math.ceil((1 + max_imbalance) * len(parts) / len(sizes))
+        limit = math.ceil((1 + MAX_IMBALANCE) * len(parts) / len(sizes))
         begin, end = np.searchsorted(node, (new, new + 1))
         for each, some in zip(new.tolist(), map(slice, begin, end), strict=True):
             near = part[neighbour[some]]

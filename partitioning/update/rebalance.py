@@ -15,24 +15,21 @@ from numpy.typing import NDArray
 from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.graph_data import HeteroGraphData
+from partitioning.update.place import MAX_IMBALANCE
 
+MAX_MOVED = 0.05
+"""Share of the nodes that may move to cut fewer edges, besides those that leave partitions that are
+too large: a moved node's rows and files are written anew. Repeated commands move more.
+"""
 PASSES = 3
 """Most passes over the nodes that gain by a move: later ones move few."""
 
 
-def rebalance(stored: StoredGraph, max_imbalance: float, max_moved: float) -> dict[str, Ints]:
-    """Return a better assignment by type.
-
-    Args:
-        stored: The graph and its assignment.
-        max_imbalance: A partition may have (1 + max_imbalance) times the mean number of nodes of
-            each type.
-        max_moved: Share of the nodes that may move to cut fewer edges, besides those that leave
-            partitions that are too large.
-    """
-    moves = _Moves(stored, max_imbalance)
+def rebalance(stored: StoredGraph) -> dict[str, Ints]:
+    """Return a better assignment by type; no partition exceeds MAX_IMBALANCE."""
+    moves = _Moves(stored)
     moves.empty_large()
-    budget = int(max_moved * len(moves.part))
+    budget = int(MAX_MOVED * len(moves.part))
     for _ in range(PASSES):
         moved = moves.improve(budget)
         budget -= moved
@@ -45,13 +42,13 @@ def rebalance(stored: StoredGraph, max_imbalance: float, max_moved: float) -> di
 class _Moves:
     """An assignment while nodes move."""
 
-    def __init__(self, stored: StoredGraph, max_imbalance: float) -> None:
+    def __init__(self, stored: StoredGraph) -> None:
         num_parts, counts = stored.num_parts, [len(each) for each in stored.assignment.values()]
         self.part = np.concatenate(list(stored.assignment.values()))
         self.type = np.repeat(np.arange(len(counts)), counts)
         self.sizes = np.zeros((len(counts), num_parts), np.int64)
         np.add.at(self.sizes, (self.type, self.part), 1)
-        self.limits = [math.ceil((1 + max_imbalance) * count / num_parts) for count in counts]
+        self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
         graph = stored.to_graph()
         whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         shape = (len(self.part), len(self.part))

@@ -72,7 +72,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
         change = read_change(stored, tables)
         changed, num_edges = apply_change(stored, change)
         _check_split(stored, changed)
-        placed = place_new(changed, settings.max_imbalance)
+        placed = place_new(changed)
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "change": digest,

@@ -26,7 +26,7 @@ def rebalance_directory(settings: PartitionSettings) -> Meta:
     with writing(path):
         meta = read_meta(path)
         stored = read_graph(path, meta)
-        better = rebalance(stored, settings.update.max_imbalance, settings.partition.max_moved)
+        better = rebalance(stored)
         moved = sum(int((better[name] != stored.assignment[name]).sum()) for name in better)
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

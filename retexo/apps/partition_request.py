@@ -22,7 +22,7 @@ from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
-from retexo.settings.schema import DEFAULTS, keys
+from retexo.settings.schema import DEFAULTS, DEFINED, keys
 
 NAMES = {"features": "features.kind", "labels": "labels.kind", "split": "split.kind"}
 """Settings whose name in a request is another one."""
@@ -120,10 +120,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     if not settings.relations.reverse:
         request["relations.reverse"] = False
     if settings.dataset_name in ("synthetic", "synthetic_hetero"):
-        synthetic = asdict(settings.synthetic)
-        if settings.dataset_name == "synthetic":
-            del synthetic["types"], synthetic["relations"]
-        request |= {f"synthetic.{name}": value for name, value in synthetic.items()}
+        synthetic = asdict(settings.synthetic).items()
+        request |= {f"synthetic.{name}": value for name, value in synthetic}
     files: dict[str, str | Path | None] = {
         "dataset_file": settings.dataset_file,
         "partition_file": settings.partition_file,
@@ -164,8 +162,8 @@ def made_with(meta: Meta) -> dict[str, Any]:
 
     A file is given by its name. Settings that the request leaves out have their defaults.
     """
-    request = {NAMES.get(name, name): value for name, value in meta.request.items()}
-    request.pop("task", None)
+    named = {NAMES.get(name, name): value for name, value in meta.request.items()}
+    request = {name: value for name, value in named.items() if name in DEFINED}
     if request.get("split.kind") == "links":  # of pairs; `split` does not name it
         del request["split.kind"]
     if isinstance(meta, HeteroMeta):

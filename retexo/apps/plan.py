@@ -84,11 +84,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     plain = estimate_traffic(with_values(settings, without_coding), directory, partitions)
     prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.num_rounds
-    rounds = (
-        {"limit": limit}
-        if settings.plan.rounds is None
-        else {"limit": limit, "given": settings.plan.rounds}
-    )
+    rounds = {"limit": limit}
     totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),

@@ -164,7 +164,7 @@ class Training:
     def max_restarts(self) -> int:
         if self.settings.distributed.max_restarts is not None:
             return self.settings.distributed.max_restarts
-        return 0 if self.settings.checkpoint.every is None else DEFAULT_RESTARTS
+        return DEFAULT_RESTARTS if self.settings.checkpoint.every else 0
 
     @property
     def resume_from(self) -> str | None:

@@ -10,6 +10,7 @@ ALIASES: dict[str, str] = {
     "hidden_channels": "hidden_dim",
     "num_heads": "heads",
     "num_parts": "num_partitions",
+    "plan.rounds": "num_rounds",
     "partition.from": "partition.source",
     "model.own_half": "model.self_weight",
     "features": "features.kind",

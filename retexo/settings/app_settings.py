@@ -88,7 +88,7 @@ class ExportSettings(Checked):
 
 @group("serve")
 class ServeSettings(Checked):
-    """The service of app=serve, and its limits."""
+    """The service of app=serve; its other limits are in retexo/service_limits.py."""
 
     host: str = setting(
         "127.0.0.1",
@@ -102,29 +102,11 @@ class ServeSettings(Checked):
         at_most(65_535),
         compared=False,
     )
-    max_bytes: int = setting(
-        1_000_000,
-        "largest body of a request, in bytes",
-        at_least(1),
-        compared=False,
-    )
-    max_items: int = setting(
-        1_000,
-        "most ids, pairs, new nodes or new edges of a request, or links of /top (ids times k)",
-        at_least(1),
-        compared=False,
-    )
     timeout: float = setting(
         10.0,
         "seconds within which a request is sent and answered",
         at_least(0.001),
         FINITE,
-        compared=False,
-    )
-    parallel: int = setting(
-        1,
-        "requests that are computed at the same time",
-        at_least(1),
         compared=False,
     )
     reload: float = setting(

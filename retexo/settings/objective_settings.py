@@ -79,13 +79,6 @@ class TaskSettings(PairSettings):
         at_least(2),
         at_most(MAX_WIDTH),
     )
-    pool: int = setting(
-        4096,
-        "link prediction: random nodes, shared by all workers, from which negatives are drawn; "
-        "0: each worker draws from its own nodes",
-        at_least(0),
-        at_most(4096),
-    )
     cut_edges: str = setting(
         "train",
         "link prediction: train on edges between two partitions, or skip them",

@@ -124,19 +124,19 @@ class SmoothingSettings(Checked):
 class CheckpointSettings(Checked):
     """State that an interrupted run is resumed from, besides the finished layers."""
 
-    keep: bool = setting(
-        True,
-        "keep a state to resume from; checkpoint=none sets it to false",
-        per_node=True,
-        compared=False,
-    )
     every: int | None = setting(
         None,
-        "rounds between two saved states; null: a state only after each layer",
-        at_least(1),
+        "rounds between two saved states; null: a state only after each layer; 0 (or "
+        "checkpoint=none): none at all",
+        at_least(0),
         per_node=True,
         compared=False,
     )
+
+    @property
+    def keep(self) -> bool:
+        """Whether there is a state to resume from."""
+        return self.every != 0
 
 
 @group("trainer")
@@ -162,21 +162,6 @@ class SiteSettings(Checked):
         False,
         "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
         "rows of nodes that no other site needs",
-        compared=False,
-    )
-
-
-@group("plan")
-class PlanSettings(Checked):
-    """Predictions of app=plan."""
-
-    rounds: Any = setting(
-        None,
-        "app=plan: rounds of each layer to predict bytes for, besides num_rounds",
-        at_least(0),
-        at_most(MAX_ROUNDS),
-        each=int,
-        per_layer=True,
         compared=False,
     )
 
@@ -289,12 +274,11 @@ class TrainSettings(
         self.learning_rate = self.of_layers(self.learning_rate)
         precision = self.of_layers(self.exchange.precision)
         self.exchange = replace(self.exchange, precision=precision)
-        for name, value in (("resume", self.resume), ("checkpoint.every", self.checkpoint.every)):
-            if value is not None and not self.checkpoint.keep:
-                raise InputError(
-                    f"{name}={value}: checkpoint=none keeps nothing to go on from; leave one of"
-                    " them out"
-                )
+        if self.resume is not None and not self.checkpoint.keep:
+            raise InputError(
+                f"resume={self.resume}: checkpoint=none keeps nothing to go on from; leave one of"
+                " them out"
+            )
         for name in ("bns", "fedgcn", "local", "sampled"):
             own = getattr(self, name)
             if name != self.trainer.name and own != type(own)():
@@ -334,7 +318,6 @@ class Settings(TrainSettings):
         per_node=True,
         compared=False,
     )
-    plan: PlanSettings = subgroup(PlanSettings)
     predict: PredictSettings = subgroup(PredictSettings)
     export: ExportSettings = subgroup(ExportSettings)
     serve: ServeSettings = subgroup(ServeSettings)
@@ -359,8 +342,6 @@ class Settings(TrainSettings):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.plan.rounds is not None:
-            self.plan = replace(self.plan, rounds=self.of_layers(self.plan.rounds))
         if self.app in NEED_A_MODEL and self.checkpoint_dir is None:
             raise InputError(
                 f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"

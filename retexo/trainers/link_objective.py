@@ -70,8 +70,9 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         part, bounds = context.partition, context.graph_info.id_bounds
         wanted = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
-            train, val = get_links(context)["train"], _validation_pairs(context)
-            wanted = torch.unique(torch.cat((train[:, 1], val[:, 1], _pool(context)[:, 0])))
+            links, val = get_links(context), _validation_pairs(context)
+            ends = links["train"][:, 1], val[:, 1], links["pool"][:, 0]
+            wanted = torch.unique(torch.cat(ends))
         ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
         count = len(ids)
@@ -92,11 +93,6 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         context.endpoints = Endpoints(ids, plan)
     endpoints: Endpoints = context.endpoints
     return endpoints
-
-
-def _pool(context: Context) -> Tensor:
-    """Return the ids of random nodes, at most task.pool, from which workers draw negatives."""
-    return get_links(context)["pool"][: context.settings.task.pool]
 
 
 def _validation_pairs(context: Context) -> Tensor:
@@ -122,7 +118,7 @@ def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
         return torch.where(inner, ids - first, torch.where(is_endpoint, place + part.num_inner, -1))
 
     train, val = number(links["train"]), number(_validation_pairs(context))
-    pool = _pool(context)
+    pool = links["pool"]
     drawn_from, weight = number(pool[:, 0]), pool[:, 1]
     if not len(pool) or bool((drawn_from < 0).any()):
         # Without a pool: all available nodes that can be destinations.

@@ -165,7 +165,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
     """InputError for checkpoint.every with a trainer that does not resume."""
-    if settings.checkpoint.every is not None and not trainer.RESUMES:
+    if settings.checkpoint.every and not trainer.RESUMES:
         raise InputError(
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"
             " resume from a saved state; leave it out"

@@ -415,7 +415,7 @@ def test_rounds_send_no_rows_and_the_plan_has_every_byte(run: Any) -> None:
     folder, common = run
     summary = summary_of(folder / "run", "summary.json")
     ended = run_main(
-        *common, "app=plan", "plan.rounds=[4,4]", f"hydra.run.dir={folder / 'plan'}", cwd=folder
+        *common, "app=plan", "num_rounds=[4,4]", f"hydra.run.dir={folder / 'plan'}", cwd=folder
     )
     assert ended.rc == 0, ended.output
     planned = summary_of(folder / "plan", "plan.json")

@@ -881,7 +881,7 @@ def service() -> Any:
 
     folder = tempfile.TemporaryDirectory()
     run = run_of_tables(Path(folder.name) / "run")
-    settings = replace(compose(["app=train"]).serve, max_bytes=20_000, max_items=100, timeout=20.0)
+    settings = replace(compose(["app=train"]).serve, timeout=20.0)
 
     def load_model() -> Any:
         return retexo.load(run, output="arrays").attach(tables())

@@ -53,7 +53,7 @@ def offline(monkeypatch):
 
 
 def load(name, folder, symmetrize=None):
-    synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0, 2, 1)
+    synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0)
     return datasets.load(
         dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic)
     )

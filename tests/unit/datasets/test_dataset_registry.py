@@ -32,7 +32,7 @@ def asked(name, file=None, symmetrize=None):
         file,
         dir="nowhere",
         symmetrize=symmetrize,
-        synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0, 2, 1),
+        synthetic=SyntheticSettings(100, 300, 4, 3, 0.8, 0),
     )
 
 
@@ -144,7 +144,7 @@ def test_dgl_needs_no_alias_and_says_nothing():
 
 
 def random_sizes(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, seed=0):
-    return SyntheticSettings(nodes, edges, features, classes, homophily, seed, 5, 6)
+    return SyntheticSettings(nodes, edges, features, classes, homophily, seed)
 
 
 def assert_simple(graph, wanted):
@@ -223,25 +223,25 @@ def test_what_does_not_fit_is_named():
 
 
 def test_the_heterogeneous_graph_is_as_asked():
-    wanted = dataclasses.replace(
-        random_sizes(nodes=3000, edges=6000, features=9), types=4, relations=5
-    )
+    wanted = random_sizes(nodes=3000, edges=6000, features=9)
     graph = synthetic_hetero.generate(wanted)
     assert [table.features.shape for table in graph.nodes.values()] == [
-        (750, 9),
-        (750, 4),
-        (750, 3),
-        (750, 9),
+        (600, 9),
+        (600, 4),
+        (600, 3),
+        (600, 9),
+        (600, 4),
     ]
     assert [each[::2] for each in graph.relations] == [
         ("type1", "target"),
         ("type2", "target"),
         ("type3", "type1"),
+        ("type4", "type1"),
         ("target", "target"),
         ("target", "type1"),
     ]
-    assert [relation.num_edges for relation in graph.relations.values()] == [1200] * 5
-    cites = graph.relations["target", "relation3", "target"]
+    assert [relation.num_edges for relation in graph.relations.values()] == [1000] * 6
+    cites = graph.relations["target", "relation4", "target"]
     same = (graph.labels[cites.src] == graph.labels[cites.dst]).mean()
     assert abs(same - 0.84) < 0.05  # .8, and a fifth of the rest
     assert np.bincount(cites.src).max() > 4 * np.bincount(cites.dst).mean()
@@ -249,5 +249,5 @@ def test_the_heterogeneous_graph_is_as_asked():
     for each, relation in graph.relations.items():
         assert np.array_equal(relation.src, again.relations[each].src)
         assert relation.src.max() < graph.nodes[each[0]].num_nodes
-    with pytest.raises(InputError, match="20 together"):
-        synthetic_hetero.generate(dataclasses.replace(wanted, nodes=19))
+    with pytest.raises(InputError, match="25 together"):
+        synthetic_hetero.generate(dataclasses.replace(wanted, nodes=24))

@@ -51,7 +51,7 @@ ONCE = [HealthCheck.function_scoped_fixture]
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
-) | {"max_imbalance": 0.2, "again": True}
+) | {"again": True}
 
 Tables = dict[tuple[str, Any], list[dict[str, Any]]]
 """Rows by setting, and by type or relation."""
@@ -374,7 +374,7 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
     for name, rows in model.nodes.items():  # in the order of the directory
         ordered = np.array([*rows])[np.argsort(parts[name], kind="stable")]
         model.nodes[name] = {int(node): rows[int(node)] for node in ordered}
-    overrides = [f"partition.from={path}", "partition.max_moved=0.1", "update.max_imbalance=0.1"]
+    overrides = [f"partition.from={path}"]
     made = apps.run(compose(["app=partition_data", *overrides]), tmp_path)
     moved = made.history[-1]["moved"]
     assert 0 < moved <= 12

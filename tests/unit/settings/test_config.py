@@ -562,12 +562,12 @@ def test_own_configurations_are_taken(tmp_path: Path) -> None:
         shutil.copytree(CONFIG_DIR / group, tmp_path / group)
     (tmp_path / "mine.yaml").write_text(
         "defaults: [node_classification_sage, override hydra/launcher: basic, _self_]\n"
-        "num_rounds: &rounds [7, 8]\nplan: {rounds: *rounds}\n"
+        "num_rounds: &rounds [7, 8]\nseeds: *rounds\n"
         "hydra: {run: {dir: 'out/${now:%Y}'}, sweep: {dir: all}, launcher: {_target_: "
         "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher}}\n"
     )
-    settings = compose(["seed=4"], "mine", str(tmp_path))
-    assert (settings.num_rounds, settings.plan.rounds) == ((7, 8), (7, 8))
+    settings = compose([], "mine", str(tmp_path))
+    assert (settings.num_rounds, settings.seeds) == ((7, 8), (7, 8))
     assert compose([], "copied", str(tmp_path)).model.name == "gcn"
 
 
