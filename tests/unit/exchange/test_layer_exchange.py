@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -22,6 +22,7 @@ from simulated_device import DEVICE, SimulatedDevice
 from support import dense_conv, random_graph, thirds, train_settings, write_partitions
 from test_exchange_plan import (
     TRAIN,
+    Ints,
     Mask,
     Whole,
     cut_edges,
@@ -36,7 +37,9 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.exchange import cover, layer_exchange, local_rows, message_selection
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
+from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.coding.rows import RowFormat, row_sizes
+from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
@@ -57,9 +60,6 @@ from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker import make_context
 from retexo.worker.graph import read_graph
-
-Precision = Literal["full", "bf16", "int8", "int4"]
-"""Hypothesis draws its examples by these names, too."""
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -494,10 +494,19 @@ def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
 
 
 def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
-    """Within the codec's bound: half of bfloat16's last digit, or 1/127 or 1/7 of the maximum."""
+    """Within the codec's bound: half of bfloat16's last digit, or of the maximum / 127 or 7."""
     peak = true.abs().amax(dim=1, keepdim=True)
     bound = {"bf16": true.abs() * 2**-8, "int8": peak / 254, "int4": peak / 14}[precision]
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
+
+
+def divided(values: Tensor, owners: Ints, whole: Whole, rows: Tensor, case: Layer) -> Tensor:
+    """Values [R, F] in the units that they were rounded in: their owner's, of each column."""
+    units = torch.zeros(whole.num_parts, values.shape[1], dtype=F64)
+    for owner in np.unique(owners):
+        exponents = choose_exponents(rows[whole.part == owner], case.precision)
+        units[owner] = 0 if exponents is None else exponents
+    return values * torch.exp2(-units[owners])
 
 
 def true_sums(
@@ -541,7 +550,10 @@ def test_rounded_vectors_are_rounded_once(
         )
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
-            assert_near(vectors.values[vectors.halo[came]], own[halo[came]], precision)
+            pair = [vectors.values[vectors.halo[came]], own[halo[came]]]
+            if own is rows:  # columns of different scales are rounded in their own
+                pair = [divided(each, whole.part[halo[came]], whole, rows, case) for each in pair]
+            assert_near(*pair, precision)
         assert_sums_near(whole, rank, side, rows, case)
 
 
@@ -555,8 +567,11 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
                 seen[projected] :
             ]:
                 true = case.conv.project(sums) if projected else sums
-                nearest = true[[int((true - vectors.values[place]).abs().sum(dim=1).argmin())]]
-                assert_near(vectors.values[[place]], nearest, case.precision)
+                owner = int((true - vectors.values[place]).abs().sum(dim=1).argmin())
+                pair = [vectors.values[[place]], true[[owner]]]
+                if not projected:
+                    pair = [divided(each, np.array([owner]), whole, rows, case) for each in pair]
+                assert_near(*pair, case.precision)
             seen[projected] = len(possible)
 
 
