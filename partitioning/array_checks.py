@@ -6,7 +6,7 @@ features, C classes.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -46,6 +46,9 @@ class CsrParts:
     indices: Array
     indptr: Array
     shape: Array
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
 
 
 def csr_arrays(matrix: sp.csr_array) -> dict[str, Array]:
@@ -92,6 +95,16 @@ def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
     return array.astype(np.int64, copy=False)
 
 
+def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
+    """InputError if an array of nodes or edges is a single value."""
+    for name in known:
+        if name in arrays and arrays[name].ndim == 0:
+            raise InputError(
+                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for"
+                " each node or edge"
+            )
+
+
 def check_length(array: Array, num_nodes: int, where: str) -> None:
     if len(array) != num_nodes:
         raise InputError(
@@ -99,8 +112,8 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
         )
 
 
-def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
-    """Return the ends of edges [E], which have to be in [0, N)."""
+def check_endpoints(array: Array, num_nodes: int, where: str, of_type: str = "") -> Endpoints:
+    """Return the ends of edges [E], nodes `of_type`, which have to be in [0, N)."""
     ends: Endpoints = (
         array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
     )
@@ -110,8 +123,8 @@ def check_endpoints(array: Array, num_nodes: int, where: str) -> Endpoints:
 
     if not all(in_blocks(are_nodes, len(ends), BLOCK)):
         expected = (
-            f"expected a node in [0, {num_nodes}), a row of the {num_nodes} nodes; ids need a"
-            " column of ids (columns.id)"
+            f"expected a node in [0, {num_nodes}){of_type and f' of `{of_type}`'}, a row of the"
+            f" {num_nodes} nodes; ids need a column of ids (columns.id)"
         )
         refuse(ends, (ends < 0) | (ends >= num_nodes), where, expected)
     return ends

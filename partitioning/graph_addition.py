@@ -12,12 +12,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import check_dense
-from partitioning.datasets.edge_tables import EdgeTable, read_edges
+from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
-from partitioning.datasets.raw import check_and_merge_edges, check_table
+from partitioning.datasets.raw import RawRelation, check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
-from partitioning.datasets.tables import Table, read_table
 from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
@@ -31,7 +31,6 @@ from partitioning.graph_data import (
     SEPARATOR,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeTable,
     Relation,
 )
@@ -247,8 +246,8 @@ def _new_edges(
             f"{what}: row {int(between.argmax())} joins two nodes that are in the graph already;"
             " attach the changed graph instead"
         )
-    is_weighted, column = relation.edge_weight is not None, table.names.get("edge_weight")
-    if is_weighted and column is None:
+    is_weighted = relation.edge_weight is not None
+    if is_weighted and table.weight is None:
         name = held.settings.columns.weight or "weight"
         raise InputError(
             f"{what}: no column `{name}`, and the edges of the graph have weights; add it, 1 for an"
@@ -260,7 +259,7 @@ def _new_edges(
         table.dst,
         table.weight,
         ends[1].num_nodes,
-        f"{what}: column `{column}`",
+        table.at("edge_weight"),
         merge=merge,
     )
     if weight is not None and not is_weighted:
@@ -275,7 +274,7 @@ def _new_edges(
 
 
 def encode_edge_rows(
-    table: EdgeTable, width: int, state: State | None, what: str
+    table: RawRelation, width: int, state: State | None, what: str
 ) -> NDArray[np.float32]:
     """Encode the features of later edges, [E, K]; arguments as of `encode_node_rows`."""
     raw = np.zeros((len(table.src), 0), np.float32) if table.feat is None else table.feat
@@ -315,30 +314,11 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
         each: _join_edges(relation, added.relations.get(each))
         for each, relation in encoded.relations.items()
     }
-    if isinstance(encoded, HeteroGraphData):
-        nodes = {
-            name: _join_nodes(table, added.nodes.get(name)) for name, table in encoded.nodes.items()
-        }
-        count = nodes[encoded.target].num_nodes
-        encoded = replace(
-            encoded, nodes=nodes, relations=relations, labels=np.full(count, -1, np.int64)
-        )
-    else:
-        table, edges = (
-            _join_nodes(encoded.nodes[PLAIN_TYPE], added.nodes.get(PLAIN_TYPE)),
-            relations[PLAIN_RELATION],
-        )
-        encoded = replace(
-            encoded,
-            src=edges.src,
-            dst=edges.dst,
-            edge_weight=edges.edge_weight,
-            edge_feat=edges.edge_feat,
-            features=table.features,
-            node_ids=table.node_ids,
-            featured=table.featured,
-            labels=np.full(table.num_nodes, -1, np.int64),
-        )
+    nodes = {
+        name: _join_nodes(table, added.nodes.get(name)) for name, table in encoded.nodes.items()
+    }
+    labels = np.full(nodes[encoded.target].num_nodes, -1, np.int64)
+    encoded = replace(encoded.with_tables(nodes, relations), labels=labels)
     made = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
     return replace(held, graph=made, encoded=encoded)
 

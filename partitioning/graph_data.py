@@ -6,8 +6,8 @@ each.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -106,6 +106,9 @@ class Relation:
         return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
 
 
+Table = TypeVar("Table", NodeTable, Relation)
+
+
 @dataclass(frozen=True, eq=False)
 class GraphData:
     """A graph with node features, labels and, where the source has them, masks.
@@ -161,12 +164,23 @@ class GraphData:
 
     @property
     def nodes(self) -> dict[str, NodeTable]:
-        table = NodeTable(self.features, self.node_ids, self.node_names, self.featured)
-        return {PLAIN_TYPE: table}
+        return {PLAIN_TYPE: self._take(NodeTable)}
 
     @property
     def relations(self) -> dict[EdgeType, Relation]:
-        return {PLAIN_RELATION: Relation(self.src, self.dst, self.edge_weight, self.edge_feat)}
+        edges = self._take(Relation)
+        return {PLAIN_RELATION: replace(edges, schema=self.edge_schema)}
+
+    def _take(self, table: type[Table]) -> Table:
+        """Return the fields of this graph that a table has."""
+        return table(**{each.name: getattr(self, each.name) for each in fields(table)})
+
+    def with_tables(
+        self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
+    ) -> "GraphData":
+        """Return the graph with other nodes and edges; labels and masks stay."""
+        tables: Any = plain_fields(nodes, relations)
+        return replace(self, **tables)
 
     @property
     def target(self) -> str:
@@ -225,6 +239,12 @@ class HeteroGraphData:
     test_mask: NDArray[np.bool_] | None = None
     class_names: tuple[str | int, ...] | None = None
     """[C] names of the classes; None: 0 ... C-1."""
+
+    def with_tables(
+        self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
+    ) -> "HeteroGraphData":
+        """Return the graph with other nodes and edges; labels and masks stay."""
+        return replace(self, nodes=dict(nodes), relations=dict(relations))
 
     @property
     def label_kind(self) -> str:
@@ -285,6 +305,14 @@ class HeteroGraphData:
 
 
 AnyGraph = GraphData | HeteroGraphData
+
+
+def plain_fields(
+    nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
+) -> dict[str, Any]:
+    """Return the fields of a GraphData that the one type of nodes and the one relation have."""
+    tables = vars(relations[PLAIN_RELATION]) | vars(nodes[PLAIN_TYPE])
+    return tables | {"edge_schema": relations[PLAIN_RELATION].schema}
 
 
 def first_nodes(graph: AnyGraph) -> dict[str, int]:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from partitioning import datasets
-from partitioning.datasets import file, hetero_tables, object_arrays
+from partitioning.datasets import file, object_arrays
 from partitioning.datasets.objects import to_frame
+from partitioning.datasets.tables import check_name, is_typed_folder
 from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,
@@ -29,6 +30,8 @@ from partitioning.features.build import (
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.features.roles import MissingColumn
 from partitioning.graph_data import (
+    PLAIN_RELATION,
+    PLAIN_TYPE,
     SEPARATOR,
     AnyGraph,
     GraphData,
@@ -151,7 +154,7 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
 def _has_types(given: Any) -> bool:
     """Return whether a given object is a graph with several node types."""
     if isinstance(given, str | Path):
-        return hetero_tables.is_folder(Path(given))
+        return is_typed_folder(Path(given))
     is_pair_of_types = isinstance(given, tuple | list) and all(
         isinstance(each, Mapping) for each in given
     )
@@ -161,7 +164,8 @@ def _has_types(given: Any) -> bool:
 def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
     """Read two data frames, or two dictionaries of them by type and by relation."""
     if hasattr(nodes, "columns") and hasattr(edges, "columns"):
-        return file.from_frames(to_frame(nodes, "nodes"), to_frame(edges, "edges"), settings)
+        tables = {PLAIN_TYPE: to_frame(nodes, "nodes")}
+        return file.from_frames(tables, {PLAIN_RELATION: to_frame(edges, "edges")}, settings)
     if not (isinstance(nodes, Mapping) and isinstance(edges, Mapping)):
         pair = f"{type(nodes).__name__} and {type(edges).__name__}"
         raise InputError(f"graph: a pair of {pair}: expected {FORMS}")
@@ -169,14 +173,9 @@ def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
         if not isinstance(each, tuple) or len(each) != 3:
             raise InputError(f"edges: {each!r}: expected (SOURCE, RELATION, DESTINATION)")
     for name in (*nodes, *chain.from_iterable(edges)):
-        hetero_tables.check_name(name, "graph")
-    # In the order of files, which numbers relations.
-    types = {
-        name: [to_frame(nodes[name], f"nodes/{name}")]
-        for name in sorted(nodes, key="{}.parquet".format)
-    }
+        check_name(name, "graph")
     relations = {
-        each: to_frame(edges[each], f"edges/{SEPARATOR.join(each)}")
-        for each in sorted(edges, key=SEPARATOR.join)
+        each: to_frame(frame, f"edges/{SEPARATOR.join(each)}") for each, frame in edges.items()
     }
-    return hetero_tables.read_types(Path("graph"), types, relations, settings)
+    types = {name: to_frame(frame, f"nodes/{name}") for name, frame in nodes.items()}
+    return file.from_frames(types, relations, settings)

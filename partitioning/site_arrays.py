@@ -34,7 +34,7 @@ from partitioning.array_checks import (
     features_among,
     refuse,
 )
-from partitioning.datasets.raw import list_arrays, read_arrays
+from partitioning.datasets.array_files import list_arrays, read_arrays
 from partitioning.directory.partition import (
     HeteroPartition,
     PartEdges,

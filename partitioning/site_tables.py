@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from partitioning.array_checks import Ints
+from partitioning.datasets.node_tables import in_node_order, read_table
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.tables import files_named, in_node_order, read_table
+from partitioning.datasets.tables import files_named
 from partitioning.errors import InputError
 from partitioning.features.build import stored_columns
 from partitioning.features.encoder import State, apply
@@ -61,5 +62,5 @@ def read_site_table(path: Path, ids: Ints, columns: ColumnSettings) -> tuple[Row
         raise InputError(f"{path}: has {others[0]}, which {ARRAYS} holds; take the column out")
     if "feat" not in table.values or table.schema is None:
         raise InputError(f"{path}: has no feature column besides the ids")
-    rows: Rows = in_node_order(table, "feat", Nodes(len(ids), ids, grows=False, where=str(path)))
-    return np.asarray(rows, np.float32), table.schema
+    nodes = Nodes(len(ids), ids, grows=False, where=str(path))
+    return np.asarray(in_node_order(table, nodes)["feat"], np.float32), table.schema

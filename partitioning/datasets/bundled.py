@@ -1,10 +1,9 @@
 """Loads Cora, the only data set in this repository (scripts/build_cora.py makes the asset)."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from partitioning.datasets.file import read_npz
-from partitioning.datasets.raw import build
+from partitioning.datasets.array_files import read_arrays
+from partitioning.datasets.raw import OF_EDGES, OF_NODES, build_named
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -18,4 +17,4 @@ def load(settings: DatasetSettings) -> GraphData:
 
     Classes are numbered as in the Planetoid release; `node_ids` are the papers' own ids.
     """
-    return replace(build(read_npz(CORA)), name=settings.dataset_name)
+    return build_named(settings, read_arrays(CORA, (*OF_NODES, *OF_EDGES)), {})

@@ -4,29 +4,19 @@ E directed edges.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import (
-    Array,
-    check_edge_feat,
-    check_integers,
-    refuse_odd_weights,
-)
+from partitioning.array_checks import check_integers, refuse_odd_weights
+from partitioning.datasets.array_files import list_arrays, read_arrays, read_npy
 from partitioning.datasets.cells import Cells
 from partitioning.datasets.feature_columns import read_features
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import (
-    check_axes,
-    list_arrays,
-    narrow_ends,
-    read_arrays,
-    read_npy,
-)
+from partitioning.datasets.raw import RawRelation, narrow_ends
 from partitioning.datasets.table_files import column_names, has_columns, read_columns
 from partitioning.datasets.times import read_times
 from partitioning.errors import InputError, join_names
@@ -54,25 +44,6 @@ DROP = "; edges.unknown=drop leaves such edges out"
 ROWS = 1 << 22
 """Ends of edges that are looked up at a time."""
 ROLES = ("src", "dst", "edge_weight", "edge_time")
-
-
-@dataclass(frozen=True, eq=False)
-class EdgeTable:
-    """The edges of a table."""
-
-    src: Array
-    """[E] rows of the nodes; and so is dst."""
-    dst: Array
-    weight: Array | None
-    """[E]"""
-    time: Array | None
-    """[E]"""
-    feat: Array | None
-    """[E, K] features, not yet encoded."""
-    schema: Schema | None
-    """What the columns of `feat` hold."""
-    names: Mapping[str, str]
-    """Its columns, by ROLES."""
 
 
 def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
@@ -129,7 +100,7 @@ def read_edges(
     drop_unknown: bool = False,
     with_features: bool = False,
     remedy: str = DROP,
-) -> EdgeTable:
+) -> RawRelation:
     """Read the edges and look up both ends.
 
     Args:
@@ -140,22 +111,21 @@ def read_edges(
         with_features: Whether further columns are features of the edges; else they are left out.
         remedy: What the message about an unknown end finishes with.
     """
-    if isinstance(path, Path) and path.suffix == ".npy":
-        table = _read_npy_edges(path)
-    elif isinstance(path, Path) and path.suffix == ".npz":
-        table = _read_npz_edges(path, with_features=with_features)
+    if has_columns(path):
+        table, ends = _read_columns(path, columns, nodes, with_features=with_features)
     else:
-        table = _read_table_edges(path, columns, nodes, with_features=with_features)
-    wheres = [f"{path}: column `{table.names[role]}`" for role in ("src", "dst")]
+        assert isinstance(path, Path)
+        table = _read_arrays(path, with_features=with_features)
+        ends = [check_integers(getattr(table, name), table.at(name)) for name in ("src", "dst")]
     src, dst = (
-        _find_rows(ends, held, where, keep_unknown=drop_unknown, remedy=remedy)
-        for ends, held, where in zip((table.src, table.dst), nodes, wheres, strict=True)
+        _find_rows(each, held, table.at(name), keep_unknown=drop_unknown, remedy=remedy)
+        for each, held, name in zip(ends, nodes, ("src", "dst"), strict=True)
     )
     if len(src) == 0:
         log.warning("%s: has no edges, only a header", path)
     table = replace(table, src=src, dst=dst)
-    if nodes[0] is nodes[1] and nodes[0].grows and has_columns(path):
-        _warn_of_two_types(path, table)
+    if nodes[0] is nodes[1] and nodes[0].grows and table.schema is not None:
+        _warn_of_two_types(table, table.schema)
     if not drop_unknown or len(src) != len(dst):
         return table
     is_known = (src >= 0) & (dst >= 0)
@@ -169,25 +139,23 @@ def read_edges(
         len(src),
         int(is_known.argmin()),
     )
-    kept = {name: getattr(table, name) for name in ("src", "dst", "weight", "time", "feat")}
-    return replace(
-        table,
-        **{
-            name: values[is_known] if np.shape(values)[:1] == is_known.shape else values
-            for name, values in kept.items()
-        },
-    )
+    kept: dict[str, Any] = {name: getattr(table, name) for name in ("weight", "time", "feat")}
+    kept = {
+        name: values[is_known] if np.shape(values)[:1] == is_known.shape else values
+        for name, values in kept.items()
+    }
+    return replace(table, src=src[is_known], dst=dst[is_known], **kept)
 
 
-def _warn_of_two_types(path: Source, table: EdgeTable) -> None:
+def _warn_of_two_types(table: RawRelation, schema: Schema) -> None:
     """Warn where ids of two columns, such as user and item, become the same nodes."""
-    names = table.names["src"], table.names["dst"]
+    names = [schema.roles[role][0] for role in ("src", "dst")]
     is_usual = find_usual("src", names[:1]) and find_usual("dst", names[1:])
-    if not is_usual and names != ("0", "1") and len(np.intersect1d(table.src, table.dst)):
+    if not is_usual and names != ["0", "1"] and len(np.intersect1d(table.src, table.dst)):
         log.warning(
             "%s: an id in both `%s` and `%s` is one node; if they are nodes of two types, write a"
             " folder with edges/%s__RELATION__%s.csv and nodes/ (docs/data.md)",
-            path,
+            table.path,
             *names,
             *names,
         )
@@ -209,10 +177,10 @@ def _find_rows(
     return np.concatenate(rows)
 
 
-def _read_table_edges(
+def _read_columns(
     path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool
-) -> EdgeTable:
-    """Read a csv or parquet table of edges; ends are Cells."""
+) -> tuple[RawRelation, list[Any]]:
+    """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells."""
     names, index = without_index(column_names(path))
     ends = find_ends(path, columns)
     weight = find_column("weight", names, columns, path)
@@ -226,7 +194,7 @@ def _read_table_edges(
     exact = [*ends, *(name for name, role in requested.items() if role == "categorical")]
     read = [name for name, role in requested.items() if role != "ignore"]
     cells = read_columns(path, [*roles.values(), *read], exact)
-    src, dst = _convert_ends([cells.pop(name) for name in ends], nodes)
+    found_ends = _convert_ends([cells.pop(name) for name in ends], nodes)
     weights = None
     if weight is not None:
         values = cells.pop(weight).numbers()
@@ -243,7 +211,10 @@ def _read_table_edges(
     schema = replace(schema, ignored=index | numbering | schema.ignored)
     warn_of_ignored(path, schema.ignored)
     named = {role.removeprefix("edge_"): [name] for role, name in roles.items()}
-    return EdgeTable(src, dst, weights, times, feat, replace(schema, roles=named), roles)
+    where = {role: f"{path}: column `{name}`" for role, name in roles.items()}
+    schema = replace(schema, roles=named)
+    none = np.empty(0, np.int32)
+    return RawRelation(str(path), none, none, weights, feat, times, schema, where), found_ends
 
 
 def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
@@ -264,35 +235,19 @@ def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
     ]
 
 
-def _read_npy_edges(path: Path) -> EdgeTable:
-    """Read an npy array [E, 2]."""
-    edges = read_npy(path)
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(
-            f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and dst per"
-            " edge"
-        )
-    src, dst = (
-        check_integers(ends, f"{path}: column `{name}`")
-        for name, ends in zip(("src", "dst"), edges.T, strict=True)
-    )
-    return EdgeTable(src, dst, None, None, None, None, dict(zip(ROLES, ROLES, strict=True)))
-
-
-def _read_npz_edges(path: Path, *, with_features: bool) -> EdgeTable:
-    """Read an npz with src, dst and, optionally, weight and features."""
+def _read_arrays(path: Path, *, with_features: bool) -> RawRelation:
+    """Read an npz with src, dst and, optionally, weight and features, or an npy array [E, 2]."""
+    if path.suffix == ".npy":
+        edges = read_npy(path)
+        if edges.ndim != 2 or edges.shape[1] != 2:
+            raise InputError(
+                f"{path} has shape {list(edges.shape)}; expected [edges, 2], one row of src and"
+                " dst per edge"
+            )
+        where = {name: f"{path}: column `{name}`" for name in ("src", "dst")}
+        return RawRelation(str(path), edges[:, 0], edges[:, 1], where=where)
     arrays = read_arrays(path, ("src", "dst", *EDGE_DATA))
     if not {"src", "dst"} <= arrays.keys():
         held = join_names(list_arrays(path)) or "nothing"
         raise InputError(f"{path}: has {held}; expected src and dst, an entry per edge")
-    check_axes(arrays, EDGE_DATA, str(path))
-    src, dst = (check_integers(arrays[name], f"{path}: array `{name}`") for name in ("src", "dst"))
-    feat = schema = None
-    if "edge_feat" in arrays and not with_features:
-        log.warning("%s: array `edge_feat`: left out", path)
-    elif "edge_feat" in arrays:
-        feat = check_edge_feat(arrays["edge_feat"], len(src), f"{path}: array `edge_feat`")
-        schema = Schema.of_matrix(str(path), feat.shape[1])
-    weight = arrays.get("edge_weight")
-    names = dict(zip(ROLES, ROLES, strict=True))
-    return EdgeTable(src, dst, weight, None, feat, schema, names)
+    return RawRelation.of_arrays(path, arrays, with_features=with_features)

@@ -28,7 +28,7 @@ or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing i
     has ids, edges use these ids, and the other tables are joined by them; a node without a row has
     no label or features. partitioning/features/roles.py finds the role of each column.
 
-    A folder with the folders nodes/ and edges/ is a heterogeneous graph: hetero_tables.py.
+    A folder with the folders nodes/ and edges/ is a heterogeneous graph: tables.py.
 
 (c) PATH.bin or PATH.dgl, one graph saved by dgl.save_graphs, with ndata `label` and optionally
     `feat`, masks and `node_id`, and edata `edge_weight` (`weight`, `w`) and `edge_feat` (`feat`,
@@ -36,37 +36,26 @@ or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing i
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partitioning.array_checks import CSR, Array, features_among
-from partitioning.datasets import hetero_tables
+from partitioning.datasets.array_files import list_arrays, read_arrays
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
-from partitioning.datasets.raw import RawGraph, build, check_axes, list_arrays, read_arrays
+from partitioning.datasets.raw import OF_EDGES, OF_NODES, RawGraph, RawNodes, RawRelation, build
 from partitioning.datasets.table_files import KINDS, has_columns, stem_of
-from partitioning.datasets.tables import (
-    EDGES,
-    NODE_TABLES,
-    files_named,
-    is_folder,
-    read_folder,
-    read_tables,
-)
+from partitioning.datasets.tables import GraphTables, find_graph_tables, read_tables
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError, first_line, join_names
-from partitioning.features.schema import Frame
+from partitioning.features.schema import Frame, Source
 from partitioning.file_io import check_path, open_regular, reading
-from partitioning.graph_data import EDGE_DATA, MASKS, SEPARATOR, GraphData, HeteroGraphData
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, AnyGraph, EdgeType
 from partitioning.partition_settings import DatasetSettings
 from partitioning.unpacked_size import check_table_sizes
 
 log = logging.getLogger(__name__)
 
-OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
-KNOWN = ("src", "dst", *OF_NODES, *EDGE_DATA, "edge_time")
 TABLES = (*KINDS, "npy")
 FORMS = (
     "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy),"
@@ -92,141 +81,98 @@ DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 """How every file of dgl.save_graphs begins."""
 
 
-def load(settings: DatasetSettings) -> GraphData | HeteroGraphData:
+def load(settings: DatasetSettings) -> AnyGraph:
     """Read and check the graph at `dataset_file`; it is named after the file's stem."""
     if settings.dataset_file is None:
         raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
     path = check_path("dataset_file", settings.dataset_file)
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
-    check_table_sizes(_find_packed(path), settings.dataset_max_gib)
-    if hetero_tables.is_folder(path):
-        return hetero_tables.load(path, settings)
-    if path.is_dir() or (has_columns(path) or path.suffix == ".npy"):
-        raw = read_folder(
-            path,
-            settings.columns,
-            unlabelled=settings.links or settings.is_unlabelled,
-            drop_unknown=settings.drop_unknown,
-            regression=settings.regression,
-        )
-    elif settings.drop_unknown:
+    if path.is_dir() or has_columns(path) or path.suffix == ".npy":
+        found = find_graph_tables(path)
+        _check_sizes(found.all, settings)
+        return build(read_tables(stem_of(path.resolve()), found, settings), settings)
+    if settings.drop_unknown:
         raise InputError(
             "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
         )
-    elif path.suffix == ".npz":
-        raw = read_npz(path, unlabelled=settings.links or settings.is_unlabelled)
-    elif path.suffix in (".bin", ".dgl"):
+    _check_sizes([path], settings)
+    if path.suffix == ".npz":
+        return from_arrays(path, read_npz(path), settings)
+    if path.suffix in (".bin", ".dgl"):
         return from_arrays(path, read_dgl(open_dgl(path), f"{path}: "), settings)
-    else:
-        remedy = f"; {found}" if (found := REMEDIES.get(path.suffix.lower())) else ""
-        raise InputError(f"dataset_file={path}: a file of unknown form; expected {FORMS}{remedy}")
-    return _build(replace(raw, name=stem_of(path.resolve())), settings)
+    remedy = REMEDIES.get(path.suffix.lower(), "")
+    raise InputError(
+        f"dataset_file={path}: a file of unknown form; expected {FORMS}{remedy and '; '}{remedy}"
+    )
 
 
-def from_arrays(
-    path: Path, graph: ArrayGraph, settings: DatasetSettings
-) -> GraphData | HeteroGraphData:
-    """Build the graph of an object; `path` is its file, or a name for messages."""
+def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:
+    """InputError for a packed file that is too large."""
+    packed = [
+        file
+        for file in files
+        if isinstance(file, Path) and file.suffix in (".npz", ".parquet", ".gz")
+    ]
+    check_table_sizes(packed, settings.dataset_max_gib)
+
+
+def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> AnyGraph:
+    """Build the graph of an object or npz; `path` is its file, or a name for messages."""
     arrays = graph.plain
-    if arrays is None:  # in the order of the files of retexo.from_pyg, which numbers relations
-        types = {name: graph.types[name] for name in sorted(graph.types, key="{}.npz".format)}
-        relations = {
-            each: graph.relations[each] for each in sorted(graph.relations, key=SEPARATOR.join)
-        }
-        return hetero_tables.from_arrays(path, types, relations, settings)
-    where = {name: f"{path}: `{name}`" for name in KNOWN}
-    unlabelled = settings.links or settings.is_unlabelled
-    raw = _raw_graph(path, arrays, where, arrays, unlabelled=unlabelled)
-    return _build(replace(raw, name=stem_of(path.resolve())), settings)
+    if arrays is not None:
+        _check_names(path, arrays, list_arrays(path) if path.suffix == ".npz" else arrays, settings)
+    nodes: dict[str, RawNodes] = {}
+    relations: dict[EdgeType, RawRelation] = {}
+    # In the order of the files of retexo.from_pyg, which numbers relations.
+    for each in sorted(graph.relations, key=SEPARATOR.join):
+        is_plain = each == PLAIN_RELATION
+        where = path if is_plain else f"{path}: {SEPARATOR.join(each)}"
+        relations[each] = RawRelation.of_arrays(
+            where, graph.relations[each], with_features=is_plain or not settings.links
+        )
+    for name in sorted(graph.types, key="{}.npz".format):
+        num_nodes = None
+        if name == PLAIN_TYPE:  # edges show how many nodes there are at least
+            edges = relations[PLAIN_RELATION]
+            ends = [end for end in (edges.src, edges.dst) if end.dtype.kind in "iu" and len(end)]
+            num_nodes = max([int(end.max()) + 1 for end in ends], default=0)
+        nodes[name] = RawNodes.of_arrays(path / name, graph.types[name], num_nodes)
+    return build(RawGraph(stem_of(path.resolve()), nodes, relations), settings)
 
 
-def from_frames(nodes: Frame, edges: Frame, settings: DatasetSettings) -> GraphData:
-    """Build the graph of two data frames, without labels and masks."""
-    raw = read_tables(
-        "graph",
-        [nodes],
-        edges,
-        settings.columns,
-        None,
-        unlabelled=True,
-        drop_unknown=settings.drop_unknown,
-        regression=settings.regression,
-    )
-    return _build(raw, settings)
-
-
-def _build(raw: RawGraph, settings: DatasetSettings) -> GraphData:
-    """Check a graph's arrays and build it, with the options that the settings give."""
+def from_frames(
+    nodes: Mapping[str, Frame], edges: Mapping[EdgeType, Frame], settings: DatasetSettings
+) -> AnyGraph:
+    """Build the graph of data frames, of nodes by type and of edges by relation."""
+    # In the order of files, which numbers relations.
+    tables = {name: [nodes[name]] for name in sorted(nodes, key="{}.parquet".format)}
+    relations = {each: edges[each] for each in sorted(edges, key=SEPARATOR.join)}
     return build(
-        raw,
-        settings.labels,
-        merge=settings.duplicates == "merge",
-        split_index=settings.split.index,
-        unlabelled=settings.is_unlabelled,
-        regression=settings.regression,
+        read_tables("graph", GraphTables(tables, relations, Path("graph")), settings), settings
     )
 
 
-def _find_packed(path: Path) -> list[Path]:
-    """The files and tables that the graph is read from and that may be packed."""
-    if hetero_tables.is_folder(path):
-        found = [*path.glob("nodes/*"), *path.glob("edges/*")]
-    elif path.is_dir() or (has_columns(path) or path.suffix == ".npy"):
-        folder, names = (path, {"edges": EDGES}) if is_folder(path) else (path.parent, {})
-        found = [path] if not names else []
-        for stem, suffixes in (NODE_TABLES | names).items():
-            found += files_named(folder, stem, suffixes)
-    else:
-        found = [path]
-    return [file for file in found if file.suffix in (".npz", ".parquet", ".gz")]
+def read_npz(path: Path) -> ArrayGraph:
+    """Read form (a); InputError if it is damaged or holds Python objects."""
+    arrays = read_arrays(path, (*OF_NODES, *OF_EDGES))
+    edges = {name: arrays.pop(name) for name in OF_EDGES if name in arrays}
+    return ArrayGraph({PLAIN_TYPE: arrays}, {PLAIN_RELATION: edges})
 
 
-def read_npz(path: Path, *, unlabelled: bool = False) -> RawGraph:
-    """Read form (a), maybe `unlabelled`.
-
-    Raises InputError if it is damaged, holds Python objects or lacks an array.
-    """
-    arrays = read_arrays(path, KNOWN)
-    where = {name: f"{path}: array `{name}`" for name in KNOWN}
-    return _raw_graph(path, arrays, where, list_arrays(path), unlabelled=unlabelled)
-
-
-def _raw_graph(
-    path: Path,
-    arrays: Mapping[str, Array],
-    where: Mapping[str, str],
-    held: Collection[str],
-    *,
-    unlabelled: bool = False,
-) -> RawGraph:
-    """Collect the named arrays of an npz file as a RawGraph; `held`: the names of all of them.
-
-    Raises InputError if a required one is missing.
-    """
-    needed = ("src", "dst") if unlabelled else ("src", "dst", "label")
+def _check_names(
+    path: Path, arrays: Collection[str], held: Collection[str], settings: DatasetSettings
+) -> None:
+    """InputError if an array of a plain graph is missing; `held`: the names that its file has."""
+    is_blank = settings.links or settings.is_unlabelled
+    needed = ("src", "dst") if is_blank else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:
-        found = join_names(sorted(held)) or "nothing"
         renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in held else ""
         raise InputError(
             f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found"
-            f" {found}{renamed}"
+            f" {join_names(sorted(held)) or 'nothing'}{renamed}"
         )
-    check_axes(arrays, KNOWN, str(path))
-    return RawGraph(
-        name=path.stem,
-        src=arrays["src"],
-        dst=arrays["dst"],
-        features=features_among(arrays, path) if {"feat", *CSR} & arrays.keys() else None,
-        label=arrays.get("label"),
-        masks={name: arrays[name] for name in MASKS if name in arrays},
-        node_id=arrays.get("node_id"),
-        edge_weight=arrays.get("edge_weight"),
-        edge_feat=arrays.get("edge_feat"),
-        edge_time=arrays.get("edge_time"),
-        where=where,
-    )
 
 
 def open_dgl(path: Path) -> Any:

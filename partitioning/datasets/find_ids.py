@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partitioning.datasets.array_files import read_npy
 from partitioning.datasets.cells import NUMBER, Cells
-from partitioning.datasets.raw import read_npy
 from partitioning.datasets.table_files import column_names, has_columns, read_columns
 from partitioning.errors import InputError
 from partitioning.features.roles import (

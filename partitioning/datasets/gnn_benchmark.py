@@ -8,8 +8,9 @@ drawn, as many as in the paper.
 from pathlib import Path
 
 from partitioning.array_checks import CsrParts, check_csr
+from partitioning.datasets.array_files import read_named
 from partitioning.datasets.download import Remote
-from partitioning.datasets.raw import RawGraph, build, read_named
+from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -43,9 +44,7 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
     names = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in _CSR]
     arrays = read_named(path, (*names, "labels"))
-    words, adjacency = (
-        CsrParts(*(arrays[f"{matrix}_{part}"] for part in _CSR)) for matrix in ("attr", "adj")
-    )
+    adjacency = CsrParts(*(arrays[f"adj_{part}"] for part in _CSR))
     num_nodes = len(arrays["labels"])
     edges = check_csr(adjacency, num_nodes, lambda name: _where(path, name.replace("feat", "adj")))
     if edges.shape != (num_nodes, num_nodes):
@@ -56,8 +55,10 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
     src, dst = unique_edges(ends[0], ends[1], num_nodes)
     where = {f"feat_{part}": _where(path, f"attr_{part}") for part in _CSR}
     where["label"] = _where(path, "labels")
-    raw = RawGraph(settings.dataset_name, src, dst, words, arrays["labels"], {}, None, where=where)
-    return build(raw)
+    words = {f"feat_{part}": arrays[f"attr_{part}"] for part in _CSR}
+    return build_named(
+        settings, {"src": src, "dst": dst, "label": arrays["labels"], **words}, where
+    )
 
 
 def _where(path: Path, array: str) -> str:

@@ -7,8 +7,9 @@ squirrel without their duplicate nodes. Each has ten published splits, which spl
 from pathlib import Path
 
 from partitioning.array_checks import check_endpoints
+from partitioning.datasets.array_files import read_named
 from partitioning.datasets.download import Remote
-from partitioning.datasets.raw import RawGraph, build, read_named
+from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, GraphData
@@ -25,7 +26,7 @@ NAMES = (
     "squirrel-filtered",
 )
 _ARRAYS = {
-    "features": "node_features",
+    "feat": "node_features",
     "label": "node_labels",
     "train_mask": "train_masks",
     "val_mask": "val_masks",
@@ -48,13 +49,7 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
     src, dst = (check_endpoints(ends, num_nodes, f"{path}: array `edges`") for ends in edges.T)
-    raw = RawGraph(
-        settings.dataset_name,
-        *unique_edges(src, dst, num_nodes),
-        arrays["node_features"],
-        arrays["node_labels"],
-        {mask: arrays[_ARRAYS[mask]].T for mask in MASKS},  # [nodes, splits]
-        None,
-        where=where | {"feat": where["features"]},
-    )
-    return build(raw, split_index=settings.split.index)
+    src, dst = unique_edges(src, dst, num_nodes)
+    found = {name: arrays[theirs] for name, theirs in _ARRAYS.items()}
+    masks = {mask: found[mask].T for mask in MASKS}  # [nodes, splits]
+    return build_named(settings, {"src": src, "dst": dst, **found, **masks}, where)

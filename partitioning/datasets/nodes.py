@@ -16,8 +16,15 @@ class Nodes:
     If no table lists all nodes, unknown ids become new nodes.
     """
 
-    def __init__(self, num_nodes: int, ids: Array | None, grows: bool, where: str = "") -> None:
-        self.num_nodes, self.ids, self.grows, self.kind = num_nodes, None, grows, "node"
+    def __init__(
+        self,
+        num_nodes: int,
+        ids: Array | None,
+        grows: bool,
+        where: str = "",
+        kind: str = "node",
+    ) -> None:
+        self.num_nodes, self.ids, self.grows, self.kind = num_nodes, None, grows, kind
         self._names: list[Array] = []
         if ids is not None:
             import pandas as pd

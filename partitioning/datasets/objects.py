@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.datasets.hetero_tables import check_name
 from partitioning.datasets.object_arrays import (
     ArrayGraph,
     read_dgl,
@@ -21,6 +20,7 @@ from partitioning.datasets.object_arrays import (
     read_pyg,
     read_scipy,
 )
+from partitioning.datasets.tables import check_name
 from partitioning.errors import InputError
 from partitioning.features.schema import Frame
 from partitioning.file_io import UNREADABLE, check_path, open_regular

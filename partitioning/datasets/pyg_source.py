@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from partitioning.array_checks import Array, check_endpoints, check_unique, refuse
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote
-from partitioning.datasets.raw import RawGraph, build
+from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
 from partitioning.file_io import open_regular, reading
@@ -31,6 +31,8 @@ PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 PLANETOID_PARTS = ("tx", "allx", "y", "ty", "ally", "graph", "test.index")
 NUM_VAL = 500
 """Nodes after the training nodes that validate."""
+Named = tuple[dict[str, Array], dict[str, str]]
+"""Arrays by the names of file.py, and what to call them in messages."""
 MUSAE = {"facebook": "facebook.npz", "lastfm": "lastfm_asia.npz"}
 MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
@@ -49,10 +51,10 @@ def remotes(name: str, folder: str) -> list[Remote]:
 def load(settings: DatasetSettings, *paths: Path) -> GraphData:
     """Load a data set with edges in both directions. Planetoid's masks are kept."""
     read = _musae if settings.dataset_name in MUSAE else _planetoid
-    return build(read(settings.dataset_name, *paths))
+    return build_named(settings, *read(*paths))
 
 
-def _musae(name: str, path: Path) -> RawGraph:
+def _musae(path: Path) -> Named:
     """Read the npz file of Facebook or LastFM Asia: edges, features and classes."""
     with (
         reading(path, "npz file", FETCH_AGAIN),
@@ -65,10 +67,10 @@ def _musae(name: str, path: Path) -> RawGraph:
     src, dst = np.ascontiguousarray(edges.T)
     where = dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
     where |= {"feat": f"{path}: array `features`", "label": f"{path}: array `target`"}
-    return RawGraph(name, src, dst, features, labels, {}, None, where=where)
+    return {"src": src, "dst": dst, "feat": features, "label": labels}, where
 
 
-def _planetoid(name: str, *paths: Path) -> RawGraph:
+def _planetoid(*paths: Path) -> Named:
     """Read Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
 
     Row i belongs to node test.index[i].
@@ -97,9 +99,8 @@ def _planetoid(name: str, *paths: Path) -> RawGraph:
     masks["val_mask"][num_train : num_train + NUM_VAL] = True
     masks["test_mask"][test] = True
     where = {"feat": str(files["allx"]), "label": str(files["ally"])}
-    return RawGraph(
-        name, src, dst, whole["allx"], whole["ally"].argmax(axis=1), masks, None, where=where
-    )
+    labels = whole["ally"].argmax(axis=1)
+    return {"src": src, "dst": dst, "feat": whole["allx"], "label": labels, **masks}, where
 
 
 def _read_matrix(path: Path) -> Array:

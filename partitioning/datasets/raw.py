@@ -1,23 +1,23 @@
-"""Builds a checked GraphData from a user's arrays.
+"""Builds a checked graph from users' arrays.
 
-N nodes, E directed edges, F features, C classes. Rows are counted from 0.
+A plain graph has one type of nodes, PLAIN_TYPE, and one relation, PLAIN_RELATION. N nodes of a
+type, E directed edges of a relation, F features. Rows are counted from 0.
 """
 
-import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from partitioning.array_checks import (
+    CSR,
     Array,
     CsrParts,
+    check_axes,
     check_edge_feat,
     check_edge_weight,
     check_endpoints,
@@ -25,19 +25,37 @@ from partitioning.array_checks import (
     check_length,
     check_masks,
     check_node_ids,
+    features_among,
 )
 from partitioning.datasets.labels import Labels, read_labels, read_targets
 from partitioning.datasets.times import to_seconds
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Schema
-from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.graph_data import Endpoints, Features, GraphData
-from partitioning.label_settings import LabelSettings
+from partitioning.graph_data import (
+    EDGE_DATA,
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    AnyGraph,
+    EdgeType,
+    Endpoints,
+    Features,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+    plain_fields,
+)
 from partitioning.node_names import Names, decode_names, hash_names
+from partitioning.partition_settings import DatasetSettings
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
 
+OF_NODES = ("feat", *CSR, "label", *MASKS, "node_id")
+OF_EDGES = ("src", "dst", *EDGE_DATA, "edge_time")
+"""Names of arrays; so are the ones above."""
 MERGED_FEATURES = (
     "duplicates=merge: features or times of edges do not add up; leave it out, leave the columns"
     " out (columns.ignore), or merge the edges yourself"
@@ -45,124 +63,252 @@ MERGED_FEATURES = (
 
 
 @dataclass(frozen=True, eq=False)
-class RawGraph:
-    """The arrays of a graph, not yet checked, and their names for messages."""
+class RawNodes:
+    """The nodes of one type, not yet checked."""
 
-    name: str
-    src: Array
-    dst: Array
-    features: Array | CsrParts | None
-    label: Array | None
-    """None: there are no labels."""
-    masks: Mapping[str, Array]
-    """By the names train_mask, val_mask, test_mask."""
-    node_id: Array | None
-    edge_weight: Array | None = None
-    edge_feat: Array | None = None
-    edge_time: Array | None = None
-    node_time: Array | None = None
-    schema: Schema | None = None
-    """What the columns of `features` hold; None: they are one matrix."""
-    edge_schema: Schema | None = None
+    path: str
+    """The file, for messages."""
+    num_nodes: int
+    values: Mapping[str, Any]
+    """feat, label, masks and time, in node order; feat may be CsrParts."""
+    node_id: Array | None = None
+    """[N] integers or names; None: they are positions."""
     node_names: Names | None = None
     """Where `node_id` are keys of names (partitioning/node_names.py)."""
+    schema: Schema | None = None
+    """What the columns of feat hold; None: they are one matrix."""
     where: Mapping[str, str] = field(default_factory=dict)
-    """Array name -> file and array, as in "g.npz: array `src`"."""
+    """File and column of each value, for messages."""
+
+    @classmethod
+    def of_arrays(
+        cls, path: str | Path, arrays: Mapping[str, Array], num_nodes: int | None = None
+    ) -> Self:
+        """Take the arrays of OF_NODES; InputError for none.
+
+        Without labels and ids there are at least `num_nodes` nodes; None: as many as rows.
+        """
+        check_axes(arrays, OF_NODES, str(path))
+        values: dict[str, Any] = {
+            name: arrays[name] for name in ("label", *MASKS) if name in arrays
+        }
+        if {"feat", *CSR} & arrays.keys():
+            values["feat"] = features_among(arrays, path)
+        ids = arrays.get("node_id")
+        if not values and ids is None and num_nodes is None:
+            raise InputError(
+                f"{path}: has {join_names(arrays) or 'nothing'}; expected feat, label or node_id, a"
+                " row a node"
+            )
+        known = values.get("label", ids)
+        if known is None:
+            rows = [len(each) for each in values.values()]
+            num_nodes = max([num_nodes, *rows] if num_nodes is not None else rows[:1])
+        else:
+            num_nodes = len(known)
+        return cls(str(path), num_nodes, values, ids)
 
     def at(self, name: str) -> str:
         """Return what messages call an array: its file and column."""
-        return self.where.get(name, f"{self.name}: array `{name}`")
+        return self.where.get(name, f"{self.path}: array `{name}`")
 
 
-def build(
-    raw: RawGraph,
-    settings: LabelSettings | None = None,
-    *,
-    merge: bool = False,
-    split_index: int | None = None,
-    unlabelled: bool = False,
-    regression: bool = False,
+@dataclass(frozen=True, eq=False)
+class RawRelation:
+    """The edges of one relation, not yet checked."""
+
+    path: str
+    """The file, for messages."""
+    src: Array
+    """[E] positions of nodes; and so is dst."""
+    dst: Array
+    weight: Array | None = None
+    """[E]"""
+    feat: NDArray[np.float32] | None = None
+    """[E, K] features, not yet encoded."""
+    time: Array | None = None
+    """[E]"""
+    schema: Schema | None = None
+    """What the columns of `feat` hold; None: they are one matrix."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """File and column of each array, for messages."""
+
+    @classmethod
+    def of_arrays(
+        cls, path: str | Path, arrays: Mapping[str, Array], *, with_features: bool = True
+    ) -> Self:
+        """Take the arrays of OF_EDGES."""
+        check_axes(arrays, OF_EDGES, str(path))
+        raw = cls(
+            str(path),
+            arrays["src"],
+            arrays["dst"],
+            arrays.get("edge_weight"),
+            time=arrays.get("edge_time"),
+        )
+        if "edge_feat" not in arrays:
+            return raw
+        if not with_features:
+            log.warning("%s: left out", raw.at("edge_feat"))
+            return raw
+        feat = check_edge_feat(arrays["edge_feat"], len(raw.src), raw.at("edge_feat"))
+        return replace(raw, feat=feat)
+
+    def at(self, name: str) -> str:
+        """Return what messages call an array: its file and column."""
+        return self.where.get(name, f"{self.path}: array `{name}`")
+
+
+@dataclass(frozen=True, eq=False)
+class RawGraph:
+    """The arrays of a graph, not yet checked."""
+
+    name: str
+    nodes: Mapping[str, RawNodes]
+    relations: Mapping[EdgeType, RawRelation]
+
+
+def build_named(
+    settings: DatasetSettings, arrays: Mapping[str, Array], where: Mapping[str, str]
 ) -> GraphData:
+    """Build a plain graph of a published data set from its arrays.
+
+    Its labels stay where a graph is only predicted.
+
+    Args:
+        settings: With the name and `split.index`.
+        arrays: With the names of OF_NODES and OF_EDGES.
+        where: What to call them in messages.
+    """
+    name = settings.dataset_name
+    nodes = replace(RawNodes.of_arrays(name, arrays), where=where)
+    edges = replace(RawRelation.of_arrays(name, arrays), where=where)
+    raw = RawGraph(name, {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges})
+    graph = build(raw, replace(settings, split=replace(settings.split, kind="given")))
+    assert isinstance(graph, GraphData)
+    return graph
+
+
+def build(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
     """Check every array and put the graph together.
 
     InputError names file, array, row, value and what is expected.
-
-    Args:
-        raw: The arrays.
-        settings: How labels are read.
-        merge: Whether an edge that is there several times becomes one.
-        split_index: The setting `split.index`.
-        unlabelled: Whether labels and masks are not read.
-        regression: Whether labels are numbers to predict.
     """
-    settings = settings or LabelSettings()
-    if raw.label is None or unlabelled:
-        labels = _make_blank_labels(raw)
-    elif regression:
-        labels = read_targets(raw.label, raw.at("label"), label_columns(raw.schema), settings)
+    is_plain = PLAIN_TYPE in raw.nodes
+    target = PLAIN_TYPE if is_plain else _find_target(raw.nodes, settings)
+    held = raw.nodes[target]
+    if settings.is_unlabelled or "label" not in held.values or (settings.links and not is_plain):
+        labels = Labels(np.full(held.num_nodes, -1, np.int64), 0)
+    elif settings.regression:
+        columns = [] if held.schema is None else held.schema.roles.get("label", [])
+        labels = read_targets(held.values["label"], held.at("label"), columns, settings.labels)
     else:
-        labels = read_labels(raw.label, raw.at("label"), settings)
-    num_nodes = len(labels.values)
-    features, featured, schema = check_table(raw.features, raw.schema, num_nodes, raw.at)
+        labels = read_labels(held.values["label"], held.at("label"), settings.labels)
+    masks: dict[str, Any] = {
+        name: held.values[name]
+        for name in MASKS
+        if name in held.values and not settings.is_unlabelled
+    }
+    masks = dict(check_masks(masks, held.num_nodes, held.at, settings.split.index))
+    nodes = {name: _check_nodes(each) for name, each in raw.nodes.items()}
+    merge = settings.duplicates == "merge"
+    relations = {
+        each: _check_relation(relation, each, nodes, merge=merge)
+        for each, relation in raw.relations.items()
+    }
+    of_labels: Any = {"class_names": labels.names, **masks}
+    if is_plain:
+        time = held.values.get("time")
+        if time is not None:
+            time = check_times(time, held.num_nodes, held.at("time"), may_be_blank=True)
+        tables: Any = plain_fields(nodes, relations)
+        return GraphData(
+            raw.name,
+            labels=labels.values,
+            num_classes=labels.num_classes,
+            node_time=time,
+            **tables,
+            **of_labels,
+        )
+    for each, relation in relations.items():
+        if not relation.num_edges:
+            at = raw.relations[each].path
+            log.warning("%s: relation %s has no edge", at, SEPARATOR.join(each))
+        if relation.edge_feat is not None and relation.schema is None:
+            schema = Schema.of_matrix(raw.relations[each].path, relation.edge_feat.shape[1])
+            relations[each] = replace(relation, schema=schema)
+    return HeteroGraphData(
+        raw.name, nodes, relations, target, labels.values, labels.num_classes, **of_labels
+    )
+
+
+def _find_target(types: Mapping[str, RawNodes], settings: DatasetSettings) -> str:
+    """Return the type to learn: the only one with labels, or the one that is requested."""
+    asked = settings.target
+    if settings.links:
+        return next(iter(types))
+    labelled = [name for name, raw in types.items() if "label" in raw.values]
+    known = f"with labels: {join_names(labelled) or 'none'}"
+    if asked is not None and asked not in types:
+        raise InputError(
+            f"target={asked}: there is no such type of nodes, only {join_names(types)}; {known}"
+        )
+    if asked is not None and settings.is_unlabelled:
+        return asked
+    if asked not in (None, *labelled) or not labelled:
+        who = (
+            "no type of nodes has labels" if asked is None else f"target={asked}: it has no labels"
+        )
+        raise InputError(
+            f"{who}; give the one to be learned a column `label` (or columns.label=NAME); {known}"
+        )
+    if asked is None and len(labelled) > 1:
+        raise InputError(
+            f"several types of nodes have labels: {join_names(labelled)}; set target={labelled[0]},"
+            " or another: one type is learned"
+        )
+    target = asked or labelled[0]
+    for other in labelled:
+        if other != target:
+            log.warning("%s: its labels are left out, target=%s is learned", other, target)
+    return target
+
+
+def _check_nodes(raw: RawNodes) -> NodeTable:
+    """Check features and ids of the nodes of one type, and return them."""
+    features, featured, schema = check_table(
+        raw.values.get("feat"), raw.schema, raw.num_nodes, raw.at
+    )
+    ids, names = np.arange(raw.num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
+    if ids.dtype.kind in "US":
+        texts = decode_names(ids, raw.at("node_id"))
+        ids, names = hash_names(texts), Names.of(texts)
+    ids = check_node_ids(ids, raw.num_nodes, raw.at("node_id"))
+    return NodeTable(features, ids, names, None if featured.all() else featured, schema)
+
+
+def _check_relation(
+    raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
+) -> Relation:
+    """Check the edges of a relation, merge duplicates on request, and return them."""
     src, dst = (
-        check_endpoints(getattr(raw, name), num_nodes, raw.at(name)) for name in ("src", "dst")
+        check_endpoints(ends, nodes[of_type].num_nodes, raw.at(name), of_type)
+        for ends, of_type, name in ((raw.src, each[0], "src"), (raw.dst, each[2], "dst"))
     )
     if len(src) != len(dst):
         raise InputError(
             f"{raw.at('dst')} has {len(dst)} rows, `src` has {len(src)}; expected one of each per"
             " edge"
         )
-    if merge and (raw.edge_feat is not None or raw.edge_time is not None):
+    if merge and (raw.feat is not None or raw.time is not None):
         raise InputError(MERGED_FEATURES)
     src, dst, weight = check_and_merge_edges(
-        src, dst, raw.edge_weight, num_nodes, raw.at("edge_weight"), merge=merge
+        src, dst, raw.weight, nodes[each[2]].num_nodes, raw.at("edge_weight"), merge=merge
     )
-    ids, names = np.arange(num_nodes) if raw.node_id is None else raw.node_id, raw.node_names
-    if ids.dtype.kind in "US":
-        texts = decode_names(ids, raw.at("node_id"))
-        ids, names = hash_names(texts), Names.of(texts)
-    masks: dict[str, Any] = {}
-    if not unlabelled:
-        masks = dict(check_masks(raw.masks, num_nodes, raw.at, split_index))
-    return GraphData(
-        name=raw.name,
-        src=src,
-        dst=dst,
-        features=features,
-        labels=labels.values,
-        num_classes=labels.num_classes,
-        class_names=labels.names,
-        node_ids=check_node_ids(ids, num_nodes, raw.at("node_id")),
-        node_names=names,
-        featured=None if featured.all() else featured,
-        edge_weight=weight,
-        edge_time=(
-            None
-            if raw.edge_time is None
-            else check_times(raw.edge_time, len(src), raw.at("edge_time"))
-        ),
-        edge_feat=_check_edge_feat(raw, len(src)),
-        node_time=(
-            None
-            if raw.node_time is None
-            else check_times(raw.node_time, num_nodes, raw.at("time"), may_be_blank=True)
-        ),
-        schema=schema,
-        edge_schema=raw.edge_schema,
-        **masks,
-    )
-
-
-def label_columns(schema: Schema | None) -> list[str]:
-    """Return the names of the columns that have the labels; none of arrays, without a schema."""
-    return [] if schema is None else schema.roles.get("label", [])
-
-
-def _check_edge_feat(raw: RawGraph, num_edges: int) -> NDArray[np.float32] | None:
-    """Return checked edge features; those of a table were checked when they were read."""
-    if raw.edge_feat is None or raw.edge_schema is not None:
-        return raw.edge_feat
-    return check_edge_feat(raw.edge_feat, num_edges, raw.at("edge_feat"))
+    time = raw.time
+    if time is not None:
+        time = check_times(time, len(src), raw.at("edge_time"))
+    return Relation(src, dst, weight, raw.feat, raw.schema, time)
 
 
 def check_table(
@@ -196,18 +342,6 @@ def find_featured(features: NDArray[np.float32]) -> NDArray[np.bool_]:
         for begin in range(0, len(features), size)
     ]
     return np.concatenate([*known, np.zeros(0, np.bool_)])
-
-
-def _make_blank_labels(raw: RawGraph) -> Labels:
-    """Return labels of -1 for as many nodes as the other arrays show."""
-    if raw.node_id is not None:
-        return Labels(np.full(len(raw.node_id), -1, np.int64), 0)
-    ends = (int(end.max(initial=-1)) + 1 for end in (raw.src, raw.dst) if end.dtype.kind in "iu")
-    sparse_rows = len(raw.features.indptr) - 1 if isinstance(raw.features, CsrParts) else 0
-    tables = (raw.features, raw.label, *raw.masks.values())
-    rows = [len(table) for table in tables if isinstance(table, np.ndarray)]
-    num_nodes = max(0, sparse_rows, *rows, *ends)
-    return Labels(np.full(num_nodes, -1, np.int64), 0)
 
 
 def check_times(
@@ -273,119 +407,3 @@ def narrow_ends(ends: Endpoints) -> Endpoints:
     limits = np.iinfo(np.int32)
     fit = len(ends) == 0 or (ends.min() >= limits.min and ends.max() <= limits.max)
     return ends.astype(np.int32) if fit else ends
-
-
-def concatenate(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """Concatenate along the rows.
-
-    The list is emptied on the way, so only one piece is in memory twice.
-    """
-    shape = (sum(map(len, pieces)), *pieces[0].shape[1:]) if pieces else (0,)
-    whole = np.empty(shape, np.result_type(*pieces) if pieces else np.int32)
-    end = len(whole)
-    while pieces:
-        piece = pieces.pop()
-        whole[end - len(piece) : end] = piece
-        end -= len(piece)
-    return whole
-
-
-def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
-    """Read these arrays of an npz file of a published data set; InputError if one is missing."""
-    arrays = read_arrays(path, names, warn=False)
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise InputError(
-            f"{path}: there is no array `{missing[0]}`; expected {', '.join(names)}; remove it, and"
-            " fetch it again"
-        )
-    check_axes(arrays, names, str(path))
-    return arrays
-
-
-def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dict[str, Array]:
-    """Read the arrays of an npz file that have these names; InputError if it is damaged or holds
-    Python objects.
-
-    Others are not unpacked; `warn`: they are logged.
-    """
-    with _open_npz(path) as archive:
-        others = [name for name in archive.files if name not in names]
-        for name in others:
-            _check_member(archive, name, path)
-        if others and warn:
-            log.warning(
-                "%s: arrays that have no meaning here are left out: %s", path, join_names(others)
-            )
-        return {name: _read_array(archive, name, path) for name in archive.files if name in names}
-
-
-def list_arrays(path: Path) -> list[str]:
-    """Return the names of the arrays of an npz file."""
-    with _open_npz(path) as archive:
-        return list(archive.files)
-
-
-def is_csr(path: Path) -> bool:
-    """Whether an npz is one of scipy.sparse.save_npz."""
-    return "format" in list_arrays(path)
-
-
-@contextlib.contextmanager
-def _open_npz(path: Path) -> Iterator[Any]:
-    """Open an npz file; InputError if it is none, or has an array twice."""
-    with contextlib.ExitStack() as opened:
-        with reading(path, "npz file", "write it anew with numpy.savez"):
-            file = opened.enter_context(open_regular(path))
-            archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: this is a single npy array; expected an npz of several")
-        opened.enter_context(archive)
-        twice = [name for name, times in Counter(archive.files).items() if times > 1]
-        if twice:
-            raise InputError(
-                f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez"
-            )
-        yield archive
-
-
-def _check_member(archive: Any, name: str, path: Path) -> None:
-    """InputError for a member without an array of numbers, or whose two headers name it
-    differently, so that it may be one that is read.
-    """
-    with reading(path, "array", where=f"{path}: array `{name}`"):
-        members = archive.zip.namelist()
-        with archive.zip.open(name if name in members else f"{name}.npy") as member:
-            if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise InputError(
-                    f"{path}: member `{name}` is not an array; expected only .npy members"
-                )
-
-
-def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
-    with reading(path, "array", where=f"{path}: array `{name}`"):
-        array = archive[name]
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
-    return array
-
-
-def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
-    """InputError if an array of nodes or edges is a single value."""
-    for name in known:
-        if name in arrays and arrays[name].ndim == 0:
-            raise InputError(
-                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for"
-                " each node or edge"
-            )
-
-
-def read_npy(path: Path) -> Array:
-    """Map an npy file into memory, so that features are read only when a part is written."""
-    with reading(path, "npy array", "write it anew with numpy.save"):
-        array = load_npy(path, mmap_mode="r")
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise InputError(
-            f"{path}: an archive or a single number; expected one npy array with one row per node"
-        )
-    return array

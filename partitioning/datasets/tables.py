@@ -1,8 +1,17 @@
 """Reads a folder of tables as a graph: form (b) of file.py.
 
-Rows are counted from 0, without the header.
+    nodes/TYPE.{parquet,csv}    columns id, label and masks; the others are features
+    nodes/TYPE.npy              features [N, F]; the nodes are its rows
+    nodes/TYPE.npz              a CSR matrix of scipy.sparse.save_npz, or arrays of form (a)
+    nodes/TYPE.features.{npz,npy,csv,parquet}    features, where the table of the nodes has none
+    edges/SOURCE__RELATION__DESTINATION.{parquet,csv,npy,npz}    src, dst, weight, features;
+                                                                 npy: [E, 2]
 
-N nodes, E directed edges, F features, C classes.
+A folder with one table of edges, and nodes, features and labels beside it, has one type of nodes
+and one relation. Edges name nodes by the ids of their types, or by position where a type has none.
+
+N nodes and F features of a type, E edges of a relation. Rows are counted from 0, without the
+header.
 """
 
 import logging
@@ -14,36 +23,32 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Array, CsrParts, check_length, check_unique, refuse
-from partitioning.datasets.cells import Cells
+from partitioning.array_checks import Array
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
-from partitioning.datasets.feature_columns import read_features
-from partitioning.datasets.find_ids import find_id_columns
-from partitioning.datasets.labels import parse_label_texts
+from partitioning.datasets.find_ids import Ends, find_id_columns
+from partitioning.datasets.node_tables import (
+    Table,
+    find_nodes,
+    find_tables,
+    join_tables,
+    read_table,
+)
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import RawGraph, read_arrays, read_npy
+from partitioning.datasets.raw import RawGraph, RawNodes, RawRelation
 from partitioning.datasets.table_files import (
     SUFFIXES,
     column_names,
     has_columns,
-    read_columns,
+    kind_of,
     stem_of,
     warn_unread,
 )
-from partitioning.datasets.times import read_times
-from partitioning.errors import MAX_NAMES, InputError, join_names
-from partitioning.features.roles import (
-    SPLITS,
-    check_requested,
-    find_column,
-    find_labels,
-    requested_role,
-    without_index,
-)
-from partitioning.features.schema import Schema, Source, warn_of_ignored
-from partitioning.graph_data import MASKS
+from partitioning.errors import InputError, join_names
+from partitioning.features.roles import check_requested
+from partitioning.features.schema import Source
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
-from partitioning.partition_settings import ColumnSettings
+from partitioning.partition_settings import DatasetSettings
 
 log = logging.getLogger(__name__)
 
@@ -52,48 +57,43 @@ NODE_TABLES = {
     "features": ("npy", "npz", *SUFFIXES),
     "labels": ("npy", *SUFFIXES),
 }
-A_NUMBER = "expected a number, or a blank cell where it is unknown"
+"""The tables of nodes of a plain folder, and their formats."""
 EDGES = (*SUFFIXES, "npy")
+TYPED = (*SUFFIXES, "npy", "npz")
+"""The formats of the tables of a typed folder."""
 
 
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A table with one row per node."""
+@dataclass(frozen=True)
+class GraphTables:
+    """The tables of a graph."""
 
-    path: Source
-    rows: int
-    ids: Array | None
-    """[rows] int64, or object: names; None where the rows are the nodes in order."""
-    ids_where: str
-    values: Mapping[str, tuple[Array | CsrParts, str]]
-    """feat, label, masks and time, [rows] or [rows, columns], and what to call them in a message.
-    """
-    schema: Schema | None = None
-    """What the columns of feat hold; None for a matrix."""
+    nodes: Mapping[str, Sequence[Source]]
+    """By type."""
+    edges: Mapping[EdgeType, Source]
+    folder: Path
+    """For messages."""
+    has_splits: bool = False
+    """Whether files of the folder may list the nodes of a split."""
+
+    @property
+    def all(self) -> list[Source]:
+        """Return the tables of nodes, then those of edges."""
+        return [*chain.from_iterable(self.nodes.values()), *self.edges.values()]
 
 
-def read_folder(
-    path: Path,
-    columns: ColumnSettings,
-    *,
-    unlabelled: bool = False,
-    drop_unknown: bool = False,
-    regression: bool = False,
-) -> RawGraph:
-    """Read a folder of tables.
+# --- files ----------
 
-    Args:
-        path: The folder, or the table of edges in it.
-        columns: Roles of columns.
-        unlabelled: Whether labels may be missing; without tables of nodes, edge ends are nodes.
-        drop_unknown: Whether edges with an unknown end are left out; else they are refused.
-        regression: Whether labels are numbers to predict.
-    """
-    splits = dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), FORMATS)
-    warn_unread(path if is_folder(path) else path.parent, {**NODE_TABLES, **splits})
-    folder, edges = (
-        (path, files_named(path, "edges", EDGES)) if is_folder(path) else (path.parent, [path])
+
+def find_graph_tables(path: Path) -> GraphTables:
+    """Find the tables of a folder, or those beside a table of edges."""
+    if is_typed_folder(path):
+        return _find_typed(path)
+    is_edges = not is_folder(path)
+    folder = path.parent if is_edges else path
+    warn_unread(
+        folder, NODE_TABLES | dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), FORMATS)
     )
+    edges = [path] if is_edges else files_named(path, "edges", EDGES)
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
         held = sorted(file.name for file in path.iterdir())
@@ -108,100 +108,25 @@ def read_folder(
         for file in files_named(folder, stem, suffixes)
         if file not in edges
     ]
-    return read_tables(
-        stem_of(path.resolve()),
-        found,
-        edges[0],
-        columns,
-        folder,
-        unlabelled=unlabelled,
-        drop_unknown=drop_unknown,
-        regression=regression,
-    )
+    return GraphTables({PLAIN_TYPE: found}, {PLAIN_RELATION: edges[0]}, folder, has_splits=True)
 
 
-def read_tables(
-    name: str,
-    found: Sequence[Source],
-    edges: Source,
-    columns: ColumnSettings,
-    folder: Path | None,
-    *,
-    unlabelled: bool,
-    drop_unknown: bool,
-    regression: bool,
-) -> RawGraph:
-    """Read tables of nodes, and one of edges, as the graph `name`.
-
-    folder: where files may list the nodes of a split; None: there is none. See `read_folder`.
-    """
-    named = list(filter(has_columns, found))
-    check_requested(
-        columns, ((file, column_names(file)) for file in filter(has_columns, [*found, edges]))
-    )
-    if has_columns(edges):
-        find_ends(edges, columns)  # without them the ids of nodes could be taken for a feature
-    ids = find_id_columns(named, [(edges, ("src", "dst"))], columns)
-    tables = [
-        read_table(file, columns, id_name=ids.get(file), regression=regression) for file in found
-    ]
-    values = find_tables(tables)
-    if "label" not in values and not unlabelled:
-        raise InputError(
-            f"{folder}: no labels: expected a column `label` in nodes or features"
-            " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
-            f" {', '.join(file.name for file in found) or 'no such table'}; split=none partitions a"
-            " graph without labels for app=predict"
-        )
-    nodes = find_nodes(tables) if tables else Nodes(0, np.zeros(0, np.int64), grows=True)
-    check_weight_column(columns, [edges])
-    table = read_edges(
-        edges, columns, (nodes, nodes), drop_unknown=drop_unknown, with_features=True
-    )
-    num_nodes = nodes.num_nodes
-    masks = {} if unlabelled or folder is None else _read_masks(folder, nodes)
-    in_order = {name: in_node_order(table, name, nodes) for name, table in values.items()}
-    return RawGraph(
-        name=name,
-        src=table.src,
-        dst=table.dst,
-        edge_weight=table.weight,
-        features=in_order.get("feat"),
-        schema=schema_of(tables, values.get("feat")),
-        edge_feat=table.feat,
-        edge_schema=table.schema,
-        node_time=in_order.get("time"),
-        label=in_order.get("label"),
-        edge_time=table.time,
-        masks={name: in_order[name] for name in MASKS if name in in_order} | masks,
-        node_id=nodes.ids if nodes.ids is not None else np.arange(num_nodes),
-        node_names=nodes.all_names(),
-        where={
-            **{role: f"{edges}: column `{name}`" for role, name in table.names.items()},
-            **{f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES},
-            **{name: table.values[name][1] for name, table in values.items()},
-            **{f"feat_{name}": f"{table.path}" for name, table in values.items() if name == "feat"},
-        },
-    )
+def _find_typed(path: Path) -> GraphTables:
+    """Find the tables of a folder with the folders nodes/ and edges/."""
+    nodes, edges = path / "nodes", path / "edges"
+    tables = {
+        name: [*files_named(nodes, name, TYPED), *files_named(nodes, f"{name}.features", TYPED)]
+        for name in _node_types(nodes)
+    }
+    files = {_edge_type(file): file for file in _list_tables(edges)}
+    for each in files:
+        files_named(edges, SEPARATOR.join(each), TYPED)  # refuses two files of one relation
+    return GraphTables(tables, files, path)
 
 
-def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
-    """Return the schema of the features, with the roles and ignored columns of all tables."""
-    if not tables:
-        return None
-    schemas = [table.schema for table in tables if table.schema is not None]
-    roles: dict[str, list[str]] = {}
-    ignored: dict[str, str] = {}
-    for schema in schemas:
-        ignored |= schema.ignored
-        for role, names in schema.roles.items():
-            roles[role] = list(dict.fromkeys([*roles.get(role, []), *names]))
-    if features is None:
-        return Schema(str(tables[0].path), (), roles, ignored)
-    if features.schema is not None:
-        return replace(features.schema, roles=roles, ignored=ignored)
-    matrix = Schema.of_matrix(str(features.path), 0)  # the width is known when it is checked
-    return replace(matrix, roles=roles, ignored=ignored)
+def is_typed_folder(path: Path) -> bool:
+    """Whether a path is a folder of tables by type and relation."""
+    return (path / "nodes").is_dir() and (path / "edges").is_dir()
 
 
 def is_folder(path: Path) -> bool:
@@ -227,95 +152,149 @@ def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path
     return found
 
 
-def find_tables(tables: list[Table]) -> dict[str, Table]:
-    """Return the table of each value; InputError if two tables have it."""
-    values: dict[str, Table] = {}
-    for table in tables:
-        for name in table.values:
-            if name in values:
-                raise InputError(
-                    f"{table.path}: has {name}, and so has {values[name].path}; expected it in one"
-                    " of them (columns.label=NAME for another column)"
-                )
-            values[name] = table
-    return values
+def _list_tables(folder: Path) -> list[Path]:
+    """Return the tables of nodes/ or edges/."""
+    files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
+    odd = [file.name for file in files if kind_of(file) not in TYPED]
+    if odd:
+        log.warning("%s: %s: left out", folder, join_names(odd))
+    found = [file for file in files if kind_of(file) in TYPED]
+    for file in found:
+        if not is_table(file):  # reading a FIFO would block
+            raise InputError(f"{file}: not a regular file; expected a table")
+    return found
 
 
-# --- nodes ----------
+def _node_types(folder: Path) -> list[str]:
+    """Return the names of the node types that have a file in nodes/."""
+    stems = [stem_of(file).removesuffix(".features") for file in _list_tables(folder)]
+    for name in stems:
+        check_name(name, f"{folder}/{name}")
+    if not stems:
+        raise InputError(
+            f"{folder}: there is no table; expected TYPE.parquet, csv, npy or npz for each type of"
+            " nodes"
+        )
+    return list(dict.fromkeys(stems))
 
 
-def find_nodes(tables: list[Table]) -> Nodes:
-    """Find the nodes: the ids of nodes, features or labels.
-
-    If only labels has ids, edges may add nodes.
-    """
-    named = [table for table in tables if table.ids is not None]
-    placed = [table for table in tables if table.ids is None]
-    longest = max((table.rows for table in placed), default=0)
-    if not named or (placed and longest > named[0].rows):
-        for table in named:  # then their ids are positions
-            assert table.ids is not None
-            if table.ids.dtype == object:
-                raise _rows_differ(table, max(placed, key=lambda each: each.rows))
-            expected = f"expected a row of {placed[0].path}"
-            refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
-            log.info("%s: its ids are rows of %s", table.path, placed[0].path)
-        return Nodes(longest, None, grows=False)
-    for table in placed:
-        if table.rows != named[0].rows:
-            raise _rows_differ(named[0], table)
-    grows = not placed and stem_of(named[0].path) == "labels"
-    return Nodes(named[0].rows, named[0].ids, grows=grows, where=named[0].ids_where)
+def _edge_type(file: Path) -> EdgeType:
+    """Return (source, relation, destination) from a file name SOURCE__RELATION__DESTINATION."""
+    names = stem_of(file).split(SEPARATOR)
+    if len(names) != 3:
+        raise InputError(
+            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __"
+            " between"
+        )
+    for name in names:
+        check_name(name, str(file))
+    return names[0], names[1], names[2]
 
 
-def _rows_differ(named: Table, placed: Table) -> InputError:
-    """Return the error for two tables whose rows cannot be the same nodes."""
-    return InputError(
-        f"{placed.path}: has {placed.rows} rows, and {named.path} has {named.rows}; expected as"
-        " many, in the same order, or a column of ids in both (columns.id)"
+def check_name(name: Any, where: str) -> None:
+    """InputError if the name of a type or relation cannot be a folder name."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or SEPARATOR in name
+        or name.startswith(".")
+        or set(name) & set("/\\\0\n")
+        or len(name) > 100
+    ):
+        raise InputError(
+            f"{where}: {name!r} cannot be the name of a type or relation: without __ and /, not"
+            " beginning with a dot, at most 100 letters; rename it"
+        )
+
+
+# --- reading ----------
+
+
+def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> RawGraph:
+    """Read the tables of the graph `name`."""
+    if not found.edges:
+        raise InputError(
+            f"{found.folder}/edges: there is no table; expected"
+            " SOURCE__RELATION__DESTINATION.parquet, csv or npy"
+        )
+    columns, is_plain = settings.columns, PLAIN_TYPE in found.nodes
+    named = list(filter(has_columns, found.all))
+    check_requested(columns, ((table, column_names(table)) for table in named))
+    for table in filter(has_columns, found.edges.values()):
+        find_ends(table, columns)  # without them the ids of nodes could be taken for a feature
+    tables = {each: _read_nodes(each, found, settings) for each in found.nodes}
+    check_weight_column(columns, found.edges.values())
+    if columns.time is not None and not is_plain and not settings.links:
+        raise InputError(
+            f"columns.time={columns.time}: nodes of several types are not split by time;"
+            " leave it out, or set it with task=link_prediction"
+        )
+    nodes = {each: find_nodes(held, each) for each, held in tables.items()}
+    relations = {
+        each: _read_relation(each, table, nodes, found, settings)
+        for each, table in found.edges.items()
+    }
+    made = {each: join_tables(held, nodes[each]) for each, held in tables.items()}
+    if found.has_splits and not (settings.links or settings.is_unlabelled):
+        made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
+    return RawGraph(name, made, relations)
+
+
+def _read_nodes(name: str, found: GraphTables, settings: DatasetSettings) -> list[Table]:
+    """Read the tables of one node type."""
+    is_plain, columns, held = name == PLAIN_TYPE, settings.columns, found.nodes[name]
+    ends: Ends = []
+    for each, table in found.edges.items():
+        roles = tuple(role for end, role in ((each[0], "src"), (each[2], "dst")) if end == name)
+        ends += [(table, roles)] if roles else []
+    ids = find_id_columns(list(filter(has_columns, held)), ends, columns)
+    tables = [
+        read_table(
+            table,
+            columns,
+            id_name=ids.get(table),
+            are_labels=is_plain and stem_of(table) == "labels",
+            regression=settings.regression and settings.target in (None, name),
+        )
+        for table in held
+    ]
+    has_labels = "label" in find_tables(tables)
+    if is_plain and not has_labels and not (settings.links or settings.is_unlabelled):
+        raise InputError(
+            f"{found.folder}: no labels: expected a column `label` in nodes or features"
+            " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
+            f" {', '.join(table.name for table in held) or 'no such table'}; split=none partitions"
+            " a graph without labels for app=predict"
+        )
+    return tables
+
+
+def _read_relation(
+    each: EdgeType,
+    table: Source,
+    nodes: Mapping[str, Nodes],
+    found: GraphTables,
+    settings: DatasetSettings,
+) -> RawRelation:
+    """Read the table of edges of one relation."""
+    for end in (each[0], each[2]):
+        if end not in nodes:
+            raise InputError(
+                f"{table}: there is no type of nodes {end!r}, only {join_names(nodes)}; "
+                f"add {found.folder}/nodes/{end}.csv, or rename the file"
+            )
+    return read_edges(
+        table,
+        settings.columns,
+        (nodes[each[0]], nodes[each[2]]),
+        drop_unknown=settings.drop_unknown,
+        # Means of the features of edges by type would reveal the edges to predict.
+        with_features=each == PLAIN_RELATION or not settings.links,
     )
 
 
-def in_node_order(table: Table, name: str, nodes: Nodes) -> Any:
-    """Return the values in node order.
-
-    A node without a row is in no mask, and has no label or features.
-    """
-    values, where = table.values[name]
-    if table.ids is None:
-        if isinstance(values, np.ndarray):
-            check_length(values, nodes.num_nodes, where)
-        return values
-    rows = nodes.find_rows(table.ids, table.ids_where)
-    if len(rows) == nodes.num_nodes and (rows == np.arange(nodes.num_nodes)).all():
-        return values
-    check_unique(rows, table.ids_where, table.ids)
-    if isinstance(values, CsrParts):
-        raise InputError(
-            f"{table.path}: expected a row for each of the {nodes.num_nodes} nodes, in their order"
-        )
-    blank: Any = False
-    if name not in MASKS:
-        values, blank = _with_blank(values)
-    whole = np.full((nodes.num_nodes, *values.shape[1:]), blank, values.dtype)
-    whole[rows] = values
-    return whole
-
-
-def _with_blank(values: Array) -> tuple[Array, Any]:
-    """Return labels or features in a dtype that has a value for unknown, and this value."""
-    kind = values.dtype.kind
-    if kind in "biu" and values.ndim == 2:
-        return values.astype(np.float32), np.nan
-    if kind == "u" and values.max(initial=0) > np.iinfo(np.int64).max:
-        return values.astype(str).astype(object), None
-    if kind in "biu":
-        return values.astype(np.int64), -1
-    return values, {"f": np.nan, "O": None, "U": "", "S": b""}.get(kind, 0)
-
-
-def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
-    """Read the index files of the folder as masks."""
+def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
+    """Return the nodes with the masks of the index files of the folder."""
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
         names = [f"{stem}.{suffix}" for stem in stems for suffix in FORMATS]
@@ -330,165 +309,5 @@ def _read_masks(folder: Path, nodes: Nodes) -> dict[str, Array]:
             path = folder / found[0]
             mask[read_index(path, nodes.num_nodes, "dataset_file", by_id)] = True
             masks[f"{part}_mask"] = mask
-    return masks
-
-
-# --- columns ----------
-
-
-def read_table(
-    path: Source, columns: ColumnSettings, *, id_name: str | None = None, regression: bool = False
-) -> Table:
-    """Read a table of nodes.
-
-    Args:
-        path: The table.
-        columns: Roles of columns.
-        id_name: The column of ids; None: by its name.
-        regression: Whether labels are numbers.
-    """
-    kind = "label" if stem_of(path) == "labels" else "feat"
-    if isinstance(path, Path) and path.suffix == ".npz":
-        return _read_csr(path)
-    if isinstance(path, Path) and path.suffix == ".npy":
-        array = read_npy(path)
-        one = array.reshape(-1, 1) if kind == "feat" and array.ndim == 1 else array
-        return Table(path, len(array), None, "", {kind: (one, str(path))})
-    roles = _find_roles(path, columns, kind, id_name)
-    return _convert_table(path, roles, kind, names_classes=len(roles.label) == 1 and not regression)
-
-
-@dataclass(frozen=True)
-class _Roles:
-    """The columns of a table of nodes, by role."""
-
-    id: str | None
-    label: list[str]
-    """Several are the columns of a multi-label matrix, or targets of a regression."""
-    masks: list[str]
-    split: str | None
-    time: str | None
-    features: dict[str, str | None]
-    """Feature columns, with the role that settings give them."""
-    index: dict[str, str]
-    """Columns that are an index, and the reason why they are left out."""
-
-    @property
-    def named(self) -> dict[str, list[str]]:
-        """The columns that are not features, by role."""
-        found: dict[str, list[str | None]] = {
-            "id": [self.id],
-            "label": [*self.label],
-            "masks": [*self.masks],
-            "split": [self.split],
-            "time": [self.time],
-        }
-        return {
-            role: present
-            for role, names in found.items()
-            if (present := [name for name in names if name is not None])
-        }
-
-
-def _find_roles(
-    path: Source, columns: ColumnSettings, kind: str, id_name: str | None = None
-) -> _Roles:
-    """Find the role of each column of a table of nodes. kind: feat or label."""
-    names, index = without_index(column_names(path))
-    id_name = id_name or find_column("id", names, columns, path)
-    label = find_labels(names, columns, path)
-    split = find_column("split", names, columns, path)
-    if split is not None and requested_role(split, columns, path) is not None:
-        split = None
-    time = columns.time if columns.time in names else None
-    masks = [name for name in MASKS if name in names]
-    if split is not None and masks:
-        raise InputError(
-            f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set"
-            f" columns.ignore={split}"
-        )
-    others = [name for name in names if name not in (id_name, *label, split, time, *masks)]
-    features = {name: requested_role(name, columns, path) for name in others}
-    if kind == "label":
-        left = [name for name in others if features[name] is None] if label else []
-        if left:
-            log.warning("%s: columns %s: left out", path, join_names(left, "`"))
-        if not label:
-            label = [name for name in others if features[name] is None]
-        features = {}
-    return _Roles(id_name, label, masks, split, time, features, index)
-
-
-def _convert_table(path: Source, roles: _Roles, kind: str, *, names_classes: bool) -> Table:
-    """Read and convert the columns of a table.
-
-    names_classes: whether there is one label column, whose cells may be names.
-    """
-    categorical = [name for name, role in roles.features.items() if role == "categorical"]
-    exact = {roles.id, roles.split, *categorical, *(roles.label if names_classes else ())}
-    wanted = [*chain.from_iterable(roles.named.values())]
-    wanted += [name for name, role in roles.features.items() if role != "ignore"]
-    columns = read_columns(path, wanted, exact)
-    rows = len(next(iter(columns.values())))
-    ids = None if roles.id is None else columns[roles.id].ids()
-    values: dict[str, Any] = {name: columns[name].flags() for name in roles.masks}
-    where = {}
-    if names_classes:
-        cells = columns[roles.label[0]]
-        where["label"] = cells.where
-        labels = cells.labels()
-        values["label"] = (
-            parse_label_texts(*labels, cells.where) if isinstance(labels, tuple) else labels
-        )
-    elif roles.label:
-        several = [columns[name].numbers(A_NUMBER) for name in roles.label]
-        values["label"] = np.column_stack(several).astype(np.float64)
-    if roles.split is not None:
-        values |= _masks_of_words(columns[roles.split])
-    if roles.time is not None:
-        values["time"] = read_times(columns[roles.time])
-    features, schema = read_features(path, columns, roles.features)
-    if features is not None:
-        values["feat"] = features
-    if not values and (kind == "label" or roles.id is None):
-        left = "; ".join(
-            f"`{name}` is left out, {why}" for name, why in [*schema.ignored.items()][:MAX_NAMES]
-        )
-        raise InputError(
-            f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
-        )
-    schema = replace(schema, roles=roles.named, ignored=roles.index | schema.ignored)
-    warn_of_ignored(path, schema.ignored)
-    named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
-    return Table(path, rows, ids, f"{path}: column `{roles.id}`", named, schema)
-
-
-def _masks_of_words(cells: Cells) -> dict[str, Array]:
-    """Convert a column of train, val and test to masks; a blank row is in none."""
-    codes, texts = cells.factorize()
-    words = [text.strip().lower() for text in texts]
-    for code, word in enumerate(words):
-        if word and word not in SPLITS:
-            cells.refuse(
-                int((codes == code).argmax()),
-                "expected train, val (or valid) or test; if it is no split, set"
-                " columns.categorical or columns.ignore to it",
-            )
-    return {
-        mask: np.array([*(SPLITS.get(word) == mask for word in words), False])[codes]
-        for mask in MASKS
-    }
-
-
-def _read_csr(path: Path) -> Table:
-    """Read features written by scipy.sparse.save_npz."""
-    names = ("data", "indices", "indptr", "shape")
-    arrays = read_arrays(path, ("format", *names))
-    kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
-    if kind != "csr" or any(name not in arrays for name in names):
-        raise InputError(
-            f"{path}: its format is {kind}; expected a CSR matrix, as scipy.sparse.save_npz"
-            " writes it"
-        )
-    parts = CsrParts(*(arrays[name] for name in names))
-    return Table(path, len(parts.indptr) - 1, None, "", {"feat": (parts, str(path))})
+    where = {f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES}
+    return replace(raw, values={**raw.values, **masks}, where=where | {**raw.where})

@@ -11,7 +11,7 @@ import numpy as np
 
 from partitioning.array_checks import check_endpoints
 from partitioning.datasets.download import FETCH_AGAIN, Remote
-from partitioning.datasets.raw import RawGraph, build
+from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.file_io import read_json, reading
 from partitioning.graph_data import GraphData
@@ -40,14 +40,7 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
         }
     for ends in (src, dst):
         check_endpoints(ends, len(labels), f"{path}: links")
-    where = {name: f"{path}: {name}" for name in ("features", "label", *masks)}
-    raw = RawGraph(
-        settings.dataset_name,
-        *unique_edges(src, dst, len(labels)),
-        features,
-        labels,
-        masks,
-        None,
-        where=where | {"feat": where["features"]},
-    )
-    return build(raw, split_index=settings.split.index)
+    src, dst = unique_edges(src, dst, len(labels))
+    arrays = {"src": src, "dst": dst, "feat": features, "label": labels, **masks}
+    where = {name: f"{path}: {name}" for name in arrays} | {"feat": f"{path}: features"}
+    return build_named(settings, arrays, where)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import Ints, check_unique
-from partitioning.datasets.hetero_tables import check_name
+from partitioning.datasets.tables import check_name
 from partitioning.dgl_probe import check_readable
 from partitioning.directory import dgl_config, dgl_part
 from partitioning.directory.meta import IMPORTED, VERSION, HeteroMeta, Meta

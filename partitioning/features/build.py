@@ -71,12 +71,35 @@ def encode_tables(
     """
     is_split = train is not None and bool(train.any())
     rows = train if settings.fit == "train" and is_split else None
-    made: Any
-    if isinstance(graph, HeteroGraphData):
-        made, states = _encode_types(graph, settings, rows, stored or {})
-    else:
-        made, states = _encode_plain(graph, settings, rows, stored or {})
-    return made, states
+    stored = stored or {}
+    states: States = {}
+    is_plain = isinstance(graph, GraphData)
+    kinds = kinds_of(settings.kind, list(graph.nodes))
+    nodes, relations = {}, {}
+    for name, table in graph.nodes.items():
+        key = f"nodes/{name}" if name else "nodes"
+        of_type = rows if name == graph.target else None
+        features, featured, state = encode_nodes(
+            table, settings, of_type, kinds[name], stored.get(key)
+        )
+        if not is_plain or kinds[name] != ("given",):
+            features = to_array(features)
+        nodes[name] = replace(table, features=features, featured=featured, schema=None)
+        if state is not None:
+            states[key] = state
+    encoded: dict[int, Any] = {}  # by the schema, which an added reverse relation shares
+    for each, relation in graph.relations.items():
+        schema = relation.schema
+        if schema is not None:
+            if id(schema) not in encoded:
+                key = "edges" if is_plain else f"edges/{SEPARATOR.join(each)}"
+                made = _encode_edges(relation.edge_feat, schema, settings, stored, key, states)
+                encoded[id(schema)] = made if is_plain else to_array(made)
+            relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
+        relations[each] = relation
+    _check_edge_tables(stored, states, graph.name)
+    finished: Any = graph.with_tables(nodes, relations)
+    return finished, states
 
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
@@ -133,69 +156,6 @@ def read_as_fitted(
                 raise
             kept = [name for name in columns.ignore or () if name != error.pattern]
             columns = replace(columns, ignore=tuple(kept) or None)
-
-
-def _encode_types(
-    graph: HeteroGraphData, settings: FeatureSettings, rows: Mask | None, stored: States
-) -> tuple[HeteroGraphData, States]:
-    """Encode the features of each node type and relation of a heterogeneous graph.
-
-    rows: the target's training nodes, None: all.
-    """
-    states: States = {}
-    kinds = kinds_of(settings.kind, list(graph.nodes))
-    nodes = {}
-    for name, table in graph.nodes.items():
-        of_type = rows if name == graph.target else None
-        features, featured, state = encode_nodes(
-            table, settings, of_type, kinds[name], stored.get(f"nodes/{name}")
-        )
-        nodes[name] = replace(table, features=to_array(features), featured=featured, schema=None)
-        if state is not None:
-            states[f"nodes/{name}"] = state
-    relations = {}
-    encoded: dict[int, Any] = {}  # by the schema, which an added reverse relation shares
-    for each, relation in graph.relations.items():
-        schema = relation.schema
-        if schema is not None:
-            if id(schema) not in encoded:
-                name = f"edges/{SEPARATOR.join(each)}"
-                made = _encode_edges(relation.edge_feat, schema, settings, stored, name, states)
-                encoded[id(schema)] = to_array(made)
-            relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
-        relations[each] = relation
-    _check_edge_tables(stored, states, graph.name)
-    return replace(graph, nodes=nodes, relations=relations), states
-
-
-def _encode_plain(
-    graph: GraphData, settings: FeatureSettings, rows: Mask | None, stored: States
-) -> tuple[GraphData, States]:
-    """Encode the features of nodes and edges of a plain graph.
-
-    rows: the training nodes, None: all.
-    """
-    states: States = {}
-    kinds_of_all = tuple(settings.kind)
-    features, featured, state = encode_nodes(
-        graph, settings, rows, kinds_of_all, stored.get("nodes")
-    )
-    features = features if kinds_of_all == ("given",) else to_array(features)
-    if state is not None:
-        states["nodes"] = state
-    edge_feat: Any = graph.edge_feat
-    if graph.edge_schema is not None:
-        edge_feat = _encode_edges(edge_feat, graph.edge_schema, settings, stored, "edges", states)
-    _check_edge_tables(stored, states, graph.name)
-    made = replace(
-        graph,
-        features=features,
-        featured=featured,
-        schema=None,
-        edge_feat=edge_feat,
-        edge_schema=None,
-    )
-    return made, states
 
 
 def _encode_edges(
@@ -256,7 +216,7 @@ def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
 
 
 def encode_nodes(
-    table: GraphData | NodeTable,
+    table: NodeTable,
     settings: FeatureSettings,
     rows: Mask | None,
     kinds: Collection[str],

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import Array, Ints, check_edge_weight
-from partitioning.datasets.edge_tables import EdgeTable, read_edges
+from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.raw import RawRelation
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.table_files import column_names
 from partitioning.directory.meta import HeteroMeta
@@ -73,7 +74,7 @@ def _read_table(
 
 
 def _read_data(
-    stored: StoredGraph, name: EdgeType, table: EdgeTable, path: Path, kind: str
+    stored: StoredGraph, name: EdgeType, table: RawRelation, path: Path, kind: str
 ) -> dict[str, Array]:
     """Return weights and encoded features of a table of edges, by file name."""
     relation, data, num_edges = stored.relations[name], {}, len(table.src)

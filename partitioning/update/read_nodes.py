@@ -20,9 +20,9 @@ from partitioning.array_checks import (
     check_unique,
     refuse,
 )
+from partitioning.datasets.array_files import read_npy
+from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.raw import read_npy
-from partitioning.datasets.tables import Table, read_table
 from partitioning.directory.meta import Meta
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError

@@ -224,6 +224,7 @@ def test_a_file_that_would_fill_the_memory(tmp_path, place):
     path = tmp_path / place
     for folder in ("nodes", "edges") if "/" in place else ():
         (tmp_path / folder).mkdir()
+    (tmp_path / "edges.csv").write_text("src,dst\n")
     np.savez_compressed(path, feat=np.zeros((1 << 20, 2)))
     dataset = path if place == "toy.npz" else tmp_path
     words = (

@@ -1,0 +1,108 @@
+"""Reads npy and npz files. Nothing is unpickled."""
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
+
+from partitioning.array_checks import Array, check_axes
+from partitioning.errors import InputError, join_names
+from partitioning.file_io import load_npy, open_regular, reading
+
+log = logging.getLogger(__name__)
+
+
+def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """Read these arrays of an npz file of a published data set; InputError if one is missing."""
+    arrays = read_arrays(path, names, warn=False)
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise InputError(
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(names)}; remove it, and"
+            " fetch it again"
+        )
+    check_axes(arrays, names, str(path))
+    return arrays
+
+
+def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dict[str, Array]:
+    """Read the arrays of an npz file that have these names; InputError if it is damaged or holds
+    Python objects.
+
+    Others are not unpacked; `warn`: they are logged.
+    """
+    with _open_npz(path) as archive:
+        others = [name for name in archive.files if name not in names]
+        for name in others:
+            _check_member(archive, name, path)
+        if others and warn:
+            log.warning(
+                "%s: arrays that have no meaning here are left out: %s", path, join_names(others)
+            )
+        return {name: _read_array(archive, name, path) for name in archive.files if name in names}
+
+
+def list_arrays(path: Path) -> list[str]:
+    """Return the names of the arrays of an npz file."""
+    with _open_npz(path) as archive:
+        return list(archive.files)
+
+
+def is_csr(path: Path) -> bool:
+    """Whether an npz is one of scipy.sparse.save_npz."""
+    return "format" in list_arrays(path)
+
+
+@contextlib.contextmanager
+def _open_npz(path: Path) -> Iterator[Any]:
+    """Open an npz file; InputError if it is none, or has an array twice."""
+    with contextlib.ExitStack() as opened:
+        with reading(path, "npz file", "write it anew with numpy.savez"):
+            file = opened.enter_context(open_regular(path))
+            archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError(f"{path}: this is a single npy array; expected an npz of several")
+        opened.enter_context(archive)
+        twice = [name for name, times in Counter(archive.files).items() if times > 1]
+        if twice:
+            raise InputError(
+                f"{path}: holds `{twice[0]}` more than once; write it anew with numpy.savez"
+            )
+        yield archive
+
+
+def _check_member(archive: Any, name: str, path: Path) -> None:
+    """InputError for a member without an array of numbers, or whose two headers name it
+    differently, so that it may be one that is read.
+    """
+    with reading(path, "array", where=f"{path}: array `{name}`"):
+        members = archive.zip.namelist()
+        with archive.zip.open(name if name in members else f"{name}.npy") as member:
+            if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise InputError(
+                    f"{path}: member `{name}` is not an array; expected only .npy members"
+                )
+
+
+def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
+    with reading(path, "array", where=f"{path}: array `{name}`"):
+        array = archive[name]
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
+    return array
+
+
+def read_npy(path: Path) -> Array:
+    """Map an npy file into memory, so that features are read only when a part is written."""
+    with reading(path, "npy array", "write it anew with numpy.save"):
+        array = load_npy(path, mmap_mode="r")
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise InputError(
+            f"{path}: an archive or a single number; expected one npy array with one row per node"
+        )
+    return array
