@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -57,9 +58,10 @@ def with_found_parts(settings: Settings) -> Settings:
     ]
     if is_set or settings.launcher_env is not None or settings.dataset_name == "parts":
         return settings
-    others = _find_other_counts(directory_of(settings))
+    named = directory_of(settings)
+    beside = [*named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*")]
     try:
-        found = find([*_candidate_paths(settings), *(others if len(others) == 1 else [])], None)
+        found = find([*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None)
     except MissingPartitions:
         return settings
     if found.num_parts == wanted:
@@ -70,27 +72,43 @@ def with_found_parts(settings: Settings) -> Settings:
 
 def has_partitions(settings: Settings) -> bool:
     """Return whether there is a partition directory that the settings name."""
-    try:
-        find(_candidate_paths(settings), settings.num_partitions)
-    except MissingPartitions:
-        return False
-    return True
+    return _find(settings) is not None
 
 
-def open_own_partitions(settings: Settings) -> PartitionDirectory:
-    """Open the partitions and check those of this machine's workers.
+def _find(settings: Settings) -> PartitionDirectory | None:
+    """Open the partition directory that the settings name; None where there is none."""
+    with suppress(MissingPartitions):
+        return find(_candidate_paths(settings), settings.num_partitions)
+    return None
+
+
+def open_partitions(settings: Settings) -> tuple[PartitionDirectory, Settings]:
+    """Open or make the partitions, and check those of this machine's workers.
+
+    Returns:
+        The directory, and the settings with what a run stores of it: how it was made. What the
+        command line gives stays as written there; it is the same (`_check_request`).
 
     Raises:
-        InputError: as `find_or_make_partitions`; or a file is damaged, or the trainer cannot read
-            the directory.
+        InputError: as `find_or_make_partitions` and `check_parts`.
     """
     directory = find_or_make_partitions(settings)
+    check_parts(settings, directory, settings.local_ranks)
+    made = {} if directory.meta is None else made_with(directory.meta)
+    values = {name: value for name, value in made.items() if not _is_given(name, settings)}
+    return directory, with_values(settings, values)
+
+
+def check_parts(settings: Settings, directory: PartitionDirectory, parts: Sequence[int]) -> None:
+    """Check a directory and some of its parts, which are copied here from an object store first.
+
+    Raises:
+        InputError: a file is damaged, or the trainer cannot read the directory.
+    """
     check_directory(settings, directory)
-    local_ranks = settings.local_ranks
-    local_copies.fetch_parts(directory.path, directory.meta, local_ranks)
+    local_copies.fetch_parts(directory.path, directory.meta, parts)
     logger.info("%s: checking the parts", directory.path)
-    directory.verify(local_ranks)
-    return directory
+    directory.verify(parts)
 
 
 def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
@@ -112,11 +130,10 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
     if settings.overwrite:
         _check_overwrite(settings)
         return _make(settings, "overwrite=true")
-    try:
-        directory = find(_candidate_paths(settings), settings.num_partitions)
-    except MissingPartitions as error:
+    directory = _find(settings)
+    if directory is None:
         if settings.num_nodes > 1 or not partition_data.is_local(settings):
-            raise _missing_error(settings) from error
+            raise _missing_error(settings)
         return _make(settings, f"no partition directory at {directory_of(settings)}")
     if PUBLIC_CODE_DIR in (directory.path, *directory.path.parents):
         own = settings.partition_dir
@@ -171,10 +188,11 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
     if settings.overwrite:
         _check_overwrite(settings)
     else:
-        with suppress(MissingPartitions):
-            directory = find(_candidate_paths(settings), settings.num_partitions)
-            if directory.meta is None or not _find_differences(settings, directory, request):
-                return directory
+        directory = _find(settings)
+        if directory is not None and (
+            directory.meta is None or not _find_differences(settings, directory, request)
+        ):
+            return directory
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
     shared = replace(settings, partition_dir=str(Path(settings.partition_dir) / digest[:12]))
     return _make(shared, "--multirun")
@@ -185,23 +203,6 @@ def _candidate_paths(settings: Settings) -> list[Path]:
     named = directory_of(settings)
     bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLIC_CODE_DIR]
     return [base / name for base in bases for name in (named.name, settings.dataset_name, "")]
-
-
-def _find_other_counts(named: Path) -> list[Path]:
-    """Return the directories beside `named` that differ only in the number of partitions."""
-    return sorted(named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*"))
-
-
-def with_settings_of(directory: PartitionDirectory, settings: Settings) -> Settings:
-    """Return the settings with what a run stores of its directory: how that was made.
-
-    What the command line gives stays as written there; it is the same (`_check_request`).
-    """
-    if directory.meta is None:
-        return settings
-    made = made_with(directory.meta)
-    values = {name: value for name, value in made.items() if not _is_given(name, settings)}
-    return with_values(settings, values)
 
 
 def settings_of_directory(settings: Settings) -> set[str]:

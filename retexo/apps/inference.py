@@ -11,12 +11,7 @@ from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import has_site_tables
-from retexo.apps.find_partitions import (
-    has_partitions,
-    open_own_partitions,
-    with_found_parts,
-    with_settings_of,
-)
+from retexo.apps.find_partitions import has_partitions, open_partitions, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import (
@@ -67,8 +62,7 @@ def prepare(
     if settings.dataset_name == "parts":
         settings = _with_site_pipeline(checkpoint, settings)
     checkpoint.stages()  # a damaged file is found here, before workers are started
-    directory = open_own_partitions(settings)
-    settings = with_settings_of(directory, settings)
+    directory, settings = open_partitions(settings)
     shape = Shape.of(directory, settings.local_ranks)
     check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
     if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":

@@ -11,14 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning import local_copies
 from partitioning.directory.partition import HeteroPartition, Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
-from retexo.apps.find_partitions import find_or_make_partitions, with_found_parts
+from retexo.apps.find_partitions import (
+    check_parts,
+    find_or_make_partitions,
+    with_found_parts,
+)
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
@@ -34,7 +37,7 @@ from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.trainers.registry import check
-from retexo.worker.graph import Part, check_directory, read_part, without_ledger
+from retexo.worker.graph import Part, read_part, without_ledger
 
 logger = logging.getLogger(__name__)
 
@@ -71,13 +74,11 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     settings = with_found_parts(settings)
     directory = find_or_make_partitions(settings)
     if isinstance(directory, SiteFolders) and len(directory.local_sites) == 1 < directory.num_parts:
-        check_directory(settings, directory)
+        check_parts(settings, directory, [directory.local_sites[0].rank])
         return site_plan.run(settings, directory, run_dir)
-    logger.info("%s: dry run", directory.path)
     parts = range(directory.num_parts)
-    local_copies.fetch_parts(directory.path, directory.meta, parts)
-    directory.verify(parts)
-    check_directory(settings, directory)
+    check_parts(settings, directory, parts)
+    logger.info("%s: dry run", directory.path)
     partitions = [without_ledger(read_part(directory, part)) for part in parts]
     predicted, options = _dry_run(settings, directory, partitions)
     without_coding = {"exchange.mode": "plain", "exchange.precision": "fp32"}

@@ -56,7 +56,7 @@ def with_local_copies(settings: Settings) -> Settings:
     """Return the settings with paths of local copies, which are made unless they are there.
 
     A data set is copied unless the app finds partitions. Of partitions only the descriptions are
-    copied here; `open_own_partitions` copies those of this machine.
+    copied here; `check_parts` copies those of this machine.
     """
     cache = Path(settings.remote.cache)
     values: dict[str, Any] = {"remote.upload": None}

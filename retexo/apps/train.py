@@ -18,10 +18,9 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.apps import resume
 from retexo.apps.find_partitions import (
-    open_own_partitions,
+    open_partitions,
     settings_of_directory,
     with_found_parts,
-    with_settings_of,
 )
 from retexo.apps.inference import with_model_of
 from retexo.apps.partition_request import data_checksums
@@ -106,8 +105,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     check_machine(settings)
     # 4. Find or make the partitions. What the run stores of them does not change `shared`: nodes
     # and resumed runs compare the digest instead.
-    directory = open_own_partitions(settings)
-    settings = with_settings_of(directory, settings)
+    directory, settings = open_partitions(settings)
     description = {
         "partitions": directory.content_digest(settings.local_ranks),
         "threads": num_threads(settings),

@@ -33,7 +33,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
-from retexo.apps.find_partitions import find_or_make_partitions, with_found_parts, with_settings_of
+from retexo.apps.find_partitions import find_or_make_partitions, open_partitions, with_found_parts
 from retexo.apps.partition_request import describe_difference, requested_settings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -447,7 +447,7 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]))
     given = data if named == "made" else ()
     composed = with_found_parts(compose([*given, f"partition_dir={named}", "seed=5"]))
-    recorded = flatten(with_settings_of(find_or_make_partitions(composed), composed).stored)
+    recorded = flatten(open_partitions(composed)[1].stored)
     expected = {
         "features.kind": ["given", "degree"],
         "columns.categorical": ["zip"],
