@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from retexo.apps.inference import prepare, print_table, run_workers
+from retexo.apps.inference import prepare, run_workers
+from retexo.apps.summary import print_results
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
@@ -22,5 +23,5 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if settings.node_rank == 0:
         path = run_dir / "evaluation.json"
         write_json(path, result)
-        print_table(result, settings.measure_dv, [path])
+        print_results(result, {"written": path}, measure_dv=settings.measure_dv)
     return result

@@ -14,14 +14,7 @@ from partitioning.site_folders import has_site_tables
 from retexo.apps.find_partitions import has_partitions, open_partitions, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
-from retexo.apps.summary import (
-    MAX_CLASS_ROWS,
-    baselines_of,
-    byte_rows,
-    format_values,
-    link_rows,
-    print_rows,
-)
+from retexo.apps.summary import baselines_of
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.predictor import dataset_like_training
@@ -200,43 +193,3 @@ def run_workers(
         "versions": versions(),
         "settings": settings.stored,
     }
-
-
-def print_table(result: dict[str, Any], measure_dv: bool, files: list[Path]) -> None:
-    """Print scores, bytes and times."""
-    seconds, counted = result["seconds"], result["bytes"]
-    splits = [name for name in ("train", "val", "test") if result["nodes"][name]]
-    rows = {
-        "model": result["settings"]["model"]["name"],
-        "partitions": f"{result['partitions']} ({len(counted['by_peer'])} workers)",
-        **_score_rows(result, splits),
-        "boundary rows": ", ".join(dict.fromkeys(result["settings"]["exchange"]["precision"])),
-        "seconds (inference, total)": f"{seconds['inference']:.2f}, {seconds['total']:.2f}",
-        "bytes sent": f"{counted['total']:,}",
-    }
-    print_rows(rows | (byte_rows(counted) if measure_dv else {}))
-    for file in files:
-        print_rows({"written": file})
-
-
-def _score_rows(result: dict[str, Any], splits: list[str]) -> dict[str, str]:
-    """Lines of the table, label -> text: the scores of each split, whatever the task."""
-    if "train" not in result:
-        return link_rows(result)
-    if "targets" in result:
-        return {
-            split if len(rows) == 1 else f"{split} {row['target']}": format_values(row)
-            for split in splits
-            for rows in [result["targets"][split]]
-            for row in rows[:MAX_CLASS_ROWS]
-        }
-    return {f"{split} accuracy, F1": _format_scores(result[split]) for split in splits}
-
-
-def _format_scores(score: dict[str, float]) -> str:
-    """Return accuracy, F1 and, if they are known, ROC AUC and average precision on one line."""
-    text = f"{score['accuracy']:.4f}; micro {score['micro_f1']:.4f}, macro {score['macro_f1']:.4f}"
-    if "roc_auc" in score:
-        text += f"; ROC AUC {score['roc_auc']:.4f}, average precision "
-        text += f"{score['average_precision']:.4f}"
-    return text

@@ -5,6 +5,7 @@ from typing import Any
 
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.features.schema import describe
+from retexo.apps.summary import print_columns
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
 COVER_LIMIT = 4_000_000
@@ -23,10 +24,9 @@ def print_report(meta: Meta, directory: Path) -> None:
         f" {meta.cut_edges:,} edges cut ({share:.1%})"
     )
     print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
-    print(" ".join(f"{column:>10}" for column in ("part", *COLUMNS)))
-    for part, counts in enumerate(meta.parts):
-        values = (part, *(getattr(counts, column) for column in COLUMNS))
-        print(" ".join(f"{value:>10,}" for value in values))
+    counts = [[getattr(each, column) for column in COLUMNS] for each in meta.parts]
+    rows = [[part, *each] for part, each in enumerate(counts)]
+    print_columns([["part", *COLUMNS], *rows], width=10)
     if isinstance(meta, HeteroMeta):
         _print_types(meta)
     if meta.links:

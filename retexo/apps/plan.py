@@ -22,6 +22,7 @@ from retexo.apps.find_partitions import (
     find_or_make_partitions,
     with_found_parts,
 )
+from retexo.apps.summary import print_columns
 from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
@@ -86,7 +87,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.num_rounds
     rounds = {"limit": limit}
-    totals = {name: other.total(list(rounds.values())[-1]) for name, other in options.items()}
+    totals = {name: other.total(limit) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
         "workers": len(partitions),
@@ -99,7 +100,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
         ],
         "entries": [vars(entry) for entry in predicted.entries],
-        "smoothing": _smoothing(settings, predicted, options, list(rounds.values())[-1]),
+        "smoothing": _smoothing(settings, predicted, options, limit),
         "prediction": prediction,
         "options": dict(
             sorted(totals.items(), key=lambda option: option[1])
@@ -269,103 +270,78 @@ def _print(
         f" {settings.gradient.compression})\n"
     )
     _print_entries(predicted)
-    for name, number in result["rounds"].items():
-        print(f"\nall bytes, rounds per layer {', '.join(map(str, number))} ({name})")
-        own = result["bytes"][name]
-        _print_row(
-            "this configuration",
-            own,
-            "" if all(entry.exact for entry in predicted.entries) else "  at most",
-        )
-        if (unsmoothed := result["bytes_unsmoothed"][name]) < own:
-            _print_row("  if smoothing does not help", unsmoothed, "  at most")
-        for baseline, num_bytes in result["baselines"][name].items():
-            _print_row(baseline, num_bytes, _format_ratio(baseline, num_bytes, own))
+    at_most = "" if all(entry.exact for entry in predicted.entries) else "at most"
+    for which, rounds in result["rounds"].items():
+        print(f"\nall bytes, rounds per layer {', '.join(map(str, rounds))} ({which})")
+        own, unsmoothed = result["bytes"][which], result["bytes_unsmoothed"][which]
+        rows = [("this configuration", own, at_most)]
+        if unsmoothed < own:
+            rows.append(("  if smoothing does not help", unsmoothed, "at most"))
+        baselines = result["baselines"][which]
+        rows += [(name, sent, _format_ratio(name, sent, own)) for name, sent in baselines.items()]
+        print_columns(rows)
     prediction = result["prediction"]
     if prediction:
-        rows = ", ".join(dict.fromkeys(prediction["precision"]))
+        rows_in = ", ".join(dict.fromkeys(prediction["precision"]))
+        remark = "" if prediction["exact"] else "at most"
         print()
-        _print_row(
-            f"app=predict, rows in {rows}",
-            prediction["bytes"],
-            "" if prediction["exact"] else "  at most",
-        )
-    _print_peers(predicted, result)
+        print_columns([(f"app=predict, rows in {rows_in}", prediction["bytes"], remark)])
+    if result["workers"] <= MAX_SHOWN:
+        print(f"\nby sender (down) and receiver ({which})")
+        print_columns(bytes_by_peer(predicted, result["workers"], rounds).tolist(), width=16)
     if result["smoothing"]:
-        print(
-            f"\n{'smoothing.reach':<16} {'nodes':>12} {'rows':>16} {'predictions':>16} {'all':>20}"
+        print()
+        heading = ("smoothing.reach", "nodes", "rows", "predictions", "all")
+        print_columns(
+            [heading, *((name, *row.values()) for name, row in result["smoothing"].items())]
         )
-    for reach, takes in result["smoothing"].items():
-        print(
-            f"{reach:<16} {takes['nodes']:>12,} {takes['rows']:>16,} {takes['predictions']:>16,}"
-            f" {takes['all']:>20,}"
-        )
-    _print_options(result)
-    memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
-    if memory:
-        print(
-            f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most,"
-            f" {min(memory):,.0f} MiB at least"
-        )
-    seconds = list(result["network_seconds"].values())[-1]
-    print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
-    print(f"bytes by peer in {run_dir / 'plan.json'}")
-
-
-def _print_entries(predicted: TrafficEstimate) -> None:
-    """Print the bytes by layer, phase and kind, and which of them are upper bounds."""
-    totals: Counter[tuple[Any, ...]] = Counter()
-    for entry in predicted.entries:
-        layer = "run" if entry.layer is None else f"layer {entry.layer}"
-        phase = entry.phase or ("each round" if entry.each_round else "")
-        totals[layer, phase, entry.kind, entry.exact] += entry.num_bytes
-    print(f"{'':<8} {'phase':<11} {'kind':<11} {'bytes':>16}")
-    for (layer, phase, kind, exact), num_bytes in sorted(
-        totals.items(), key=lambda item: (item[0][0], item[0][1:])
-    ):
-        print(f"{layer:<8} {phase:<11} {kind:<11} {num_bytes:>16,}{'' if exact else '  at most'}")
-
-
-def _print_peers(predicted: TrafficEstimate, result: dict[str, Any]) -> None:
-    """Format the bytes by pair, as far as they fit a terminal."""
-    workers = result["workers"]
-    if workers > MAX_SHOWN:
-        return
-    which, rounds = list(result["rounds"].items())[-1]
-    table = bytes_by_peer(predicted, workers, rounds)
-    print(f"\nby sender (down) and receiver ({which})")
-    for sender, row in enumerate(table.tolist()):
-        print(f"{sender:<4}" + " ".join(f"{num_bytes:>16,}" for num_bytes in row))
-
-
-def _format_ratio(baseline: str, num_bytes: int, own: int) -> str:
-    """Say how many times the bytes of this configuration, `own`, a baseline sends."""
-    if baseline == "centralized" and num_bytes < own:
-        return (
-            f"  shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer"
-            " bytes"
-        )
-    return f"  {num_bytes / max(1, own):,.1f} times" if own else ""
-
-
-def _print_row(name: str, num_bytes: int, remark: str = "") -> None:
-    print(f"{name:<36} {num_bytes:>20,}{remark}")
-
-
-def _print_options(result: dict[str, Any]) -> None:
-    """Print the bytes that each changed option would send, beside this configuration's."""
-    which = list(result["rounds"])[-1]
-    own = result["bytes"][which]
-    saving = {name: num_bytes for name, num_bytes in result["options"].items() if num_bytes < own}
     print(
         f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look"
         " at the accuracy"
     )
-    for name, num_bytes in saving.items():
-        _print_row(name, num_bytes, f"  {1 - num_bytes / own:.1%} less")
+    print_columns(
+        [
+            (name, sent, f"{1 - sent / own:.1%} less")
+            for name, sent in result["options"].items()
+            if sent < own
+        ]
+    )
     if not any(name.startswith("exchange") for name in result["options"]):
         print("exchange.precision is not tried, the dry run takes long: set it and plan again")
     print(
         "fewer rounds: gradient=local takes local_epochs steps a round; the defaults have all of"
         " the others"
     )
+    memory = [num_bytes / 2**20 for num_bytes in result["memory_bytes"]]
+    if memory:
+        print(
+            f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most,"
+            f" {min(memory):,.0f} MiB at least"
+        )
+    seconds = result["network_seconds"][which]
+    print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
+    print(f"bytes by peer in {run_dir / 'plan.json'}")
+
+
+def _print_entries(predicted: TrafficEstimate) -> None:
+    """Print the bytes by layer, phase and kind, and which of them are upper bounds."""
+    totals: Counter[tuple[str, str, str, bool]] = Counter()
+    for entry in predicted.entries:
+        layer = "run" if entry.layer is None else f"layer {entry.layer}"
+        phase = entry.phase or ("each round" if entry.each_round else "")
+        totals[layer, phase, entry.kind, entry.exact] += entry.num_bytes
+    rows = [
+        (layer, phase, kind, sent, "" if exact else "at most")
+        for (layer, phase, kind, exact), sent in sorted(totals.items())
+    ]
+    print_columns([("", "phase", "kind", "bytes", ""), *rows])
+
+
+def _format_ratio(baseline: str, num_bytes: int, own: int) -> str:
+    """Say how many times the bytes of this configuration, `own`, a baseline sends."""
+    if baseline == "centralized" and num_bytes < own:
+        return (
+            f"shipping all parts to one worker takes {own / max(1, num_bytes):,.1f} times fewer"
+            " bytes"
+        )
+    return f"{num_bytes / max(1, own):,.1f} times" if own else ""

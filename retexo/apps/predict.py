@@ -11,8 +11,8 @@ import numpy as np
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
-from retexo.apps.inference import prepare, print_table, run_workers
-from retexo.apps.summary import print_rows
+from retexo.apps.inference import prepare, run_workers
+from retexo.apps.summary import print_results, print_rows
 from retexo.results import predictions
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
@@ -69,11 +69,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             run_dir / joined[0],
             ", ".join(map(str, result["parts_missing"])),
         )
-    print_table(
-        result,
-        settings.measure_dv,
-        [run_dir / name for name in (*joined, "predictions.json")],
-    )
+    written = {f"{name} written": run_dir / name for name in (*joined, "predictions.json")}
+    print_results(result, written, measure_dv=settings.measure_dv)
     return result
 
 

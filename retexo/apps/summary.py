@@ -1,39 +1,39 @@
-"""Table of results that apps print at the end."""
+"""Tables that apps print: rows of a name and a text, rows in columns, and the results of a run."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
+from retexo.results.tables import format_score
 from retexo.scores import title_of
 
 MAX_CLASS_ROWS = 20
-VALUE_FORMATS: dict[str, Callable[[float], str]] = {
-    "r2": "{:.4f}".format,
-    "mae": "{:.6g}".format,
-    "rmse": "{:.6g}".format,
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
+ONLY_IN_SUMMARY = {
+    *("balanced_accuracy", "brier", "calibration_error", "positive_calibration_error"),
 }
+"""Scores that the table leaves out unless they choose the best round."""
 
 
 def print_rows(rows: Mapping[str, Any]) -> None:
     """Print one line per row."""
-    for name, value in rows.items():
-        print(f"{name:<28} {value}")
+    print_columns([(name, str(value)) for name, value in rows.items()])
 
 
-def byte_rows(counted: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rows of measure_dv: bytes by kind, layer and sender."""
-    return {
-        **{f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()},
-        **{
-            f"  bytes of layer {layer}": f"{sent:,}"
-            for layer, sent in enumerate(counted["by_layer"])
-        },
-        **{
-            f"  bytes sent by rank {rank}": f"{sum(sent):,}"
-            for rank, sent in enumerate(counted["by_peer"])
-        },
-    }
+def print_columns(rows: Sequence[Sequence[str | int]], *, width: int = 0) -> None:
+    """Print rows in columns at least `width` wide: numbers at the right, with commas."""
+    cells = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in row] for row in rows]
+    columns = [*zip(*cells, strict=True)]
+    widths = [max(width, *map(len, column)) for column in columns]
+    counts = [any(isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
+    for row in cells:
+        aligned = [
+            cell.rjust(size) if is_count else cell.ljust(size)
+            for cell, size, is_count in zip(row, widths, counts, strict=True)
+        ]
+        print("  ".join(aligned).rstrip())
 
 
 def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
@@ -42,98 +42,87 @@ def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
     return {"baselines": links.get("baselines", {})} if links else {}
 
 
-def link_rows(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the rows with link prediction scores and baselines."""
+def print_results(
+    result: Mapping[str, Any], places: Mapping[str, Path], *, measure_dv: bool
+) -> None:
+    """Print the results of app=train, evaluate or predict, and the places where they are.
 
-    def line(scores: dict[str, float]) -> str:
-        return ", ".join(
-            f"{name} {value:.4f}" for name, value in scores.items() if name != "ranked"
+    measure_dv: the setting; whether bytes are printed by kind, layer and sender, too.
+    """
+    settings, seconds, counted = result["settings"], result["seconds"], result["bytes"]
+    rows = {
+        "model, trainer": f"{settings['model']['name']}, {settings['trainer']['name']}",
+        **_score_rows(result),
+        **_choice_rows(result.get("chosen", {})),
+    }
+    if "partitions" in result:
+        rows["partitions"] = result["partitions"]
+    if "rounds" in result:
+        rows["rounds per layer"] = ", ".join(map(str, result["rounds"]))
+    resumed, restarts = result.get("resumed"), result.get("restarts", {}).get("count")
+    if resumed and (resumed["layer"] or resumed["round"]):
+        rows["resumed at"] = "layer {layer}, round {round} of {run_dir}".format(**resumed)
+    if restarts:
+        rows["restarts"] = f"{restarts} (summary.json has the causes)"
+    rows["boundary rows"] = ", ".join(dict.fromkeys(settings["exchange"]["precision"]))
+    for name, label in (("train", "training"), ("inference", "inference"), ("total", "total")):
+        if name in seconds:
+            rows[f"seconds ({label})"] = f"{seconds[name]:.2f}"
+    rows["bytes sent"] = f"{counted['total']:,} by {len(counted['by_peer'])} workers"
+    if measure_dv:
+        by_sender = map(sum, counted["by_peer"])
+        rows |= {f"  bytes of {kind}": f"{sent:,}" for kind, sent in counted["by_kind"].items()}
+        rows |= {f"  bytes of layer {n}": f"{b:,}" for n, b in enumerate(counted["by_layer"])}
+        rows |= {f"  bytes sent by rank {rank}": f"{b:,}" for rank, b in enumerate(by_sender)}
+    print_rows({**rows, **places})
+
+
+def _score_rows(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return a row for each score, with its values of the splits that have nodes or pairs."""
+    found = {split: result.get(split, {}) for split in SPLITS}
+    known = {
+        split: scores
+        for split, scores in found.items()
+        if any(value is not None and math.isfinite(value) for value in scores.values())
+    }
+    splits = ", ".join(SPLITS[split] for split in known)
+    left_out = ONLY_IN_SUMMARY - {result.get("chosen", {}).get("metric")}
+    names = dict.fromkeys(name for scores in known.values() for name in scores)
+    rows = {
+        f"{title_of(name)} ({splits})": ", ".join(
+            format_score(scores.get(name), name) for scores in known.values()
         )
-
-    scored = {name: summary[name] for name in ("val", "test") if name in summary}
-    rows = {
-        f"{name} ({scores['ranked']:,} pairs ranked)": line(scores)
-        for name, scores in scored.items()
+        for name in names
+        if name not in left_out
     }
+    others = {f"test, {name}": scores for name, scores in result.get("baselines", {}).items()}
+    whole = result.get("transductive", {})
+    others |= {f"{SPLITS[split]} in the whole graph": scores for split, scores in whole.items()}
+    for kind, field in (("class", "classes"), ("target", "targets")):
+        parts = result.get(field, {}).get("test", [])
+        if len(parts) > MAX_CLASS_ROWS:
+            rows[field] = f"{len(parts)}; summary.json has the scores of each"
+            continue
+        for part in parts:
+            scores = {name: value for name, value in part.items() if name != kind}
+            others[f"  {kind} {part[kind]} on test"] = scores
     return rows | {
-        f"test, {name}": line(scores) for name, scores in summary.get("baselines", {}).items()
+        name: ", ".join(
+            f"{title_of(score)} {format_score(value, score)}"
+            for score, value in scores.items()
+            if score not in left_out
+        )
+        for name, scores in others.items()
     }
 
 
-def node_rows(summary: dict[str, Any]) -> dict[str, str]:
-    """Return the rows with node classification scores: of validation and test, then by class."""
-    val, test = summary["val"], summary["test"]
-
-    def line(*names: str) -> str:
-        return ", ".join(f"{scores[name]:.4f}" for name in names for scores in (val, test))
-
-    rows = {
-        "accuracy (validation, test)": line("accuracy"),
-        "F1 on test (micro, macro)": f"{test['micro_f1']:.4f}, {test['macro_f1']:.4f}",
-    }
-    chosen = summary.get("chosen", {})
-    rows |= ranking_rows(val, test) | {"log loss (validation, test)": line("log_loss")}
-    rows |= {"best round by": chosen["metric"]} if "metric" in chosen else {}
+def _choice_rows(chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return the rows with the metric of the best round, class weights and threshold."""
+    rows = {"best round by": str(chosen["metric"])} if "metric" in chosen else {}
     weights = chosen.get("class_weights")
     if weights is not None and len(weights) <= MAX_CLASS_ROWS and not isinstance(weights[0], list):
         rows["class weights in the loss"] = ", ".join(f"{each:.4g}" for each in weights)
     if "threshold" in chosen:
         of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
         rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"
-    return rows | class_rows(summary)
-
-
-def transductive_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return the row of an inductive run with the scores in the whole graph."""
-    found = summary.get("transductive")
-    if found is None:
-        return {}
-    name = "accuracy" if "accuracy" in found["test"] else "r2"
-    scores = ", ".join(f"{found[part].get(name, math.nan):.4f}" for part in ("val", "test"))
-    return {f"  {name} in the whole graph": scores}
-
-
-def value_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rows with regression scores; of several targets the mean R2, then each on test."""
-    val, test, targets = summary["val"], summary["test"], summary["targets"]["test"]
-    if len(targets) == 1:
-        return {
-            f"{name.upper()} (validation, test)": f"{show(val[name])}, {show(test[name])}"
-            for name, show in VALUE_FORMATS.items()
-        }
-    rows = {"mean R2 (validation, test)": f"{val['r2']:.4f}, {test['r2']:.4f}"}
-    if len(targets) > MAX_CLASS_ROWS:
-        return rows | {"targets": f"{len(targets)}; summary.json has the scores of each"}
-    return rows | {
-        f"  {row['target']} on test": f"{format_values(row)}, {row['support']:,} nodes"
-        for row in targets
-    }
-
-
-def format_values(scores: Mapping[str, float]) -> str:
-    """Return the scores of a regression in one line."""
-    return ", ".join(f"{name.upper()} {show(scores[name])}" for name, show in VALUE_FORMATS.items())
-
-
-def ranking_rows(val: Mapping[str, float], test: Mapping[str, float]) -> dict[str, str]:
-    """Return the rows of ROC AUC and average precision, where there are any."""
-    return {
-        f"{title_of(name)} (validation, test)": f"{val.get(name, math.nan):.4f}, {test[name]:.4f}"
-        for name in ("roc_auc", "average_precision")
-        if name in test
-    }
-
-
-def class_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row of test scores for each class.
-
-    More than MAX_CLASS_ROWS classes get one row that points to summary.json.
-    """
-    rows = summary.get("classes", {}).get("test", [])
-    if len(rows) > MAX_CLASS_ROWS:
-        return {"classes": f"{len(rows)}; summary.json has the scores of each"}
-    return {
-        f"  class {row['class']} on test": f"precision {row['precision']:.4f}, "
-        f"recall {row['recall']:.4f}, F1 {row['f1']:.4f}, {row['support']:,} nodes"
-        for row in rows
-    }
+    return rows

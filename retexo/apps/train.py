@@ -26,15 +26,7 @@ from retexo.apps.inference import with_model_of
 from retexo.apps.partition_request import data_checksums
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
-from retexo.apps.summary import (
-    baselines_of,
-    byte_rows,
-    link_rows,
-    node_rows,
-    print_rows,
-    transductive_rows,
-    value_rows,
-)
+from retexo.apps.summary import baselines_of, print_results
 from retexo.errors import Interrupted, TrainingError, describe_error
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
@@ -127,7 +119,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         resume.note_done(run_dir, summary)
     shutil.rmtree(run_dir / "state", ignore_errors=True)  # nodes may share a directory
     if settings.node_rank == 0:
-        _print_table(settings, summary, run_dir)
+        print_results(summary, {"results": run_dir}, measure_dv=settings.measure_dv)
+        print("", *conclude(summary, str(run_dir)), sep="\n")
     else:
         scored = ", ".join(
             f"{name} {value:.4f}" for name, value in list(summary.get("test", {}).items())[:1]
@@ -311,43 +304,8 @@ class Training:
             write_json(self.run_dir / "summary.json", self.summary)
 
 
-def _resumed_row(resumed: dict[str, Any] | None) -> dict[str, str]:
-    """Where a resumed run continued."""
-    if resumed is None or resumed["layer"] == resumed["round"] == 0:
-        return {}
-    return {"resumed at": "layer {layer}, round {round} of {run_dir}".format(**resumed)}
-
-
-def _restart_row(restarts: dict[str, Any]) -> dict[str, str]:
-    """Return the table's row with the number of restarts; none without restarts."""
-    count = restarts["count"]
-    return {"restarts": f"{count} (summary.json has the causes)"} if count else {}
-
-
 def _describe_error(error: BaseException) -> str:
     """Return the text of an error, or of the signal that ended the run."""
     if isinstance(error, SystemExit):
         return f"terminated ({start_workers.signal_name(error)})"
     return describe_error(error)
-
-
-def _print_table(settings: Settings, summary: dict[str, Any], run_dir: Path) -> None:
-    seconds, counted = summary["seconds"], summary["bytes"]
-    score_rows = {
-        "node_classification": node_rows,
-        "node_regression": value_rows,
-        "link_prediction": link_rows,
-    }
-    rows = {
-        "model, trainer": f"{settings.model.name}, {settings.trainer.name}",
-        **score_rows[settings.task.name](summary),
-        **transductive_rows(summary),
-        "rounds per layer": ", ".join(map(str, summary["rounds"])),
-        **_resumed_row(summary["resumed"]),
-        **_restart_row(summary["restarts"]),
-        "seconds (training, total)": f"{seconds['train']:.2f}, {seconds['total']:.2f}",
-        "bytes sent": f"{counted['total']:,}",
-        "results": str(run_dir),
-    }
-    print_rows(rows | (byte_rows(counted) if settings.measure_dv else {}))
-    print("", *conclude(summary, str(run_dir)), sep="\n")

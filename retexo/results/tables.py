@@ -1,8 +1,10 @@
 """Tables of a report as markdown and csv."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ MAX_METHODS = 49
 """Most methods of which a report lists classes and layers, compares all pairs and draws each."""
 NO_VALUE = "-"
 """Cell without a value."""
+OF_DATA_UNIT = ("mae", "rmse")
+"""Scores in the unit of the data."""
 Cell = str | int | float | None
 
 
@@ -83,8 +87,13 @@ def format_count(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
-def format_score(value: float) -> str:
-    return f"{value:.4f}"
+def format_score(value: float | None, name: str = "") -> str:
+    """Format a score; MAE and RMSE, in the unit of the data, and counts of pairs by their size."""
+    if value is None or not math.isfinite(value):
+        return NO_VALUE
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6g}" if name in OF_DATA_UNIT else f"{value:.4f}"
 
 
 def format_samples(data: DataSet, measure: str, text: Callable[[float], str]) -> list[str]:
@@ -102,8 +111,10 @@ def format_path(path: Path) -> str:
 
 FORMATS: dict[str, tuple[str, Callable[[float], str]]] = {
     **{name: (name.replace("val ", "validation "), format_score) for name in MEASURES},
-    "test MAE": ("test MAE", lambda value: f"{value:.6g}"),
-    "test RMSE": ("test RMSE", lambda value: f"{value:.6g}"),
+    **{
+        name: (name, partial(format_score, name=name.removeprefix("test ").lower()))
+        for name in ("test MAE", "test RMSE")
+    },
     "bytes total": ("bytes sent", format_bytes),
     "rounds": ("rounds", format_count),
     "seconds train": ("training, s", lambda value: f"{value:.2f}"),
