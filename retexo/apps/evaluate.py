@@ -18,8 +18,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Before any process is started.
         TrainingError: A worker failed.
     """
-    prepared = prepare(settings, run_dir, ("evaluation.json",), predict=False)
-    result = run_workers(prepared, run_dir, None)
+    opened = prepare(settings, run_dir, ("evaluation.json",), predict=False)
+    result = run_workers(*opened, run_dir, None)
     if settings.node_rank == 0:
         path = run_dir / "evaluation.json"
         write_json(path, result)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,14 @@ from retexo.worker.process import check_machine
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Checked input of a run."""
-
-    settings: Settings
-    """Settings with the checkpoint's model."""
-    checkpoint: Checkpoint
-    directory: PartitionDirectory
-
-
 def prepare(
     settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
-) -> Prepared:
-    """Open checkpoint and partitions; InputError if they do not fit or output exists."""
+) -> tuple[Settings, Checkpoint, PartitionDirectory]:
+    """Open checkpoint and partitions; InputError if they do not fit or output exists.
+
+    Returns:
+        The settings, with the checkpoint's model and the graph's as in training; both opened.
+    """
     check_unused(run_dir, outputs)
     check_machine(settings)
     assert settings.checkpoint_dir is not None
@@ -50,10 +44,20 @@ def prepare(
     settings = with_model_of(checkpoint, settings, predict=predict)
     settings = with_found_parts(settings)
     makes_partitions = settings.overwrite or not has_partitions(settings)
+    tables = settings.dataset_file if settings.dataset_name == "parts" else None
+    encodes = tables is not None and has_site_tables(Path(tables))
     if predict and settings.dataset_name == "file" and makes_partitions:
-        settings = with_training_graph(checkpoint, settings)
-    if settings.dataset_name == "parts":
-        settings = _with_site_pipeline(checkpoint, settings)
+        encodes = True
+        settings = dataset_like_training(checkpoint, settings, settings.given)
+        logger.info(
+            "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline;"
+            " split=%s",
+            settings.symmetrize,
+            settings.duplicates,
+            settings.split.kind,
+        )
+    if encodes and checkpoint.features and "features.spec" not in settings.given:
+        settings = with_values(settings, {"features.spec": str(checkpoint.directory)})
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory, settings = open_partitions(settings)
     shape = Shape.of(directory, settings.local_ranks)
@@ -66,7 +70,7 @@ def prepare(
             checkpoint.directory,
             directory.path,
         )
-    return Prepared(settings, checkpoint, directory)
+    return settings, checkpoint, directory
 
 
 def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) -> Settings:
@@ -90,7 +94,11 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
                 f"{key}={wanted[key]}: the model of {checkpoint.directory} has"
                 f" {key}={has.get(key)}; leave it out"
             )
-    settings = _with_task_of(checkpoint, settings)
+    name, trained = settings.task.name, checkpoint.task_name
+    if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
+        raise InputError(
+            f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+        )
     exchange = settings.exchange
     named = settings.given & {"exchange", "exchange.precision"}
     if named and predict and "predict.precision" in settings.given:
@@ -107,54 +115,11 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    task = settings.task
+    task = replace(settings.task, name=trained)
     if checkpoint.scorer:
         task = replace(task, scorer=checkpoint.scorer, dim=checkpoint.architecture.num_classes)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)
-
-
-def _with_task_of(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """Settings with the checkpoint's task; InputError where the command line names another one."""
-    name, trained = settings.task.name, checkpoint.task_name
-    if name == trained:
-        return settings
-    if trained == REGRESSION and not settings.given & {"task", "task.name"}:
-        return with_values(settings, {"task.name": REGRESSION})
-    raise InputError(
-        f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
-    )
-
-
-def with_training_graph(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """Return app=predict's settings to partition a graph: as in training, without a split.
-
-    What the command line gives stays.
-    """
-    settings = dataset_like_training(checkpoint, settings, settings.given)
-    settings = _with_stored_pipeline(checkpoint, settings)
-    logger.info(
-        "as the model was trained: symmetrize=%s, duplicates=%s, features by its pipeline;"
-        " split=%s",
-        settings.symmetrize,
-        settings.duplicates,
-        settings.split.kind,
-    )
-    return settings
-
-
-def _with_stored_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """Return the settings with the checkpoint's feature pipeline, unless one is set."""
-    if not checkpoint.features or "features.spec" in settings.given:
-        return settings
-    return with_values(settings, {"features.spec": str(checkpoint.directory)})
-
-
-def _with_site_pipeline(checkpoint: Checkpoint, settings: Settings) -> Settings:
-    """The settings by which sites encode their tables, if they have any, as in training."""
-    if settings.dataset_file is None or not has_site_tables(Path(settings.dataset_file)):
-        return settings
-    return _with_stored_pipeline(checkpoint, settings)
 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
@@ -164,17 +129,22 @@ def by_setting(model: ModelSettings) -> dict[str, Any]:
 
 
 def run_workers(
-    prepared: Prepared, run_dir: Path, predict: PredictSettings | None
+    settings: Settings,
+    checkpoint: Checkpoint,
+    directory: PartitionDirectory,
+    run_dir: Path,
+    predict: PredictSettings | None,
 ) -> dict[str, Any]:
-    """Run inference on this node's partitions; return the content of the result file."""
-    settings = prepared.settings
-    directory = prepared.directory
+    """Run inference on this node's partitions; return the content of the result file.
+
+    predict: how predictions are written; None for scores only.
+    """
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
     with start_workers.connect_nodes(settings, run_info) as node:
         job = infer.InferJob(
             settings=settings,
             directory=directory,
-            checkpoint=prepared.checkpoint,
+            checkpoint=checkpoint,
             run_dir=run_dir,
             rendezvous=node.rendezvous,
             predict=predict,
@@ -185,9 +155,9 @@ def run_workers(
     result["seconds"]["total"] = time.time() - settings.started
     return {
         "run_id": node.run_id,
-        "checkpoint": str(prepared.checkpoint.directory),
+        "checkpoint": str(checkpoint.directory),
         "partitions": str(directory.path),
-        "same_partitions": directory.digest() == prepared.checkpoint.partition_digest,
+        "same_partitions": directory.digest() == checkpoint.partition_digest,
         **({} if predict else baselines_of(directory)),
         **result,
         "versions": versions(),

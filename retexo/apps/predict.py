@@ -36,18 +36,18 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if begun.exists() and not (run_dir / "predictions.json").exists():
         logger.warning("%s: removing what an app=predict left that was killed", run_dir)
         _remove_outputs(run_dir, (*predictions.KINDS, *joined))
-    prepared = prepare(
+    settings, checkpoint, directory = prepare(
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
-    _check_ids(prepared.settings, prepared.directory)
-    if wanted.embeddings and prepared.checkpoint.model.num_layers == 1:
+    _check_ids(settings, directory)
+    if wanted.embeddings and checkpoint.model.num_layers == 1:
         raise InputError(
             "predict.embeddings=true: a model of one layer has no hidden layer; leave it out"
         )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         begun.touch()
-        result = run_workers(prepared, run_dir, wanted)
+        result = run_workers(settings, checkpoint, directory, run_dir, wanted)
         if settings.node_rank == 0:
             result["parts_missing"] = predictions.merge(
                 run_dir, settings.num_partitions, wanted.format

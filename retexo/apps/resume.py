@@ -134,8 +134,8 @@ def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
 
     None where nothing is resumed, or the run to resume has no state/run.json.
     """
-    source = _resumed_dir(resume, run_dir)
-    if resume is None or not (source / RUN_FILE).is_file():
+    source = _find_saved(resume, run_dir)
+    if source is None:
         return None
     return min(len(list((source / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
 
@@ -153,12 +153,18 @@ def prepare(
     Returns:
         The identity of the run, a SHA-256 in hex.
     """
-    source = _resumed_dir(resume, run_dir)
-    if resume is not None and (source / RUN_FILE).is_file():
+    source = _find_saved(resume, run_dir)
+    if source is not None:
         run, settings = _read_run_file(source)
-    if not (run_dir / RUN_FILE).is_file():
-        _remove_leftover(run_dir, ranks)
-    if source != run_dir:
+    for folder in (run_dir / "state" / f"rank{rank}" for rank in ranks):
+        if folder.exists() and not (run_dir / RUN_FILE).is_file():
+            logger.warning(
+                "%s: has no %s, so its run was killed before it began; removed",
+                folder,
+                RUN_FILE.name,
+            )
+            shutil.rmtree(folder)
+    if source is not None and source != run_dir:
         for rank in ranks:
             shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
         if 0 in ranks and (source / "metrics.jsonl").is_file():
@@ -170,21 +176,10 @@ def prepare(
     ).hexdigest()
 
 
-def _remove_leftover(run_dir: Path, ranks: range) -> None:
-    """Remove states without run.json: it is unknown which run they belong to."""
-    for folder in (run_dir / "state" / f"rank{rank}" for rank in ranks):
-        if folder.exists():
-            logger.warning(
-                "%s: has no %s, so its run was killed before it began; removed",
-                folder,
-                RUN_FILE.name,
-            )
-            shutil.rmtree(folder)
-
-
-def _resumed_dir(resume: str | None, run_dir: Path) -> Path:
-    """Return the run directory with the state to resume from."""
-    return run_dir if resume in (None, "auto") else Path(str(resume))
+def _find_saved(resume: str | None, run_dir: Path) -> Path | None:
+    """Return the run directory with the state to resume from; None where there is none."""
+    source = run_dir if resume == "auto" else Path(resume or "")
+    return source if resume is not None and (source / RUN_FILE).is_file() else None
 
 
 def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -206,8 +201,8 @@ def check_same(
     resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     """InputError if the state to resume from was made with another `run` or other settings."""
-    source = _resumed_dir(resume, run_dir)
-    if resume is None or not (source / RUN_FILE).is_file():
+    source = _find_saved(resume, run_dir)
+    if source is None:
         return
     before, made_with = _read_run_file(source)
     for name, here in run.items():
@@ -215,8 +210,8 @@ def check_same(
         if here != there:
             remedy = REMEDIES[name].format(there=there)
             raise InputError(
-                f"resume={resume}: the run in {source} has {name} {_shorten(there)}, here"
-                f" {_shorten(here)}; {remedy}"
+                f"resume={resume}: the run in {source} has {name} {there!s:.12}, here"
+                f" {here!s:.12}; {remedy}"
             )
     _check_settings(source, settings, made_with)
 
@@ -238,8 +233,3 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
                 f"{name}={here}: the run in {source} was started with {name}={there}; leave it as"
                 " it was to resume that run, or begin anew without resume"
             )
-
-
-def _shorten(value: Any) -> str:
-    """Return the first characters of a value, for a message."""
-    return str(value)[:12]

@@ -148,10 +148,6 @@ class Training:
     """Last content of summary.json; empty before the nodes have connected."""
 
     @property
-    def keeps_state(self) -> bool:
-        return self.settings.checkpoint.keep
-
-    @property
     def max_restarts(self) -> int:
         if self.settings.distributed.max_restarts is not None:
             return self.settings.distributed.max_restarts
@@ -160,7 +156,7 @@ class Training:
     @property
     def resume_from(self) -> str | None:
         """The setting `resume`; a restart always resumes the state in the run directory."""
-        return "auto" if self.causes and self.keeps_state else self.settings.resume
+        return "auto" if self.causes and self.settings.checkpoint.keep else self.settings.resume
 
     @property
     def is_observed(self) -> bool:
@@ -213,6 +209,7 @@ class Training:
                     self.run_dir / "config.json",
                     {"run_id": node.run_id, **self.settings.stored},
                 )
+            meta = self.directory.meta
             self.summary = {
                 **baselines_of(self.directory),
                 "status": "running",
@@ -220,7 +217,7 @@ class Training:
                 "versions": versions(),
                 "settings": self.settings.stored,
                 "partition_digest": self.directory.digest(),
-                "data_checksums": self._data_checksums(),
+                "data_checksums": {} if meta is None else data_checksums(meta),
                 "restarts": {"count": len(self.causes), "causes": self.causes},
             }
             self._write_summary()
@@ -237,20 +234,23 @@ class Training:
         self._write_summary(status="done", **result)
         return self.summary
 
-    def _data_checksums(self) -> dict[str, str]:
-        meta = self.directory.meta
-        return {} if meta is None else data_checksums(meta)
-
     def _connect(self, stack: ExitStack) -> Node:
         """Connect to the other nodes; `stack` closes the connections."""
+        info = RunInfo(
+            self.shared,
+            self.directory.digest(),
+            self.directory.remedy,
+            resumes=self.resume_from is not None,
+            num_saved=resume.count_saved(self.resume_from, self.run_dir, self.settings.local_ranks),
+        )
         if not self.causes:
-            return stack.enter_context(start_workers.connect_nodes(self.settings, self._run_info()))
+            return stack.enter_context(start_workers.connect_nodes(self.settings, info))
         deadline = time.monotonic() + self.settings.distributed.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:
                 return stack.enter_context(
-                    start_workers.connect_nodes(self.settings, self._run_info(), seconds)
+                    start_workers.connect_nodes(self.settings, info, seconds)
                 )
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:
@@ -260,20 +260,10 @@ class Training:
             except (InputError, TrainingError) as error:
                 raise TrainingError(f"{error}; restarted because {self.causes[-1]}") from error
 
-    def _run_info(self) -> RunInfo:
-        """Return what all nodes of the run have to agree on."""
-        return RunInfo(
-            self.shared,
-            self.directory.digest(),
-            self.directory.remedy,
-            resumes=self.resume_from is not None,
-            num_saved=resume.count_saved(self.resume_from, self.run_dir, self.settings.local_ranks),
-        )
-
     def _make_job(self, node: Node) -> TrainJob:
         """Return what the workers of this node receive; prepare the state to resume from."""
         identity = ""
-        if self.keeps_state:
+        if self.settings.checkpoint.keep:
             identity = resume.prepare(
                 self.resume_from,
                 self.run_dir,
