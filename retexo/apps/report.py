@@ -13,6 +13,7 @@ from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
 from retexo.results import figures, run_page, tables
 from retexo.results.conclusion import conclude
+from retexo.results.formats import format_path
 from retexo.results.groups import DataSet, group
 from retexo.results.page import Picture, Report, Section, page
 from retexo.results.run_lock import locks_run_dir
@@ -56,7 +57,7 @@ def make(run_dir: Path, *folders: Path) -> Path:
         if alone:
             made = _report_run(runs[0], data_sets[0], out)
         else:
-            folder_names = " and ".join(map(tables.format_path, folders))
+            folder_names = " and ".join(map(format_path, folders))
             made = _report_runs(folder_names, runs, data_sets, out)
         (out / page_path.name).write_text(page(made, _describe_versions(runs)), encoding="utf-8")
         (out / "report.md").write_text(_markdown(made), encoding="utf-8")
@@ -79,7 +80,7 @@ def _report_runs(
         Section(
             data.name,
             _tables(data),
-            _pictures(data, f"{index}-{_as_file_name(data.name)}-", out),
+            _pictures(data, f"{index}-{re.sub(r'[^A-Za-z0-9_]+', '-', data.name)[:60]}-", out),
         )
         for index, data in enumerate(data_sets)
     ]
@@ -99,7 +100,7 @@ def _report_runs(
 
 def _report_run(run: Run, data: DataSet, out: Path) -> Report:
     """Report on one run; write its figures."""
-    path = tables.format_path(run.path)
+    path = format_path(run.path)
     pictures = {each.title: each for each in _pictures(run, "", out)}
     return Report(
         f"{data.methods[0].name} on {data.name}: {path}",
@@ -117,10 +118,6 @@ def _tables(data: DataSet) -> list[Table]:
         tables.comparison_table(data),
     ]
     return [table for table in found if table is not None]
-
-
-def _as_file_name(name: str) -> str:
-    return re.sub(r"\W+", "-", name, flags=re.ASCII).strip("-")[:60]
 
 
 def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
-from retexo.results.tables import format_score
+from retexo.results.formats import format_score
 from retexo.scores import title_of
 
 MAX_CLASS_ROWS = 20

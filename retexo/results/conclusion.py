@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from retexo.results.tables import format_bytes
+from retexo.results.formats import format_bytes
 from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.messages import quoted
@@ -78,7 +78,9 @@ def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | No
 
 def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
     """About the standard error of a test score; None where it is not known."""
-    value, stored = summary["test"][name], summary.get("standard_error", {}).get(name)
+    value, stored = (summary.get(part, {}).get(name) for part in ("test", "standard_error"))
+    if value is None or not math.isfinite(value):
+        return None
     if stored is not None:
         return float(stored) if math.isfinite(stored) else None
     rows = summary.get("classes", {}).get("test", [])
@@ -143,7 +145,7 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
         layers = f"Layer{'s' * (len(cut) > 1)} {', '.join(cut)}"
         advice.append(f"{layers} had no more rounds left: a larger num_rounds may help.")
     train, test = (summary.get(split, {}).get(name) for split in ("train", "test"))
-    error = (standard_error(summary, name) if test is not None else None) or 0.0
+    error = standard_error(summary, name) or 0.0
     if train is not None and test is not None and train - test > max(LARGE_GAP, CLEAR * error):
         advice.append(
             f"On training nodes it is {train:.4f}: more dropout or weight_decay may help."

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioning.errors import InputError
+from retexo.results.formats import format_bytes
 from retexo.results.groups import DataSet
 from retexo.results.runs import Run
-from retexo.results.tables import MAX_METHODS, format_bytes
+from retexo.results.tables import MAX_METHODS
 from retexo.scores import title_of
 
 if TYPE_CHECKING:

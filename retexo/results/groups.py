@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
+from retexo.results.formats import format_setting
 from retexo.results.runs import BYTES, OF_CLASS, Run, identity
 from retexo.scores import SCORES
 from retexo.settings.schema import DATA, keys, usual_values
@@ -116,18 +117,11 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
             about |= {data: of_data, method: of_method}
             grouped[data][method].append(run)
     titles = name_methods([about[data] for data in grouped], _data_title)
-    return [
-        DataSet(title, _name_groups(methods, about))
-        for title, methods in zip(titles, grouped.values(), strict=True)
-    ]
-
-
-def _name_groups(
-    methods: Mapping[str, list[Run]], about: Mapping[str, dict[str, Any]]
-) -> list[Method]:
-    """Name the methods of a data set by their settings, both by key."""
-    names = name_methods([about[method] for method in methods], _method_title)
-    return [Method(name, runs) for name, runs in zip(names, methods.values(), strict=True)]
+    data_sets = []
+    for title, methods in zip(titles, grouped.values(), strict=True):
+        names = name_methods([about[method] for method in methods], _method_title)
+        data_sets.append(DataSet(title, list(map(Method, names, methods.values()))))
+    return data_sets
 
 
 def _key(settings: Mapping[str, Any]) -> str:
@@ -161,47 +155,26 @@ def name_methods(
 ) -> list[str]:
     """Return a name for each method: its title, with differing settings if titles are equal."""
     titles = [title(settings) for settings in all_settings]
-    alike: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    first = dict(zip(reversed(titles), reversed(all_settings), strict=True))  # of each title
+    varied: defaultdict[str, set[str]] = defaultdict(set)
     for own, settings in zip(titles, all_settings, strict=True):
-        alike[own].append(settings)
-    varied = {own: _find_varied(group) for own, group in alike.items()}
+        both = settings.keys() | first[own].keys()
+        varied[own] |= {name for name in both if settings.get(name) != first[own].get(name)}
     names = []
     for own, settings in zip(titles, all_settings, strict=True):
         usual = _usual_identity(settings.get("dataset_name"))
         departures = [
-            f"{GROUP_NAMES.get(name, name)}={_format_value(value)}"
+            f"{GROUP_NAMES.get(name, name)}={format_setting(value)}"
             for name, value in sorted(settings.items())
             if value != usual.get(name) and name in varied[own]
         ]
-        names.append(_shorten(" ".join([own, *departures])))
+        name = " ".join([own, *departures])
+        if len(name) > NAME_LENGTH:  # the checksum keeps it unique
+            name = f"{name[:NAME_LENGTH]} ... {hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        names.append(name)
     return names
-
-
-def _find_varied(all_settings: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the settings that do not have one value in all of these."""
-    first = all_settings[0]
-    return {
-        name
-        for settings in all_settings
-        for name in settings.keys() | first.keys()
-        if settings.get(name) != first.get(name)
-    }
 
 
 @cache
 def _usual_identity(dataset_name: str | None) -> dict[str, Any]:
     return identity({**usual_values(), "dataset_name": dataset_name})
-
-
-def _shorten(name: str) -> str:
-    """Shorten a long name; a checksum keeps it unique."""
-    if len(name) <= NAME_LENGTH:
-        return name
-    return f"{name[:NAME_LENGTH]} ... {hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _format_value(value: Any) -> str:
-    """Format a setting's value briefly: 30 for [30]."""
-    if isinstance(value, list | tuple):
-        return ",".join(map(_format_value, value))
-    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from retexo.results.callbacks import Callback
-from retexo.results.tables import format_bytes
+from retexo.results.formats import format_bytes
 
 OF_ROUNDS = ("retexo.launch.monitor", "retexo.launch.ticker")
 """Loggers of the lines that a bar replaces."""

@@ -1,14 +1,19 @@
 """The page of one run: scores, classes, bytes by layer and kind, seconds, settings."""
 
-import math
 from collections.abc import Mapping
-from typing import Any
 
 from retexo.results.conclusion import standard_error
+from retexo.results.formats import (
+    NO_VALUE,
+    format_memory,
+    format_score,
+    format_seconds,
+    format_setting,
+)
 from retexo.results.groups import DataSet
 from retexo.results.page import Picture, Section
 from retexo.results.runs import Run
-from retexo.results.tables import NO_VALUE, Table, bytes_table, class_table, format_memory
+from retexo.results.tables import Table, bytes_table, class_table
 from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import usual_values
@@ -39,18 +44,16 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
 
 def _scores(run: Run) -> Table:
     """Return the table of all scores by split, with baseline and standard error."""
-    splits = [name for name in SPLITS if isinstance(run.summary.get(name), dict)]
-    baselines = _mapping(run.summary.get("baselines"))  # of links
-    baselines = baselines or {"baseline": run.summary.get("baseline")}
-    test = _mapping(run.summary.get("test"))
-    tested = {name for name, value in test.items() if isinstance(value, int | float)}
+    splits = [name for name in SPLITS if name in run.summary]
+    baselines = run.summary.get("baselines")  # of links
+    baselines = baselines or {"baseline": run.summary.get("baseline", {})}
     names = dict.fromkeys(name for split in splits for name in run.summary[split])
     rows = [
         [
             title_of(name),
-            *(_number(run.summary[split].get(name)) for split in splits),
-            _number(standard_error(run.summary, name) if name in tested else None),
-            *(_number(_mapping(scores).get(name)) for scores in baselines.values()),
+            *(format_score(run.summary[split].get(name), name) for split in splits),
+            format_score(standard_error(run.summary, name), name),
+            *(format_score(scores.get(name), name) for scores in baselines.values()),
         ]
         for name in names
         if name != "ranked"
@@ -66,24 +69,27 @@ def _scores(run: Run) -> Table:
 
 
 def _seconds(run: Run) -> Table:
-    seconds = _mapping(run.summary.get("seconds"))
-    rows = [[name, _number(value, 2)] for name, value in _mapping(seconds.get("phase")).items()]
-    for name, key in (("training", "train"), ("whole command", "total")):
-        rows.append([name, _number(seconds.get(key), 2)])
-    return Table("Seconds", ["phase", "seconds"], rows, "Phases: mean over workers.")
+    """Return the table of seconds by phase, of training and of the whole command."""
+    seconds = run.summary["seconds"]
+    rows = seconds.get("phase", {}) | {
+        "training": seconds["train"],
+        "whole command": seconds["total"],
+    }
+    cells = [[name, NO_VALUE if n is None else format_seconds(n)] for name, n in rows.items()]
+    return Table("Seconds", ["phase", "seconds"], cells, "Phases: mean over workers.")
 
 
 def _memory(run: Run) -> Table:
     sizes = {"resident": "memory", "without shared memory": "private memory"}
-    found = {name: run.measures.get(measure) for name, measure in sizes.items()}
+    found = {name: run.measures[measure] for name, measure in sizes.items()}
     rows = [[name, format_memory(value)] for name, value in found.items() if value]
     return Table("Memory", ["largest worker", "peak"], rows)
 
 
 def _choices(run: Run) -> Table:
     """Return the table of what validation and the program chose: threshold, class weights ..."""
-    chosen = flatten(_mapping(run.summary.get("chosen")))
-    rows = [[name.replace("_", " "), _format_value(value)] for name, value in chosen.items()]
+    chosen = flatten(run.summary.get("chosen", {}))
+    rows = [[name.replace("_", " "), format_setting(value)] for name, value in chosen.items()]
     return Table("Chosen", ["what", "value"], rows, "By validation, or from the training nodes.")
 
 
@@ -95,25 +101,6 @@ def _settings(run: Run) -> Table:
         standard = usual.get(name)
         if isinstance(standard, str) and standard.startswith("${"):
             standard = run.settings.get(standard[2:-1])
-        if not name.startswith(HIDDEN) and _format_value(value) != _format_value(standard):
-            rows.append([name, _format_value(value), _format_value(standard)])
+        if not name.startswith(HIDDEN) and format_setting(value) != format_setting(standard):
+            rows.append([name, format_setting(value), format_setting(standard)])
     return Table("Settings", ["setting", "value", "default"], rows)
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    """Return the value if it is a dictionary, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def _number(value: Any, digits: int = 4) -> str:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return f"{value:,.{digits}f}" if is_number else NO_VALUE
-
-
-def _format_value(value: Any) -> str:
-    """Return a setting's value as text."""
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_format_value, value))
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return NO_VALUE if value is None else str(value)

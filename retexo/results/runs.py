@@ -43,13 +43,23 @@ OF_CLASS, OF_LAYER = " (class), ", " (bytes), "
 CLASS_SCORES = ("precision", "recall", "f1", "support")
 BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
 SCORE_BIN = dict.fromkeys(("probability", "positives", "negatives"), NUMBER)
+SCORES_SHAPE = {"*": NUMBER}
+OF_ANY: dict[str, Any] = {
+    "settings": {},
+    "versions": {},
+    "partition_digest?": (None, str),
+    "data_checksums?": {"*": str},
+    "chosen?": {"metric?": str},
+}
+"""What the report reads of any run's summary.json: with ? a name may be missing, * is any name."""
 SHAPE: dict[str, Any] = {
-    "val?": {},
-    "test?": {},
+    **dict.fromkeys(("train?", "val?", "test?", "standard_error?"), SCORES_SHAPE),
+    "baselines?": {"*": SCORES_SHAPE},
+    "baseline?": {},
     "rounds": [COUNT],
     "peak_memory_bytes": [COUNT],
     "peak_private_bytes": [COUNT],
-    "seconds": {"train": COUNT, "total": COUNT},
+    "seconds": {"train": COUNT, "total": COUNT, "phase?": {"*": COUNT}},
     "bytes": {
         "total": COUNT,
         "by_kind": {"*": COUNT},
@@ -61,8 +71,15 @@ SHAPE: dict[str, Any] = {
     "calibration?": {"*": [BIN]},
     "score_bins?": {"*": [SCORE_BIN]},
 }
-"""What the report reads of a finished run's summary.json: with ? a name may be
-missing, * is any name."""
+"""What it reads besides of a finished run's."""
+POINT = {
+    "layer": COUNT,
+    "round": COUNT,
+    **dict.fromkeys(("val_metric", "train_loss?", "val_loss?"), NUMBER),
+}
+"""What it reads of a line of metrics.jsonl."""
+COMMON = ("versions", "partition_digest", "data_checksums")
+"""Fields of Run that are fields of summary.json."""
 REASON_LENGTH = 300
 MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
@@ -117,8 +134,8 @@ class Run:
     @property
     def metric(self) -> str | None:
         """The validation metric that stopping looked at, where it is stored."""
-        chosen = self.summary.get("chosen")
-        return str(chosen.get("metric")) if isinstance(chosen, dict) else None
+        found: str | None = self.summary.get("chosen", {}).get("metric")
+        return found
 
     @cached_property
     def draw(self) -> str:
@@ -173,59 +190,32 @@ def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
 def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
-        summary = read_summary(path / "summary.json")
-        check_shape(summary, {"settings": {}, "versions": {}}, "")
-        settings = flatten(summary["settings"])
-        common: dict[str, Any] = {
-            "path": path,
-            "settings": settings,
-            "rounds": _read_rounds(path / "metrics.jsonl"),
-            "summary": summary,
-        }
-        common |= {name: summary.get(name) for name in ("partition_digest", "versions")}
-        found = summary.get("data_checksums")
-        found = found.items() if isinstance(found, dict) else ()
-        common["data_checksums"] = {name: str(value) for name, value in found}
-        status = summary.get("status")
-        if status == "failed":
-            return Run(
-                status="failed",
-                reason=_shorten(str(summary.get("error", "no reason given"))),
-                **common,
-            )
-        if status == "running":
-            reason = f"running or killed; last written {_last_written(path)}"
-            return Run(status="unfinished", reason=reason, **common)
-        if status != "done":
+        summary = parse_json(read_text(path / "summary.json"))
+        check_shape(summary, OF_ANY, "summary")
+        common = {name: summary[name] for name in COMMON if name in summary}
+        status, reason, results = summary.get("status"), "", {}
+        if status == "done":
+            results = _results(summary)
+        elif status == "failed":
+            reason = _shorten(str(summary.get("error", "no reason given")))
+        elif status == "running":
+            files = (path / "summary.json", path / "metrics.jsonl")
+            written = max(file.stat().st_mtime for file in files if file.exists())
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written))
+            status, reason = "unfinished", f"running or killed; last written {when}"
+        else:
             raise ValueError(f"status is {_shorten(repr(status))}, not done, failed or running")
-        return Run(status="done", **common, **_results(summary))
+        settings, rounds = flatten(summary["settings"]), _read_rounds(path / "metrics.jsonl")
+        return Run(
+            path, status, reason, settings, rounds=rounds, summary=summary, **common, **results
+        )
     except (OSError, ValueError, RecursionError) as error:
         return Run(path, "damaged", _shorten(f"summary.json: {error}"))
-
-
-def read_summary(path: Path) -> dict[str, Any]:
-    """Read summary.json; ValueError if it is not a JSON object, OSError if it is unreadable."""
-    try:
-        summary = parse_json(read_text(path))
-    except FileNotFoundError:
-        raise ValueError("missing") from None
-    if not isinstance(summary, dict):
-        raise ValueError("not a JSON object")
-    return summary
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of Run that only a finished run has; ValueError for another SHAPE."""
     check_shape(summary, SHAPE, "")
-    measures: dict[str, float | None] = {}
-    for name, key in MEASURES.items():
-        group, field_name = key.split(".")
-        if field_name in summary.get(group, {}):
-            measures[name] = summary[group][field_name]
-            check_shape(measures[name], NUMBER, key)
-    measures["rounds"] = sum(summary["rounds"])
-    measures["memory"] = max(summary["peak_memory_bytes"], default=None)
-    measures["private memory"] = max(summary["peak_private_bytes"], default=None)
     sent, parts = summary["bytes"], summary["settings"].get("num_partitions")
     for name, rows, size in (
         ("bytes.by_peer", sent["by_peer"], parts),
@@ -233,7 +223,14 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
     ):
         if len(rows) != size or any(len(row) != size for row in rows):
             raise ValueError(f"{name} is not {size} x {size}")
-    measures |= {f"{BYTES}{kind}": count for kind, count in sent["by_kind"].items()}
+    numbers = flatten({name: summary.get(name, {}) for name in ("test", "val", "bytes", "seconds")})
+    measures: dict[str, float | None] = {
+        **{name: numbers[key] for name, key in MEASURES.items() if key in numbers},
+        "rounds": sum(summary["rounds"]),
+        "memory": max(summary["peak_memory_bytes"], default=None),
+        "private memory": max(summary["peak_private_bytes"], default=None),
+        **{f"{BYTES}{kind}": count for kind, count in sent["by_kind"].items()},
+    }
     rows = summary.get("classes", {}).get("test", [])
     classes = {_shorten(str(row.get("class"))): row for row in rows}
     for name, row in classes.items():
@@ -256,25 +253,13 @@ def _read_rounds(path: Path) -> list[Point]:
     for line in lines:
         try:
             entry = json.loads(line)
-            layer, number, metric = (entry[name] for name in ("layer", "round", "val_metric"))
+            check_shape(entry, POINT, "")
+            metric = math.nan if entry["val_metric"] is None else float(entry["val_metric"])
             losses = [entry.get(name) for name in ("train_loss", "val_loss")]
-            values = [layer, number, metric, *losses]
-            check_shape(values, [NUMBER], "metrics.jsonl")
-            metric = math.nan if metric is None else float(metric)
-            points.append(Point(int(layer), int(number), metric, *losses))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            points.append(Point(int(entry["layer"]), int(entry["round"]), metric, *losses))
+        except (ValueError, TypeError, RecursionError):
             break
     return points
-
-
-def _last_written(path: Path) -> str:
-    """Return when a file of the run was last written, UTC."""
-    times = [
-        file.stat().st_mtime
-        for name in ("summary.json", "metrics.jsonl")
-        if (file := path / name).exists()
-    ]
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(max(times)))
 
 
 def _shorten(text: str) -> str:

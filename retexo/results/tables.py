@@ -1,16 +1,22 @@
 """Tables of a report as markdown and csv."""
 
-import math
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from retexo.results.formats import (
+    NO_VALUE,
+    format_bytes,
+    format_count,
+    format_memory,
+    format_path,
+    format_score,
+    format_seconds,
+)
 from retexo.results.groups import DataSet, Method
 from retexo.results.runs import BYTES, CLASS_SCORES, MEASURES, OF_CLASS, OF_LAYER, Run
 from retexo.results.statistics import Difference, compare_pairs
@@ -19,10 +25,6 @@ MAX_CLASSES = 20
 """Most classes that a report lists."""
 MAX_METHODS = 49
 """Most methods of which a report lists classes and layers, compares all pairs and draws each."""
-NO_VALUE = "-"
-"""Cell without a value."""
-OF_DATA_UNIT = ("mae", "rmse")
-"""Scores in the unit of the data."""
 Cell = str | int | float | None
 
 
@@ -70,43 +72,12 @@ def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
 # --- how figures are written ----------
 
 
-def format_bytes(value: float) -> str:
-    """Format bytes as 512 B, 31.2 kB, 1.78 GB: powers of 1,000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(value) < 999.5:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
-
-
-def format_memory(value: float) -> str:
-    return f"{value / 2**20:,.0f} MiB"
-
-
-def format_count(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0")
-
-
-def format_score(value: float | None, name: str = "") -> str:
-    """Format a score; MAE and RMSE, in the unit of the data, and counts of pairs by their size."""
-    if value is None or not math.isfinite(value):
-        return NO_VALUE
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.6g}" if name in OF_DATA_UNIT else f"{value:.4f}"
-
-
 def format_samples(data: DataSet, measure: str, text: Callable[[float], str]) -> list[str]:
     """Format mean and deviation for each method; one draw has no deviation."""
     return [
         (text(mean) + (f" ± {text(std)}" if count > 1 else "")) if count else NO_VALUE
         for count, mean, std in data.summarise(measure).itertuples(index=False)
     ]
-
-
-def format_path(path: Path) -> str:
-    """Return a path as valid Unicode: names on disk need not be UTF-8."""
-    return os.fsencode(path).decode(errors="replace")
 
 
 FORMATS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -117,8 +88,8 @@ FORMATS: dict[str, tuple[str, Callable[[float], str]]] = {
     },
     "bytes total": ("bytes sent", format_bytes),
     "rounds": ("rounds", format_count),
-    "seconds train": ("training, s", lambda value: f"{value:.2f}"),
-    "seconds total": ("whole run, s", lambda value: f"{value:.2f}"),
+    "seconds train": ("training, s", format_seconds),
+    "seconds total": ("whole run, s", format_seconds),
     "memory": ("memory, largest worker", format_memory),
 }
 """Measure -> heading and format, in the order of columns."""
@@ -142,7 +113,9 @@ def format_runs(method: Method) -> str:
 def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
     without = ONLY_AS_HEADLINE - {data.headline}
-    without |= {"test micro F1"} if not _has_own_f1(data) else set()
+    done = [run.measures for method in data.methods for run in method.done]
+    if all(each.get("test micro F1") == each.get("test accuracy") for each in done):
+        without |= {"test micro F1"}  # as for all but multi-label data
     shown = {
         name: FORMATS[name] for name in FORMATS if name in data.measures and name not in without
     }
@@ -206,12 +179,6 @@ def bytes_table(data: DataSet) -> Table | None:
     rows = _rows_by_method(data, cells)
     columns = ["method", "layer", *kinds]
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
-
-
-def _has_own_f1(data: DataSet) -> bool:
-    """Return whether micro-F1 differs from accuracy, as for multi-label data."""
-    done = [run.measures for method in data.methods for run in method.done]
-    return any(measures.get("test micro F1") != measures.get("test accuracy") for measures in done)
 
 
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:

@@ -24,10 +24,11 @@ from retexo.apps import report
 from retexo.results import figures
 from retexo.results import runs as report_runs
 from retexo.results.conclusion import conclude, standard_error
+from retexo.results.formats import format_bytes
 from retexo.results.groups import DataSet, group
 from retexo.results.runs import CLASS_SCORES, read_run, read_runs
 from retexo.results.statistics import compare_pairs
-from retexo.results.tables import comparison_table, format_bytes, results_table, unfinished_table
+from retexo.results.tables import comparison_table, results_table, unfinished_table
 from retexo.settings.compose import compose
 from retexo.tasks import score_histogram
 from retexo.tasks.round_metrics import RANKING
@@ -169,7 +170,7 @@ def test_statuses_are_told_apart(tmp_path: Path) -> None:
 DAMAGES: dict[str, tuple[Any, str]] = {
     "cut": ('{"status": "do', "Unterminated"),
     "empty": ("", "Expecting value"),
-    "list": ("[1]", "not a JSON object"),
+    "list": ("[1]", "summary is [1], not an object"),
     "status": ({"status": "finished"}, "'finished'"),
     "no bytes": ({"bytes": None}, "bytes is None"),
     "no total": ({"bytes": {}}, "has no bytes.total"),
