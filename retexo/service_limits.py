@@ -82,6 +82,8 @@ class LateWork:
             self._thread = threading.get_ident()
         try:
             return self._work()
+        except StopIteration as error:  # a future cannot hold it, so nobody would get an answer
+            raise RuntimeError("StopIteration") from error
         finally:
             with self._lock:
                 _raise_in(self._thread, None)  # not in the next work of this thread

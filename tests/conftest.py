@@ -19,7 +19,7 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 os.fsync = lambda descriptor: None  # no file of a test has to outlive the machine
 
 STUCK = 900.0
-"""Seconds from a test's start to that of the next: more than the limit of any."""
+"""Seconds from a test's start to that of the next, unless its own limit is longer."""
 STDERR = pytest.StashKey[int]()
 PRELOADED = ["pytest", "retexo.settings.compose", "retexo.apps.train"]
 """What workers import with the module of a test, in a second; the fork server imports it once."""
@@ -72,7 +72,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
     This ends the process, and says where each thread is.
     """
-    faulthandler.dump_traceback_later(STUCK, exit=True, file=item.config.stash[STDERR])
+    own = max((marker.args[0] for marker in item.iter_markers("timeout")), default=0)
+    limit = max(STUCK, own)
+    faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
 
 
 def pytest_unconfigure() -> None:

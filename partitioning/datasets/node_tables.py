@@ -104,7 +104,7 @@ def _read_columns(
     wanted = [*chain.from_iterable(roles.values())]
     wanted += [name for name, role in features.items() if role != "ignore"]
     columns = read_columns(path, wanted, exact | {*label} if names_classes else exact)
-    rows = len(next(iter(columns.values())))
+    rows = max(map(len, columns.values()), default=0)
     ids, ids_where, where = None, "", {}
     for name in roles.get("id", ()):
         ids, ids_where = columns[name].ids(), columns[name].where

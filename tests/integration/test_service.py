@@ -46,6 +46,7 @@ from retexo.settings.compose import compose
 pytest.importorskip("uvicorn", reason="the extra serve")
 
 from retexo.service import ModelStore, make_server
+from retexo.service_limits import LateWork
 
 
 class Service:
@@ -151,6 +152,7 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "unknown id": ("/predict", {"ids": ["c99"]}, 422, "the graph has no node c99"),
     "other kind of id": ("/predict", {"ids": [True]}, 422, "ids.0"),
     "no column": ("/predict", {"nodes": [{"customer": "x", "age": 1}]}, 422, "no column `city`"),
+    "no column at all": ("/predict", {"nodes": [{}]}, 422, "new nodes: has no column"),
     "text": ("/predict", {"nodes": [{**NEW, "age": "old"}]}, 422, "`age`"),
     "nested": ("/predict", {"nodes": [{**NEW, "age": {"a": [1]}}]}, 422, "age"),
     "empty object": ("/predict", {"nodes": [{**NEW, "age": {}}]}, 422, "'age'"),
@@ -303,6 +305,11 @@ def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> N
         assert started.ask("/predict", {"ids": ["c01"]})[0] == 200
     finally:
         started.stop()
+
+
+def test_late_work_that_a_future_cannot_hold_ends() -> None:
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        LateWork(lambda: next(iter([])))()
 
 
 def test_connections_without_a_whole_header_are_closed(
