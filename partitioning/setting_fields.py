@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 from partitioning.errors import InputError
@@ -89,11 +90,13 @@ class Setting:
     of_partitioner: bool = False
     """Used only when partitioning."""
     key: str = ""
-    """Dotted name on the command line; this and the next two are known within a group only."""
+    """Dotted name on the command line; this and the next three are known within a group only."""
     default: Any = None
     """JSON value; "${NAME}" refers to another setting. None makes the setting optional."""
     type: Any = None
     """Type of the field."""
+    owner: Any = None
+    """The class that defines it."""
 
     @property
     def name(self) -> str:
@@ -182,11 +185,17 @@ def definitions(cls: Any) -> Iterator[Setting]:
 def own_settings(cls: Any) -> dict[str, Setting]:
     """Return the settings of a group, without those of groups within it, by field."""
     hints, found = get_type_hints(cls), {}
+    owners = {name: base for base in reversed(cls.__mro__) for name in get_annotations(base)}
     for each in fields(cls):
         if "setting" in each.metadata:
             default: Any = each.default_factory
-            known = {"key": cls.prefix + each.name, "default": default(), "type": hints[each.name]}
-            found[each.name] = replace(each.metadata["setting"], **known)
+            found[each.name] = replace(
+                each.metadata["setting"],
+                key=cls.prefix + each.name,
+                default=default(),
+                type=hints[each.name],
+                owner=owners[each.name],
+            )
     return found
 
 

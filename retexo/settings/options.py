@@ -113,7 +113,7 @@ class ModelSettings(Checked):
 
 @group("model")
 class GATOptions(ModelSettings):
-    """GAT: attention heads and self loops."""
+    """GAT: attention heads and self loops; with model=gat only."""
 
     head_merge: str = setting(
         "mean",
@@ -129,7 +129,7 @@ class GATOptions(ModelSettings):
 
 @group("model")
 class RGCNOptions(ModelSettings):
-    """R-GCN: basis decomposition of the weights."""
+    """R-GCN: basis decomposition of the weights; with model=rgcn only."""
 
     num_bases: int = setting(
         8,
@@ -140,7 +140,7 @@ class RGCNOptions(ModelSettings):
 
 @group("model")
 class SAGEOptions(ModelSettings):
-    """GraphSAGE: aggregator."""
+    """GraphSAGE: aggregator; with model=sage only."""
 
     aggregator: str = setting(
         "mean",
@@ -151,14 +151,14 @@ class SAGEOptions(ModelSettings):
 
 @group("bns")
 class BNSOptions(Checked):
-    """Boundary node sampling: sampling rate."""
+    """Boundary node sampling, trainer=bns: sampling rate."""
 
     p: float = setting(0.1, "probability that a boundary node is sampled in an epoch", within(0, 1))
 
 
 @group("fedgcn")
 class FedGCNOptions(Checked):
-    """FedGCN: nodes whose first aggregate a worker receives."""
+    """FedGCN, trainer=fedgcn: nodes whose first aggregate a worker receives."""
 
     hops: int = setting(
         2,
@@ -169,7 +169,7 @@ class FedGCNOptions(Checked):
 
 @group("local")
 class LocalOptions(Checked):
-    """Local training: normalisation of the aggregate."""
+    """Local training, trainer=local: normalisation of the aggregate."""
 
     degrees: str = setting(
         "local",
@@ -180,7 +180,7 @@ class LocalOptions(Checked):
 
 @group("sampled")
 class SampledOptions(Checked):
-    """Neighbour sampling; batch_size is 1024 by default."""
+    """Neighbour sampling, trainer=sampled; batch_size is 1024 by default."""
 
     fanout: Any = setting(
         [15, 10],
