@@ -4,15 +4,14 @@ import difflib
 import errno
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import TOO_LARGE, Setting
+from partitioning.setting_fields import TOO_LARGE, own_settings
 from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.options import MODELS
 from retexo.settings.schema import CONFIG_DIR, DEFINED
@@ -20,35 +19,30 @@ from retexo.settings.table import describe_values
 
 REFUSALS = (InputError, HydraException, OmegaConfBaseException)
 """Errors about settings."""
+WRONG_PATH = (
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENXIO,  # a FIFO, a socket, a device
+)
 
 
 def is_wrong_path(error: Exception) -> bool:
     """Return whether a path of the user cannot be used, as opposed to a full or failing disk."""
-    wrong = (
-        errno.ENAMETOOLONG,
-        errno.ENOENT,
-        errno.ENOTDIR,
-        errno.EISDIR,
-        errno.EEXIST,
-        errno.EACCES,
-        errno.EPERM,
-        errno.EROFS,
-        errno.ELOOP,
-        errno.ENXIO,  # a FIFO, a socket, a device
-    )
-    return isinstance(error, OSError) and error.errno in wrong
+    return isinstance(error, OSError) and error.errno in WRONG_PATH
 
 
 def explain(error: Exception) -> str:
     """Return the message of an error on one line."""
-    if isinstance(error, OSError) and is_wrong_path(error):
-        return (
-            f"{error.filename}: {error.strerror}; set another path"
-            if error.filename
-            else str(error)
-        )
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}"
+        remedy = "; set another path" if is_wrong_path(error) else ""
+        return f"{error.filename}: {error.strerror}{remedy}"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
     # InputError and TrainingError are ValueError and RuntimeError; some of Hydra's are, too.
@@ -74,53 +68,32 @@ def refusal(error: Exception) -> str:
     text = str(error).strip() or f"{type(error).__name__} without a message, in a configuration"
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, text)
-    several = re.match(r"Ambiguous value for argument '(.*)'$", text.splitlines()[0])
-    if several:
-        return _several_values(several.group(1))
+    for pattern, describe in OF_HYDRA.items():
+        said = re.search(pattern, text, re.MULTILINE | re.DOTALL)
+        if said:
+            return describe(*said.groups())
+    cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
+    named = re.search(r"full_key: (\S+)", text)
+    key = str(getattr(cause, "full_key", None) or (named[1] if named else ""))
     if merged and merged[1] in MEANT:
         return str(unknown_setting(merged[1]))
-    cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
-    found = re.search(r"full_key: (\S+)", text)
-    key = str(getattr(cause, "full_key", None) or (found[1] if found else ""))
-    unknown = re.match(r"Could not override '([^']+)'", text)
-    if unknown or isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        return str(unknown_setting(key or (unknown.group(1) if unknown else "")))
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return str(unknown_setting(key))
     if key in DEFINED:
-        why = str(getattr(cause, "msg", None) or text).splitlines()[0]
-        if why.startswith("int too large"):
-            return f"{key}: {TOO_LARGE}"
-        reason = f"{key}: {why}; {_remedy(DEFINED[key])}"
-        if merged and "to string" in reason:  # of a list or a mapping
-            return f"{reason}, as text {quoted(merged[1], merged[2])}"
-        return reason
-    found = re.match(r"Could not append to config. An item is already at '([^']+)'", text)
-    if found:
-        return f"+{found.group(1)}: exists already; leave the + out"
-    primary = re.match(r"Cannot find primary config '([^']+)'", text)
-    if primary:
-        names = sorted(file.stem for file in CONFIG_DIR.glob("*.yaml"))
-        return (
-            f"--config-name={primary.group(1)}: no such configuration; choose one of"
-            f" {', '.join(names)}"
-        )
-    missing = re.search(r"Could not find '(?!hydra/)(\w+)/([^']*)'", text)
-    if missing and (choices := re.findall(r"^\t([\w-]+)$", text, re.MULTILINE)):
-        return f"{missing[1]}={missing[2]}: no such choice; choose one of {', '.join(choices)}"
-    plugin = re.search(r"Could not find 'hydra/(sweeper|launcher)/(\w+)'", text)
-    if plugin:
-        return (
-            f"hydra/{plugin[1]}={plugin[2]}: not installed; of the sweepers and launchers, optuna,"
-            " joblib and submitit_local come with pip install -e '.[sweeps]' -c constraints.txt"
-        )
+        return _wrong_value(key, str(getattr(cause, "msg", None) or text).splitlines()[0], merged)
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
 
 
-def _remedy(defined: Setting) -> str:
-    """Return what a setting takes."""
-    if isinstance(defined.default, dict):
-        return defined.help
-    return f"it takes {describe_values(defined).replace('`', '')}"
+def _wrong_value(key: str, why: str, merged: re.Match[str] | None) -> str:
+    """Return the message for a value of another type; merged: name and value of an override."""
+    if why.startswith("int too large"):
+        return f"{key}: {TOO_LARGE}"
+    defined = DEFINED[key]
+    values = f"it takes {describe_values(defined).replace('`', '')}"
+    if merged and "to string" in why:  # of a list or a mapping
+        values += f", as text {quoted(merged[1], merged[2])}"
+    return f"{key}: {why}; {defined.help if isinstance(defined.default, dict) else values}"
 
 
 def _on_one_line(text: str) -> str:
@@ -147,6 +120,27 @@ def _several_values(override: str) -> str:
     )
 
 
+OF_HYDRA: dict[str, Callable[..., str]] = {
+    r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
+    r"Could not override '([^']+)'(?!.*full_key)": lambda name: str(unknown_setting(name)),
+    r"Could not append to config. An item is already at '([^']+)'": (
+        lambda name: f"+{name}: exists already; leave the + out"
+    ),
+    r"\ACannot find primary config '([^']+)'": lambda name: (
+        f"--config-name={name}: no such configuration; choose one of"
+        f" {', '.join(sorted(file.stem for file in CONFIG_DIR.glob('*.yaml')))}"
+    ),
+    r"Could not find '(?!hydra/)(\w+)/([^']*)'.*?((?:^\t[\w-]+\n?)+)": lambda group, name, listed: (
+        f"{group}={name}: no such choice; choose one of {', '.join(listed.split())}"
+    ),
+    r"Could not find 'hydra/(sweeper|launcher)/(\w+)'": lambda kind, name: (
+        f"hydra/{kind}={name}: not installed; of the sweepers and launchers, optuna, joblib and"
+        " submitit_local come with pip install -e '.[sweeps]' -c constraints.txt"
+    ),
+}
+"""Pattern of a message of Hydra -> the message for the user, from its groups."""
+
+
 def quoted(name: str, value: str) -> str:
     """Return a setting with text as its value, quoted for Hydra and a shell."""
     escaped = re.sub(r'(\\*)("|$)', lambda end: 2 * end[1] + end[2].replace('"', '\\"'), value)
@@ -156,31 +150,28 @@ def quoted(name: str, value: str) -> str:
 
 def unknown_setting(name: str) -> InputError:
     """Return the error for an unknown setting, with the nearest known name."""
-    group, _, option = name.partition(".")
-    if name in MEANT:
-        return InputError(f"{name}: no such setting; {MEANT[name]}")
-    of_models = [model for model, cls in MODELS.items() if option in {f.name for f in fields(cls)}]
+    group, _, option = name.rpartition(".")
+    of_models = [model for model, cls in MODELS.items() if option in own_settings(cls)]
     if group == "model" and of_models:
         return InputError(
             f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
         )
+    return InputError(f"{name}: no such setting; {MEANT.get(name) or _hint(group, option, name)}")
+
+
+def _hint(group: str, option: str, name: str) -> str:
+    """Return the nearest known name, or all of the group, as the remedy for an unknown name."""
     names = sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})  # and groups
-    group, _, option = name.rpartition(".")
-    of_group = [
-        each.removeprefix(f"{group}.")
-        for each in names
-        if each.rpartition(".")[0] == group and group
-    ]
     elsewhere = [each for each in names if each.rpartition(".")[2] == option]
-    if of_group and not elsewhere:
+    of_group = [each.rpartition(".")[2] for each in names if each.startswith(f"{group}.")]
+    if name in ALIASES:
+        nearest = [ALIASES[name]]
+    elif elsewhere:
+        nearest = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.0)
+    elif of_group:
         nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
-        hint = f"{group} has {', '.join(of_group)}"
     else:
-        nearest = difflib.get_close_matches(
-            name, elsewhere or names, n=1, cutoff=0.0 if elsewhere else 0.5
-        )
-        hint = "see docs/settings.md for all"
-    nearest = [ALIASES[name]] if name in ALIASES else nearest
+        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if nearest:
-        hint = f"did you mean {nearest[0]}?"
-    return InputError(f"{name}: no such setting; {hint}")
+        return f"did you mean {nearest[0]}?"
+    return f"{group} has {', '.join(of_group)}" if of_group else "see docs/settings.md for all"
