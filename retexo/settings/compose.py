@@ -134,18 +134,11 @@ def load_job(config: DictConfig) -> Settings:
 
 def check_sweeper(config: DictConfig) -> None:
     """Raise InputError if a sweeper would minimise what has to be maximised, or the reverse."""
-    objective, metric = (OmegaConf.select(config, key) for key in ("objective", "stopping.metric"))
-    names = (
-        None
-        if objective is None
-        else [objective]
-        if isinstance(objective, str)
-        else list(map(str, objective))
-    )
-    if _is_multirun():
-        regression = config.task.name == REGRESSION
-        sweeper = HydraConfig.get().sweeper
-        check_direction(names, str(metric), sweeper, regression=regression)
+    if _of_hydra("mode") == RunMode.MULTIRUN:
+        content: Any = OmegaConf.to_container(config)
+        names = DEFINED["objective"].normalise(content["objective"])
+        metric, regression = str(config.stopping.metric), config.task.name == REGRESSION
+        check_direction(names, metric, _of_hydra("sweeper"), regression=regression)
 
 
 def remove_if_unused(started: float) -> None:
@@ -180,7 +173,7 @@ def load(
         InputError: Names the first setting that is unknown or invalid.
     """
     is_command = environ is not None
-    is_first_job = is_command and not _is_later_job()
+    is_first_job = is_command and not _of_hydra("job.num")
     started = psutil.Process().create_time() if is_first_job else time.time()
     environ = environ or {}
     _check_keys(OmegaConf.to_container(config), "")
@@ -210,7 +203,7 @@ def load(
         arguments=(f"--config-name={config_name}", *own, *overrides),
         given=given,
         started=started,
-        is_multirun_job=is_command and _is_multirun(),
+        is_multirun_job=is_command and _of_hydra("mode") == RunMode.MULTIRUN,
     )
 
 
@@ -229,16 +222,10 @@ def _check_keys(value: Any, name: str) -> None:
         _check_keys(inner, name)
 
 
-def _is_multirun() -> bool:
-    """Return whether this process runs a job of --multirun."""
-    hydra: Any = HydraConfig.instance().cfg
-    return hydra is not None and OmegaConf.select(hydra, "hydra.mode") == RunMode.MULTIRUN
-
-
-def _is_later_job() -> bool:
-    """Return whether this is a job of --multirun, but not the first one."""
-    hydra: Any = HydraConfig.instance().cfg
-    return hydra is not None and bool(OmegaConf.select(hydra, "hydra.job.num", default=0))
+def _of_hydra(key: str) -> Any:
+    """Return a setting of Hydra for the job that it runs; None where it runs none."""
+    config: Any = HydraConfig.instance().cfg
+    return None if config is None else OmegaConf.select(config, f"hydra.{key}")
 
 
 def _with_rank(settings: Settings, launcher_env: LauncherEnv, given: frozenset[str]) -> Settings:

@@ -20,11 +20,10 @@ LETTERS = 1_000
 """A text counts as one value more for so many letters."""
 WORD = re.compile(r"[^\s${}()\[\]:,.'\"\\]+")
 """A name, or a part of one, within ${group.name}, ${names[0]} or ${oc.select:name}."""
-PLAIN = ("run", "sweep", "mode", "verbose", "output_subdir", "help")
-"""Settings of Hydra that a file may have."""
-CALLING = ("sweeper", "launcher", "job_logging", "hydra_logging")
-"""Settings of Hydra that name classes."""
-OF_JOB = ("name", "chdir")
+OF_HYDRA = re.compile(r"(run|sweep|mode|verbose|output_subdir|help|job\.(name|chdir)$)(\.|$)")
+"""Settings of Hydra that a file may have, by dotted name."""
+CALLING = re.compile(r"(sweeper|launcher|job_logging|hydra_logging)(\.|$)")
+"""Settings of Hydra that name classes: some classes are allowed, interpolations are not."""
 TARGET = re.compile(
     r"(hydra_plugins|hydra\._internal\.core_plugins|optuna\.(samplers|pruners))\.[\w.]+"
 )
@@ -36,7 +35,7 @@ LOG_CLASSES = (
     "logging.handlers.MemoryHandler",
     "logging.Formatter",
 )
-NOT_IN_LOGS = ("()", ".", "filename", "target", "queue", "listener")
+NOT_IN_LOGS = re.compile(r"\.(\(\)|\.|filename|target|queue|listener)(?=\.|$)")
 """Keys by which a log handler would call functions or write other files."""
 STREAMS = ("ext://sys.stdout", "ext://sys.stderr")
 CHOICE = re.compile(r"((override|optional) )*/?hydra/(sweeper|launcher|job_logging|hydra_logging)")
@@ -52,8 +51,11 @@ def check_config_dir(config_dir: str) -> None:
     texts: dict[str, list[str]] = {}
     for file in _list_files(config_dir):
         if file.suffix in (".yaml", ".yml"):
-            _check_file(file, file.relative_to(config_dir))
-            _add_texts(_parse_yaml(file, _read(file)), [file.stem], texts)
+            config = _read_checked(file, file.relative_to(config_dir))
+            for name, value in _leaves(config, file.stem):
+                if isinstance(value, str) and ("${" in value or len(value) > LETTERS):
+                    for word in set(WORD.findall(name)):  # in any group: a file can be put there
+                        texts.setdefault(word, []).append(value)
     sizes: dict[str, int] = {}
     for name in texts:
         if _expanded_size(name, texts, sizes, MAX_DEPTH) > MAX_VALUES:
@@ -63,19 +65,16 @@ def check_config_dir(config_dir: str) -> None:
             )
 
 
-def _add_texts(value: Any, names: list[str], texts: dict[str, list[str]]) -> None:
-    """Collect the texts with interpolations, and long ones, below each name of a configuration,
-    whatever its group: a file can be placed in any.
-    """
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _add_texts(inner, [*names, str(name)], texts)
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values within groups and lists with their dotted names, of a list the list's."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}")
     elif isinstance(value, list):
         for inner in value:
-            _add_texts(inner, names, texts)
-    elif isinstance(value, str) and ("${" in value or len(value) > LETTERS):
-        for word in {word for name in names for word in WORD.findall(name)}:
-            texts.setdefault(word, []).append(value)
+            yield from _leaves(inner, name)
+    else:
+        yield name, value
 
 
 def _expanded_size(
@@ -110,19 +109,22 @@ def _list_files(config_dir: str) -> Iterator[Path]:
         yield from (Path(folder, name) for name in files)
 
 
-def _check_file(file: Path, relative: Path) -> None:
-    """InputError if a file is no regular file, too large, or could make Hydra call functions."""
+def _read_checked(file: Path, relative: Path) -> Any:
+    """Read a file; InputError if it is none, too large, or could make Hydra call functions."""
     if not file.is_file():
         raise InputError(f"{file}: is not a regular file; remove it from --config-dir")
     if any(part.startswith("hydra") for part in relative.parts):
         raise InputError(f"{file}: replaces configuration of Hydra itself; rename or remove it")
-    content = _read(file)
+    with open_regular(file) as opened:
+        content: bytes = opened.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{file}: a configuration file may have {MAX_BYTES:,} bytes; split it")
     text = content.decode(errors="replace")
     if re.search(r"^\s*#\s*@\s*package\s.*hydra", text, re.MULTILINE):
         raise InputError(f"{file}: its package is Hydra's own configuration; choose another")
     config = _parse_yaml(file, content)
     if not isinstance(config, Mapping):
-        return
+        return config
     for group in ("features", "labels"):
         value = config.get(group)
         if value is not None and not isinstance(value, Mapping):
@@ -133,31 +135,34 @@ def _check_file(file: Path, relative: Path) -> None:
     own = config.get("hydra", {})
     if not isinstance(own, Mapping):
         raise InputError(f"{file}: hydra={own}: must be a group of settings")
-    for key, value in own.items():
-        if key in CALLING:
-            _check_targets(file, f"hydra.{key}", value)
-        elif key == "job" and isinstance(value, Mapping):
-            for name in value:
-                if name not in OF_JOB:
-                    raise _refusal(file, f"hydra.job.{name}")
-        elif key not in PLAIN:
-            raise _refusal(file, f"hydra.{key}")
+    for name, value in _leaves(own, "hydra"):
+        _check_setting_of_hydra(file, name, value)
+    return config
 
 
-def _refusal(file: Path, name: str) -> InputError:
-    """Return the error for a setting of a file that could run code."""
-    return InputError(
-        f"{file}: {name}: could run code; of Hydra's settings a file may have "
-        f"{', '.join((*PLAIN, *CALLING))} and the name of the job; leave it out"
-    )
-
-
-def _read(file: Path) -> bytes:
-    with open_regular(file) as opened:
-        content: bytes = opened.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise InputError(f"{file}: a configuration file may have {MAX_BYTES:,} bytes; split it")
-    return content
+def _check_setting_of_hydra(file: Path, name: str, value: Any) -> None:
+    """InputError for a setting of Hydra, hydra.NAME, by which a file could run code."""
+    own, key = name.removeprefix("hydra."), name.rpartition(".")[2]
+    if own == "hydra" or OF_HYDRA.match(own):
+        return
+    if not CALLING.match(own):
+        raise InputError(
+            f"{file}: {name}: could run code; of Hydra's settings a file may have run, sweep, mode,"
+            " verbose, output_subdir, help, sweeper, launcher, job_logging, hydra_logging, job.name"
+            " and job.chdir; leave it out"
+        )
+    if NOT_IN_LOGS.search(own):
+        raise InputError(f"{file}: {name}: is not allowed there; leave it out")
+    if (
+        "${" in str(value)
+        or (key == "_target_" and not TARGET.fullmatch(str(value)))
+        or (key == "class" and value not in LOG_CLASSES)
+        or (str(value).startswith(("ext://", "cfg://")) and value not in STREAMS)
+    ):
+        raise InputError(
+            f"{file}: {name}={value}: must be a launcher or sweeper of hydra_plugins, one of "
+            f"{', '.join(LOG_CLASSES)}, or a plain value"
+        )
 
 
 def _parse_yaml(file: Path, content: bytes) -> Any:
@@ -210,30 +215,3 @@ def _check_defaults(file: Path, defaults: Any) -> None:
                     f"{file}: defaults: {choice}: a file may choose hydra/launcher and"
                     " hydra/sweeper only; leave it out"
                 )
-
-
-def _check_targets(file: Path, name: str, value: Any, key: str = "") -> None:
-    """InputError where a configuration of Hydra or its logs names what is not allowed.
-
-    Some classes and functions are allowed; interpolations are not.
-
-    name, key: of the value, dotted and alone.
-    """
-    if isinstance(value, Mapping):
-        for inner, content in value.items():
-            if inner in NOT_IN_LOGS:
-                raise InputError(f"{file}: {name}.{inner}: is not allowed there; leave it out")
-            _check_targets(file, f"{name}.{inner}", content, inner)
-    elif isinstance(value, list):
-        for content in value:
-            _check_targets(file, name, content)
-    elif (
-        "${" in str(value)
-        or (key == "_target_" and not TARGET.fullmatch(str(value)))
-        or (key == "class" and value not in LOG_CLASSES)
-        or (str(value).startswith(("ext://", "cfg://")) and value not in STREAMS)
-    ):
-        raise InputError(
-            f"{file}: {name}={value}: must be a launcher or sweeper of hydra_plugins, one of "
-            f"{', '.join(LOG_CLASSES)}, or a plain value"
-        )

@@ -11,7 +11,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import TOO_LARGE, own_settings
+from partitioning.setting_fields import TOO_LARGE
 from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.options import MODELS
 from retexo.settings.schema import CONFIG_DIR, DEFINED
@@ -151,8 +151,8 @@ def quoted(name: str, value: str) -> str:
 def unknown_setting(name: str) -> InputError:
     """Return the error for an unknown setting, with the nearest known name."""
     group, _, option = name.rpartition(".")
-    of_models = [model for model, cls in MODELS.items() if option in own_settings(cls)]
-    if group == "model" and of_models:
+    of_models = [model for model, cls in MODELS.items() if hasattr(cls(), option)]
+    if group == "model" and 0 < len(of_models) < len(MODELS):
         return InputError(
             f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
         )

@@ -45,7 +45,7 @@ from retexo.settings.options import (
     NetworkSettings,
     SampledOptions,
 )
-from retexo.settings.search import IS_OBJECTIVE, check_objective_name
+from retexo.settings.search import check_objective
 
 REACHES = ("computed", "hops")
 SCHEDULERS = ("none", "cosine", "plateau", "step")
@@ -349,8 +349,7 @@ class Settings(TrainSettings):
             )
         self._check_seeds()
         for name in self.objective or ():
-            check_objective_name(name, of_links=self.task.links)
-            IS_OBJECTIVE("objective", name)
+            check_objective(name, of_links=self.task.links)
         trainer = self.trainer.name
         if self.app == "plan" and trainer != "lazy":
             raise InputError(

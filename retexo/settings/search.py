@@ -10,7 +10,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import Check
 from retexo.errors import TrainingError
 from retexo.scores import SCORES
 
@@ -19,11 +18,8 @@ COSTS = r"(bytes|seconds)(\.\w+)+"
 MAX_NAME = 120
 """Longest name of a job's folder."""
 NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
-IS_OBJECTIVE = Check(
-    lambda name: NAMED.fullmatch(name) is not None,
-    "must be a number of summary.json: val.NAME or test.NAME with one of "
-    f"{', '.join(SCORES)}, hits@20; or bytes.total, seconds.train and the like",
-)
+CONFUSED = {"auc": "roc_auc", "loss": "log_loss", "f1": "macro_f1"}
+"""What users write -> the score that they mean."""
 
 
 def leave_out_fixed(overrides: Sequence[str]) -> str:
@@ -47,19 +43,21 @@ def shorten_name(overrides: str) -> str:
     return name if name == overrides and len(name) <= MAX_NAME else f"{name[:MAX_NAME]}-{digest}"
 
 
-def check_objective_name(name: str, *, of_links: bool) -> None:
-    """Raise InputError for a name that users confuse with another one."""
+def check_objective(name: str, *, of_links: bool) -> None:
+    """Raise InputError for a name that is no number of summary.json."""
     split, _, score = name.rpartition(".")
-    remedy = {"auc": "roc_auc", "loss": "log_loss", "f1": "macro_f1"}.get(score, score)
-    if (score == "auc" and not of_links) or (remedy != score and NAMED.fullmatch(name) is None):
-        raise InputError(f"objective={name}: did you mean {split or 'val'}.{remedy}?")
-    if NAMED.fullmatch(name) is None:
-        nearest = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.8)
-        if nearest:
-            raise InputError(
-                f"objective={name}: did you mean"
-                f" {split if split in SPLITS else 'val'}.{nearest[0]}?"
-            )
+    if NAMED.fullmatch(name) and (of_links or score != "auc"):
+        return
+    near = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.8)
+    if score in CONFUSED or near:
+        meant = CONFUSED.get(score) or near[0]
+        raise InputError(
+            f"objective={name}: did you mean {split if split in SPLITS else 'val'}.{meant}?"
+        )
+    raise InputError(
+        f"objective={name}: must be a number of summary.json: val.NAME or test.NAME with one of"
+        f" {', '.join(SCORES)}, hits@20; or bytes.total, seconds.train and the like"
+    )
 
 
 def is_better_when_less(name: str) -> bool:
@@ -85,15 +83,15 @@ def check_direction(
     if given is None:
         return
     names = list(objective or [f"val.{_default_score(metric, regression=regression)}"])
-    listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else list(given)
-    given = [str(getattr(each, "name", each)) for each in listed]
-    needed = ["minimize" if is_better_when_less(name) else "maximize" for name in names]
+    listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
+    given = ",".join(str(getattr(each, "name", each)) for each in listed)
+    needed = ",".join("minimize" if is_better_when_less(name) else "maximize" for name in names)
     if given != needed:
-        wanted = needed[0] if len(needed) == 1 else f"[{','.join(needed)}]"
+        wanted = f"[{needed}]" if "," in needed else needed
         what = f"objective={','.join(objective)}" if objective else "the validation metric"
         raise InputError(
-            f"hydra.sweeper.direction={','.join(given)}: {what} needs"
-            f" hydra.sweeper.direction={wanted}; set it"
+            f"hydra.sweeper.direction={given}: {what} needs hydra.sweeper.direction={wanted};"
+            " set it"
         )
 
 
