@@ -23,7 +23,7 @@ from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
 from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
 from partitioning.features.hetero_kinds import kinds_of
-from partitioning.features.roles import asked_names, find_usual
+from partitioning.features.roles import asked_names, columns_of_relation, find_usual
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
@@ -234,7 +234,7 @@ def _new_edges(
     with_features = relation.edge_feat is not None and held.links is None
     table = read_edges(
         to_frame(frame, what),
-        held.settings.columns,
+        columns_of_relation(held.settings.columns, each),
         ends,
         drop_unknown=held.settings.drop_unknown,
         with_features=with_features,

@@ -157,15 +157,17 @@ class ColumnSettings(Checked):
     )
     src: Any = setting(
         None,
-        "column of edge sources, or a list if relations have different ones; null: src, source or"
-        " from",
+        "column of edge sources; if relations have different ones a list, or {RELATION: COLUMN};"
+        " null: src, source or from",
         each=str,
+        by_name=True,
         of_partitioner=True,
     )
     dst: Any = setting(
         None,
         "column of edge destinations, likewise; null: dst, target or to",
         each=str,
+        by_name=True,
         of_partitioner=True,
     )
     weight: str | None = setting(None, "column of edge weights; null: weight", of_partitioner=True)
@@ -262,8 +264,8 @@ class EdgeSettings(Checked):
     unknown: str = setting(
         "refuse",
         "with dataset_name=file: edges with an id that belongs to no node; drop leaves them "
-        "out and counts them",
-        one_of("refuse", "drop"),
+        "out, add makes it a node, and both count",
+        one_of("refuse", "drop", "add"),
         of_partitioner=True,
     )
 
@@ -482,7 +484,7 @@ def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
     kind, columns = dataset.features.kind, asdict(dataset.columns)
     request = {"features": kind if isinstance(kind, dict) else list(kind)}
     for role in ("id", "label", "src", "dst"):
-        if columns[role] is not None and len(columns[role]) == 1:
+        if isinstance(columns[role], tuple) and len(columns[role]) == 1:
             columns[role] = columns[role][0]
     for role, names in columns.items():
         if names is not None or role in ("id", "label", "src", "dst", "weight"):

@@ -77,6 +77,8 @@ class Setting:
     """Checks of the value, or of each entry of a list."""
     each: type | None = None
     """Type of an entry of a list; the field is Any, and one value means a list of it."""
+    by_name: bool = False
+    """Whether a mapping from names to values of `each` may stand for the list."""
     is_group: bool = False
     """Chosen as GROUP=FILE; users know it as GROUP."""
     per_layer: bool = False
@@ -112,6 +114,8 @@ class Setting:
         """Return a checked value; a list, or one value in place of it, as a tuple of its type."""
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value
+        if self.by_name and isinstance(value, Mapping):
+            return {str(name): self._convert(entry, value) for name, entry in value.items()}
         if self.each is not None and (value is not None or self.default is not None):
             entries = value if isinstance(value, list | tuple) else [value]
             if not entries:

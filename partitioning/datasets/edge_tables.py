@@ -39,7 +39,7 @@ UNNAMED = (
     " or labels"
 )
 
-DROP = "; edges.unknown=drop leaves such edges out"
+DROP = "; edges.unknown=drop leaves such edges out, edges.unknown=add makes them nodes"
 
 ROWS = 1 << 22
 """Ends of edges that are looked up at a time."""

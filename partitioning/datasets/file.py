@@ -92,9 +92,10 @@ def load(settings: DatasetSettings) -> AnyGraph:
         found = find_graph_tables(path)
         _check_sizes(found.all, settings)
         return build(read_tables(stem_of(path.resolve()), found, settings), settings)
-    if settings.drop_unknown:
+    if settings.edges.unknown != "refuse":
         raise InputError(
-            "edges.unknown=drop: only tables of edges have it; remove it, or take these edges out"
+            f"edges.unknown={settings.edges.unknown}: only tables of edges have it; remove it, or"
+            " take these edges out"
         )
     _check_sizes([path], settings)
     if path.suffix == ".npz":

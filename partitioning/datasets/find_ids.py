@@ -13,7 +13,7 @@ import numpy as np
 
 from partitioning.datasets.array_files import read_npy
 from partitioning.datasets.cells import NUMBER, Cells
-from partitioning.datasets.table_files import column_names, has_columns, read_columns
+from partitioning.datasets.table_files import column_names, read_columns
 from partitioning.errors import InputError
 from partitioning.features.roles import (
     NAMELESS,
@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 HEAD = 1000
 """Rows in which a column must have unique values to be looked at further."""
-Ends = list[tuple[Source, tuple[str, ...]]]
-"""Tables of edges, and which of their ends, src or dst, refer to the nodes."""
+Ends = list[tuple[Source, dict[str, str | None]]]
+"""Tables of edges, and the columns of their ends, src or dst, that refer to the nodes; None in an
+array."""
 
 
 def find_id_columns(
@@ -57,7 +58,7 @@ def find_id_columns(
     }
     if not any(candidates.values()):
         return found
-    ends = [_read_ends(table, roles, columns) for table, roles in edges]
+    ends = [_read_ends(table, roles) for table, roles in edges]
     wanted = _concatenate([end for of_table in ends for end in of_table])
     known = _concatenate(
         [
@@ -133,7 +134,7 @@ def _may_be_ids(cells: Cells) -> bool:
     return is_id and pc.count_distinct(texts).as_py() == len(cells)
 
 
-def _read_ends(edges: Source, roles: tuple[str, ...], columns: ColumnSettings) -> list[Any]:
+def _read_ends(edges: Source, roles: dict[str, str | None]) -> list[Any]:
     """Return these ends of a table of edges, as texts."""
     import pyarrow as pa
 
@@ -141,13 +142,7 @@ def _read_ends(edges: Source, roles: tuple[str, ...], columns: ColumnSettings) -
         pairs = read_npy(edges)
         places = [("src", "dst").index(role) for role in roles] if pairs.ndim == 2 else []
         return [pa.chunked_array([np.unique(pairs[:, at])]).cast(pa.string()) for at in places]
-    if not has_columns(edges):
-        return []
-    names = [name for name in column_names(edges) if not NAMELESS.fullmatch(name)]
-    found = {role: find_column(role, names, columns, edges) for role in roles}
-    if names == ["0", "1"]:
-        found = dict(zip(("src", "dst"), names, strict=True))
-    ends = [name for role in roles if (name := found[role]) is not None and name in names]
+    ends = [name for name in roles.values() if name is not None]
     cells = read_columns(edges, ends, exact=ends) if ends else {}
     return [_normalise(each) for each in cells.values()]
 

@@ -225,10 +225,11 @@ def _read_npz(path: Path, *, regression: bool) -> Table:
 # --- joining ----------
 
 
-def find_nodes(tables: list[Table], name: str = PLAIN_TYPE) -> Nodes:
+def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = False) -> Nodes:
     """Find the nodes of a type: the ids of nodes, features or labels.
 
-    In a plain graph edges may add nodes if there is no table, or only labels has ids.
+    Edges may add nodes if it `grows` and has ids, or in a plain graph where there is no table, or
+    only labels has ids.
     """
     kind = f"`{name}`" if name else "node"
     if not tables:
@@ -248,7 +249,7 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE) -> Nodes:
     for table in placed:
         if table.rows != named[0].rows:
             raise _rows_differ(named[0], table)
-    grows = not name and not placed and stem_of(named[0].path) == "labels"
+    grows |= not name and not placed and stem_of(named[0].path) == "labels"
     return Nodes(named[0].rows, named[0].ids, grows, named[0].ids_where, kind)
 
 

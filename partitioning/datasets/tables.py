@@ -44,11 +44,11 @@ from partitioning.datasets.table_files import (
     warn_unread,
 )
 from partitioning.errors import InputError, join_names
-from partitioning.features.roles import check_requested
+from partitioning.features.roles import check_requested, columns_of_relation, without_index
 from partitioning.features.schema import Source
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
-from partitioning.partition_settings import DatasetSettings
+from partitioning.partition_settings import ColumnSettings, DatasetSettings
 
 log = logging.getLogger(__name__)
 
@@ -220,34 +220,95 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
     columns, is_plain = settings.columns, PLAIN_TYPE in found.nodes
     named = list(filter(has_columns, found.all))
     check_requested(columns, ((table, column_names(table)) for table in named))
-    for table in filter(has_columns, found.edges.values()):
-        find_ends(table, columns)  # without them the ids of nodes could be taken for a feature
-    tables = {each: _read_nodes(each, found, settings) for each in found.nodes}
+    ends = _find_all_ends(found, columns)
+    tables = {each: _read_nodes(each, found, ends, settings) for each in found.nodes}
     check_weight_column(columns, found.edges.values())
     if columns.time is not None and not is_plain and not settings.links:
         raise InputError(
             f"columns.time={columns.time}: nodes of several types are not split by time;"
             " leave it out, or set it with task=link_prediction"
         )
-    nodes = {each: find_nodes(held, each) for each, held in tables.items()}
+    grows = settings.edges.unknown == "add"
+    if grows:
+        types = chain.from_iterable((each[0], each[2]) for each in found.edges)
+        tables |= {name: [] for name in types if name not in tables}
+    nodes = {each: find_nodes(held, each, grows=grows) for each, held in tables.items()}
+    counts = {each: held.num_nodes for each, held in nodes.items()}
     relations = {
         each: _read_relation(each, table, nodes, found, settings)
         for each, table in found.edges.items()
     }
+    for each, held in nodes.items() if grows else ():
+        if held.num_nodes > counts[each]:
+            log.warning(
+                "%s: %d nodes%s that only edges name are added, without features and labels"
+                " (edges.unknown=add)",
+                found.folder,
+                held.num_nodes - counts[each],
+                each and f" of {each}",
+            )
     made = {each: join_tables(held, nodes[each]) for each, held in tables.items()}
     if found.has_splits and not (settings.links or settings.is_unlabelled):
         made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
     return RawGraph(name, made, relations)
 
 
-def _read_nodes(name: str, found: GraphTables, settings: DatasetSettings) -> list[Table]:
+AllEnds = Mapping[EdgeType, tuple[str, ...]]
+"""The columns of sources and destinations, by relation; none of arrays."""
+
+
+def _find_all_ends(found: GraphTables, columns: ColumnSettings) -> AllEnds:
+    """Find the ends of all tables of edges: without them ids of nodes could be taken for features.
+
+    Raises:
+        InputError: a table has none; the message says what may do for all of them.
+    """
+    middles = [each[1] for each in found.edges]
+    names = {
+        each: each[1] if middles.count(each[1]) == 1 else SEPARATOR.join(each)
+        for each in found.edges
+    }
+    for role in ("src", "dst"):
+        asked = getattr(columns, role)
+        for name in asked if isinstance(asked, Mapping) else ():
+            if name not in {*middles, *map(SEPARATOR.join, found.edges)} - {""}:
+                raise InputError(
+                    f"columns.{role}: there is no relation {name!r}, only"
+                    f" {join_names(filter(None, names.values())) or 'one table of edges'}"
+                )
+    ends: dict[EdgeType, tuple[str, ...]] = {}
+    error, can_help = None, PLAIN_TYPE not in found.nodes
+    for each, table in found.edges.items():
+        ends[each] = ()
+        try:
+            if has_columns(table):
+                ends[each] = (*find_ends(table, columns_of_relation(columns, each)),)
+        except InputError as found_error:
+            error = error or found_error
+            ends[each] = (*without_index(column_names(table))[0][:2],)
+            can_help &= len(ends[each]) == 2
+    if error is None:
+        return ends
+    if not can_help:
+        raise error
+    src, dst = (
+        ", ".join(f"{names[each]}: {held[at]}" for each, held in ends.items() if held)
+        for at in range(2)
+    )
+    raise InputError(f"{error}; of all tables, such as columns.src={{{src}}} columns.dst={{{dst}}}")
+
+
+def _read_nodes(
+    name: str, found: GraphTables, ends: AllEnds, settings: DatasetSettings
+) -> list[Table]:
     """Read the tables of one node type."""
     is_plain, columns, held = name == PLAIN_TYPE, settings.columns, found.nodes[name]
-    ends: Ends = []
+    referring: Ends = []
     for each, table in found.edges.items():
-        roles = tuple(role for end, role in ((each[0], "src"), (each[2], "dst")) if end == name)
-        ends += [(table, roles)] if roles else []
-    ids = find_id_columns(list(filter(has_columns, held)), ends, columns)
+        sides = zip(("src", "dst"), (each[0], each[2]), ends[each] or (None, None), strict=True)
+        roles = {role: column for role, end, column in sides if end == name}
+        referring += [(table, roles)] if roles else []
+    ids = find_id_columns(list(filter(has_columns, held)), referring, columns)
     tables = [
         read_table(
             table,
@@ -281,11 +342,11 @@ def _read_relation(
         if end not in nodes:
             raise InputError(
                 f"{table}: there is no type of nodes {end!r}, only {join_names(nodes)}; "
-                f"add {found.folder}/nodes/{end}.csv, or rename the file"
+                f"add {found.folder}/nodes/{end}.csv, rename the file, or set edges.unknown=add"
             )
     return read_edges(
         table,
-        settings.columns,
+        columns_of_relation(settings.columns, each),
         (nodes[each[0]], nodes[each[2]]),
         drop_unknown=settings.drop_unknown,
         # Means of the features of edges by type would reveal the edges to predict.

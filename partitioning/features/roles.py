@@ -2,10 +2,13 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Source
+from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.partition_settings import ColumnSettings
 
 USUAL = {
@@ -65,6 +68,17 @@ def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
     """Return the columns that the settings name for a role."""
     asked = getattr(columns, role) or ()
     return (asked,) if isinstance(asked, str) else tuple(asked)
+
+
+def columns_of_relation(columns: ColumnSettings, each: EdgeType) -> ColumnSettings:
+    """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation."""
+    ends = {
+        role: (asked.get(SEPARATOR.join(each), asked.get(each[1])),)
+        for role in ("src", "dst")
+        if isinstance(asked := getattr(columns, role), Mapping)
+    }
+    named: Any = {role: None if names == (None,) else names for role, names in ends.items()}
+    return replace(columns, **named)
 
 
 def find_usual(role: str, names: Iterable[str]) -> list[str]:

@@ -19,6 +19,7 @@ from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
 from partitioning.features.build import read_as_fitted
+from partitioning.features.roles import columns_of_relation
 from partitioning.graph_addition import encode_edge_rows
 from partitioning.graph_data import EdgeType, Relation
 from partitioning.reverse_relations import REVERSE
@@ -47,6 +48,7 @@ def _read_table(
 ) -> Edges:
     """Read a table of edges of one relation."""
     state, columns_given = state_of(stored.meta, name), columns_of(stored.meta)
+    columns_given = columns_of_relation(columns_given, name)
     if columns_given.weight not in column_names(path):  # a change may come without
         columns_given = replace(columns_given, weight=None)
         if state is not None:

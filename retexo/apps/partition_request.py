@@ -106,6 +106,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     }
     if settings.labels.unknown is not None:
         request["labels.unknown"] = list(unknown_labels(settings.labels))
+    if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
+        request["edges.unknown"] = "add"
     if settings.links:
         request |= {
             "task": "link_prediction",

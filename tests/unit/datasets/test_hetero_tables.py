@@ -56,6 +56,53 @@ def test_times_of_typed_nodes_are_refused(tmp_path: Path) -> None:
         read(folder, columns={"time": "year"})
 
 
+def test_relations_have_ends_of_their_own_names(tmp_path: Path) -> None:
+    """By relation, or by its whole name; the message names what works for all tables."""
+    folder = write(tmp_path / "films")
+    (folder / "edges/person__acts_in__movie.csv").write_text("actor,film\n30,up\n70,alien\n")
+    (folder / "edges/person__lives_in__city.csv").write_text("who,since,place\n30,2000,3\n")
+    ends: dict[str, Any] = {
+        "src": {"acts_in": "actor", "lives_in": "who"},
+        "dst": {"person__acts_in__movie": "film", "lives_in": "place"},
+    }
+    with pytest.raises(
+        InputError,
+        match=r"movie.csv: has the columns actor, film; .* such as"
+        r" columns\.src=\{acts_in: actor, lives_in: who\}"
+        r" columns\.dst=\{acts_in: film, lives_in: since\}",
+    ):
+        read(folder)
+    for columns in (ends, {"src": ["actor", "who"], "dst": ["film", "place"]}):
+        graph = read(folder, columns=columns)
+        assert graph.relations[CREW].src.tolist() == [1, 0]
+        assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3]
+    with pytest.raises(
+        InputError, match=r"columns\.src: there is no relation 'sings', only acts_in"
+    ):
+        read(folder, columns={**ends, "src": {**ends["src"], "sings": "who"}})
+
+
+def test_nodes_that_only_edges_name_are_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of a type without a table; a type without ids has only its rows."""
+    folder = write(tmp_path / "films")
+    (folder / "nodes/person.features.npz").unlink()
+    (folder / "edges/person__acts_in__movie.csv").write_text("src,dst\n30,up\n99,alien\n")
+    (folder / "edges/movie__made_by__studio.csv").write_text("src,dst\nup,pixar\nheat,fox\n")
+    with pytest.raises(InputError, match=r"no type of nodes 'studio'.*edges\.unknown=add"):
+        read(folder)
+    graph = read(folder, unknown="add")
+    assert graph.nodes["person"].node_ids.tolist() == [70, 30, 99]
+    assert graph.nodes["studio"].node_names.tolist() == ["pixar", "fox"]
+    assert graph.relations[CREW].src.tolist() == [1, 2]
+    assert "1 nodes of person that only edges name are added" in caplog.text
+    assert "2 nodes of studio that only edges name are added" in caplog.text
+    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,7\n")
+    with pytest.raises(InputError, match=r"row 0 is 7; expected a node in \[0, 4\) of `city`"):
+        read(folder, unknown="add")
+
+
 def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     graph = read(write(tmp_path / "films"))
     assert (graph.name, graph.target, graph.class_names) == (

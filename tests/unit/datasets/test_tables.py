@@ -840,6 +840,10 @@ def test_edges_of_unknown_nodes_are_dropped_on_request(tmp_path, caplog, nodes):
     assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 2], [2, 0])
     assert (graph.edge_weight.tolist(), graph.edge_time.tolist()) == ([2, 5], [2001, 2004])
     assert "2 of 4 edges have an end that is no node, the first in row 1: left out" in caplog.text
+    graph = load(folder, unknown="add", features=("neighbours",))
+    assert graph.num_nodes == 5
+    assert graph.src.tolist() == [0, 2, 3, 2]
+    assert "2 nodes that only edges name are added" in caplog.text
 
 
 def test_edges_of_unknown_rows_are_dropped_on_request(tmp_path):
