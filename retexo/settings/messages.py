@@ -74,11 +74,12 @@ def refusal(error: Exception) -> str:
             return describe(*said.groups())
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
-    named = re.search(r"full_key: (\S+)", text)
+    overridden = re.match(r"Could not override '([^']+)'", text)
+    named = re.search(r"full_key: (\S+)", text) or overridden
     key = str(getattr(cause, "full_key", None) or (named[1] if named else ""))
     if merged and merged[1] in MEANT:
         return str(unknown_setting(merged[1]))
-    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+    if overridden or isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return str(unknown_setting(key))
     if key in DEFINED:
         return _wrong_value(key, str(getattr(cause, "msg", None) or text).splitlines()[0], merged)
@@ -122,7 +123,6 @@ def _several_values(override: str) -> str:
 
 OF_HYDRA: dict[str, Callable[..., str]] = {
     r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
-    r"Could not override '([^']+)'(?!.*full_key)": lambda name: str(unknown_setting(name)),
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"
     ),
