@@ -5,7 +5,7 @@ from typing import Any
 from partitioning.setting_fields import Checked, group, one_of, setting
 
 
-@group("labels")
+@group("labels", of_partitioner=True)
 class LabelSettings(Checked):
     """Labels of nodes. `labels=KIND` is short for labels.kind=KIND."""
 
@@ -14,11 +14,9 @@ class LabelSettings(Checked):
         "with dataset_name=file: one class per node or several; auto: several if the labels "
         "are a matrix of 0 and 1; multilabel also splits cells such as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
-        of_partitioner=True,
     )
     unknown: Any = setting(
         None,
         "with dataset_name=file: what stands for no label besides blank cells and -1, such as"
         " [unknown,-100]",
-        of_partitioner=True,
     )

@@ -135,7 +135,7 @@ class SplitSettings(Checked):
     )
 
 
-@group("columns")
+@group("columns", of_partitioner=True)
 class ColumnSettings(Checked):
     """Columns of tables (dataset_name=file). null: found by rule, reported in the log.
 
@@ -147,13 +147,11 @@ class ColumnSettings(Checked):
         "column of node ids, or a list if tables have different ones; null: id, node_id or a"
         " similar name, or a column of unique values that the edges refer to",
         each=str,
-        of_partitioner=True,
     )
     label: Any = setting(
         None,
         "column of node labels, or several columns of 0 and 1 (multi-label); null: label or class",
         each=str,
-        of_partitioner=True,
     )
     src: Any = setting(
         None,
@@ -161,49 +159,39 @@ class ColumnSettings(Checked):
         " null: src, source or from",
         each=str,
         by_name=True,
-        of_partitioner=True,
     )
     dst: Any = setting(
         None,
         "column of edge destinations, likewise; null: dst, target or to",
         each=str,
         by_name=True,
-        of_partitioner=True,
     )
-    weight: str | None = setting(None, "column of edge weights; null: weight", of_partitioner=True)
+    weight: str | None = setting(None, "column of edge weights; null: weight")
     time: str | None = setting(
         None,
         "column of times, numbers or dates: of edges for split.by=time, of nodes for split=time",
-        of_partitioner=True,
     )
     split: str | None = setting(
-        None,
-        "column with the split of a node: train, val (valid) or test; null: split",
-        of_partitioner=True,
+        None, "column with the split of a node: train, val (valid) or test; null: split"
     )
-    numeric: Any = setting(None, "numeric feature columns", each=str, of_partitioner=True)
+    numeric: Any = setting(None, "numeric feature columns", each=str)
     categorical: Any = setting(
-        None,
-        "feature columns to encode as one-hot, also numbers such as postal codes",
-        each=str,
-        of_partitioner=True,
+        None, "feature columns to encode as one-hot, also numbers such as postal codes", each=str
     )
     embedding: Any = setting(
         None,
         "numeric feature columns that are scaled together, and only if their scales differ",
         each=str,
-        of_partitioner=True,
     )
     date: Any = setting(
         None,
         "date columns to use as features, in seconds since 1970; other dates are ignored",
         each=str,
-        of_partitioner=True,
     )
-    ignore: Any = setting(None, "columns to ignore", each=str, of_partitioner=True)
+    ignore: Any = setting(None, "columns to ignore", each=str)
 
 
-@group("features")
+@group("features", of_partitioner=True)
 class FeatureSettings(Checked):
     """Node features. `features=KIND` is short for features.kind=KIND."""
 
@@ -212,7 +200,6 @@ class FeatureSettings(Checked):
         "node features, one kind or a list to concatenate; {TYPE: ...} for heterogeneous "
         "graphs (docs/data.md)",
         KINDS,
-        of_partitioner=True,
     )
     scale: str = setting(
         "auto",
@@ -220,34 +207,29 @@ class FeatureSettings(Checked):
         "standard: mean 0 and deviation 1; robust: by median and quartiles; log: standard "
         "scaling of logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
-        of_partitioner=True,
     )
     missing: str = setting(
         "median",
         "value that replaces missing cells of numeric columns; an extra column marks these cells;"
         " error: refuse missing cells",
         one_of("median", "mean", "zero", "error"),
-        of_partitioner=True,
     )
     fit: str = setting(
         "train",
         "nodes from which means, medians and categories are computed",
         one_of("train", "all"),
-        of_partitioner=True,
     )
     max_categories: int = setting(
         64,
         "one-hot columns of a categorical column; rarer categories share one more",
         at_least(1),
         at_most(10_000),
-        of_partitioner=True,
     )
     spec: str | None = setting(
         None,
         "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe;"
         " null: fit one to the table",
         per_node=True,
-        of_partitioner=True,
     )
 
     def check_together(self) -> None:

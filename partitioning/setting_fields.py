@@ -149,16 +149,18 @@ def setting(default: Any, help: str, *checks: Check, **roles: Any) -> Any:
 
 
 @dataclass_transform()
-def group(name: str = "") -> Callable[[type[T]], type[T]]:
+def group(name: str = "", **roles: bool) -> Callable[[type[T]], type[T]]:
     """Make a dataclass of the settings NAME.*; without a name, of those without a dot.
 
     It is not frozen, because OmegaConf would make its nodes read-only; see `Checked`.
+
+    roles: fields of `Setting` that all its settings have.
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        made = dataclass(cls)
-        made.prefix = f"{name}." if name else ""  # type: ignore[attr-defined]
-        return made
+        made: Any = dataclass(cls)
+        made.prefix, made.roles = f"{name}." if name else "", roles
+        return made  # type: ignore[no-any-return]
 
     return decorate
 
@@ -199,6 +201,7 @@ def own_settings(cls: Any) -> dict[str, Setting]:
                 default=default(),
                 type=hints[each.name],
                 owner=owners[each.name],
+                **owners[each.name].roles,
             )
     return found
 

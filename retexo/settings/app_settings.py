@@ -31,47 +31,30 @@ DISTRIBUTED_APPS = ("train", "evaluate", "predict")
 NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 
-@group("predict")
+@group("predict", compared=False)
 class PredictSettings(Checked):
     """Output of app=predict."""
 
-    format: str = setting(
-        "parquet",
-        "file format of predictions",
-        one_of("parquet", "npy", "csv"),
-        compared=False,
-    )
+    format: str = setting("parquet", "file format of predictions", one_of("parquet", "npy", "csv"))
     precision: str = setting(
         "fp32",
         "precision of boundary rows at prediction; trained: exchange.precision of the run; "
         "auto: the same, with int8 in place of int4; rounded rows make predictions depend on the"
         " partitions",
         one_of(*AT_PREDICTION),
-        compared=False,
     )
     pairs: str | None = setting(
-        None,
-        "link prediction: file of id pairs to score (npy, csv)",
-        per_node=True,
-        compared=False,
+        None, "link prediction: file of id pairs to score (npy, csv)", per_node=True
     )
     top: int | None = setting(
         None,
         "link prediction: number of most likely new neighbours of each node in predict.nodes",
         at_least(1),
-        compared=False,
     )
     nodes: str | None = setting(
-        None,
-        "link prediction: file of ids for predict.top (npy, csv)",
-        per_node=True,
-        compared=False,
+        None, "link prediction: file of ids for predict.top (npy, csv)", per_node=True
     )
-    embeddings: bool = setting(
-        False,
-        "also write the embeddings of the last hidden layer",
-        compared=False,
-    )
+    embeddings: bool = setting(False, "also write the embeddings of the last hidden layer")
 
 
 @group("export")
@@ -86,35 +69,17 @@ class ExportSettings(Checked):
     )
 
 
-@group("serve")
+@group("serve", compared=False)
 class ServeSettings(Checked):
     """The service of app=serve; its other limits are in retexo/service_limits.py."""
 
-    host: str = setting(
-        "127.0.0.1",
-        "address to listen on",
-        compared=False,
-    )
-    port: int = setting(
-        8000,
-        "port to listen on; 0: a free one",
-        at_least(0),
-        at_most(65_535),
-        compared=False,
-    )
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "port to listen on; 0: a free one", at_least(0), at_most(65_535))
     timeout: float = setting(
-        10.0,
-        "seconds within which a request is sent and answered",
-        at_least(0.001),
-        FINITE,
-        compared=False,
+        10.0, "seconds within which a request is sent and answered", at_least(0.001), FINITE
     )
     reload: float = setting(
-        2.0,
-        "seconds between looks for a new checkpoint; 0: never",
-        at_least(0),
-        FINITE,
-        compared=False,
+        2.0, "seconds between looks for a new checkpoint; 0: never", at_least(0), FINITE
     )
 
 
@@ -139,7 +104,7 @@ WRITABLE = Check(
 )
 
 
-@group("remote")
+@group("remote", compared=False, per_node=True)
 class RemoteSettings(Checked):
     """Object stores."""
 
@@ -147,19 +112,13 @@ class RemoteSettings(Checked):
         "data/remote",
         "folder of local copies of what lies in an object store (docs/data.md)",
         A_FOLDER,
-        per_node=True,
-        compared=False,
     )
     upload: str | None = setting(
-        None,
-        "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere",
-        WRITABLE,
-        per_node=True,
-        compared=False,
+        None, "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere", WRITABLE
     )
 
 
-@group()
+@group(compared=False, per_node=True)
 class DisplaySettings(Checked):
     """Where the metrics of a run go while it runs."""
 
@@ -168,13 +127,9 @@ class DisplaySettings(Checked):
         "trackers that get the metrics besides metrics.jsonl, one or a list (docs/experiments.md)",
         one_of("csv", "tensorboard", "mlflow", "wandb"),
         each=str,
-        per_node=True,
-        compared=False,
     )
     progress: str = setting(
         "auto",
         "how rounds are shown; auto: a bar on a terminal and in notebooks, lines elsewhere",
         one_of("auto", "bar", "lines", "none"),
-        per_node=True,
-        compared=False,
     )

@@ -53,7 +53,7 @@ class ThreadSettings(Checked):
     )
 
 
-@group("distributed")
+@group("distributed", compared=False, per_node=True)
 class DistributedSettings(Checked):
     """Connections between nodes, and their time limits."""
 
@@ -61,21 +61,14 @@ class DistributedSettings(Checked):
         "gloo",
         "transport: PyTorch's gloo; sockets with optional encryption (docs/cluster.md)",
         one_of("gloo", "sockets"),
-        per_node=True,
-        compared=False,
     )
     tls: bool | None = setting(
         None,
         "encrypt connections between nodes by TLS 1.3; null: true with "
         "distributed.backend=sockets; gloo cannot encrypt",
-        per_node=True,
-        compared=False,
     )
     credentials: str | None = setting(
-        None,
-        "folder with key and certificate of this node, made by `retexo credentials`",
-        per_node=True,
-        compared=False,
+        None, "folder with key and certificate of this node, made by `retexo credentials`"
     )
     hub: str | None = setting(
         None,
@@ -85,71 +78,34 @@ class DistributedSettings(Checked):
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
         ),
-        per_node=True,
-        compared=False,
     )
     inbound_port: int | None = setting(
         None,
         "port at which other nodes reach this node (not node 0); null: any free port, or "
         "none with a hub",
         within(1, 65535),
-        per_node=True,
-        compared=False,
     )
-    master_addr: str = setting(
-        "127.0.0.1",
-        "address of node 0; ignored with one node",
-        per_node=True,
-        compared=False,
-    )
-    master_port: int = setting(
-        10011,
-        "port of node 0",
-        within(1, 65535),
-        per_node=True,
-        compared=False,
-    )
+    master_addr: str = setting("127.0.0.1", "address of node 0; ignored with one node")
+    master_port: int = setting(10011, "port of node 0", within(1, 65535))
     interface: str | None = setting(
         None,
         "network interface between nodes; null: the one with the route to distributed.master_addr",
-        per_node=True,
-        compared=False,
     )
     init_timeout: float = setting(
-        120,
-        "time limit for all workers to join, in seconds",
-        *seconds(1),
-        per_node=True,
-        compared=False,
+        120, "time limit for all workers to join, in seconds", *seconds(1)
     )
-    timeout: float = setting(
-        1800,
-        "time limit of a collective, in seconds",
-        *seconds(1),
-        per_node=True,
-        compared=False,
-    )
+    timeout: float = setting(1800, "time limit of a collective, in seconds", *seconds(1))
     heartbeat_timeout: float = setting(
-        15,
-        "seconds without a heartbeat after which a worker or node counts as dead",
-        *seconds(1),
-        per_node=True,
-        compared=False,
+        15, "seconds without a heartbeat after which a worker or node counts as dead", *seconds(1)
     )
     max_restarts: int | None = setting(
         None,
         "restarts of all nodes when a process dies or a connection breaks; null: 3 with"
         " checkpoint.every, else 0",
         at_least(0),
-        per_node=True,
-        compared=False,
     )
     rejoin_timeout: float = setting(
-        300,
-        "time limit for all nodes to return at a restart, in seconds",
-        *seconds(1),
-        per_node=True,
-        compared=False,
+        300, "time limit for all nodes to return at a restart, in seconds", *seconds(1)
     )
 
     @property

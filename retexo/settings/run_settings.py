@@ -146,7 +146,7 @@ class TrainerSettings(Checked):
     name: str = setting("lazy", "training algorithm (docs/trainers.md)", is_group=True)
 
 
-@group("sites")
+@group("sites", compared=False)
 class SiteSettings(Checked):
     """What a site agrees to send."""
 
@@ -156,13 +156,11 @@ class SiteSettings(Checked):
         "number, or a share if below 1; null: unlimited",
         *RATE,
         per_node=True,
-        compared=False,
     )
     share_aggregates: bool = setting(
         False,
         "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
         "rows of nodes that no other site needs",
-        compared=False,
     )
 
 
@@ -291,32 +289,29 @@ class TrainSettings(
             )
 
 
-@group()
+@group(compared=False)
 class Settings(TrainSettings):
     """The application and all settings."""
 
-    app: str = setting("train", "application to run", one_of(*APPS), compared=False)
+    app: str = setting("train", "application to run", one_of(*APPS))
     seeds: Any = setting(
         None,
         "app=train: train once per seed, into RUN_DIR/seedN, and print the mean and the sample "
         "deviation of the scores",
         *SEED,
         each=int,
-        compared=False,
     )
     objective: Any = setting(
         None,
         "numbers of summary.json that a run returns to a Hydra sweeper, such as val.roc_auc; "
         "null: the validation metric of stopping, R2 for regression",
         each=str,
-        compared=False,
     )
     checkpoint_dir: str | None = setting(
         None,
         "app=evaluate, predict, export, serve: run directory of the trained model, or its "
         "checkpoint folder",
         per_node=True,
-        compared=False,
     )
     predict: PredictSettings = subgroup(PredictSettings)
     export: ExportSettings = subgroup(ExportSettings)
