@@ -133,20 +133,20 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
         **{name: getattr(context.partition, name)[nodes] for name in ("train_mask", "val_mask")},
     )
     required = context.plan.required_layers[nodes]
+    means = None if context.edge_means is None else context.edge_means[nodes]
     only = replace(
         context.target,
         features=context.features[nodes],
         required_layers=required,
         out_edges=OutEdges.of_plain_graph(part, edges),
         plan=replace(context.plan, required_layers=required, num_halo=len(halo)),
+        edge_means=means,
     )
-    means = None if context.edge_means is None else context.edge_means[nodes]
     return replace(
         context,
         partition=part,
         labels=context.labels[nodes],
         types={PLAIN_NODE: only},
-        edge_means=means,
         known={layer: Sources.of_halo(each[halo]) for layer, each in rows.items()},
     )
 

@@ -219,25 +219,36 @@ def _find_required_layers(
     if targets is None and options.all_nodes:
         return required_layers
     for layer in range(last - 1, 0, -1):
-        halo = mark_required_sources(partition, required_layers, layer)
-        for nodes in request_halo_nodes(partition, halo, options.part_sizes, comm):
-            required_layers[nodes[required_layers[nodes] < layer]] = layer
+        require_sources(
+            partition, required_layers, required_layers, layer, options.part_sizes, comm
+        )
     return required_layers
 
 
-def mark_required_sources(partition: Partition, required_layers: Tensor, layer: int) -> Tensor:
-    """Mark the inner nodes that `layer` aggregates as required by the layers before it.
+def require_sources(
+    partition: Partition,
+    destinations: Tensor,
+    required: Tensor,
+    layer: int,
+    part_sizes: tuple[int, ...],
+    comm: Communicator | None,
+) -> None:
+    """Mark the nodes that `layer` aggregates as required by the layers before it.
 
     Args:
-        required_layers: uint8 [I], updated in place.
-    Returns:
-        bool [H] the halo nodes that `layer` aggregates.
+        partition: the edges.
+        destinations: uint8 [I] required layers of the destinations.
+        required: uint8 [n] of the sources, the first inner nodes; updated in place.
+        layer: from 1.
+        part_sizes: inner nodes by rank.
+        comm: to the owners of halo nodes; None to mark this worker's nodes only.
     """
-    sources = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-    sources[partition.src[required_layers[partition.dst] > layer]] = True
-    inner, halo = sources[: partition.num_inner], sources[partition.num_inner :]
-    required_layers[inner & (required_layers < layer)] = layer
-    return halo
+    is_source = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
+    is_source[partition.src[destinations[partition.dst] > layer]] = True
+    required[is_source[: len(required)] & (required < layer)] = layer
+    halo = is_source[partition.num_inner :]
+    for nodes in request_halo_nodes(partition, halo, part_sizes, comm) if comm else ():
+        required[nodes[required[nodes] < layer]] = layer
 
 
 def request_halo_nodes(

@@ -82,6 +82,8 @@ class NodeType:
     plan: ExchangePlan
     plan_options: PlanOptions
     """The options that the plan was made from."""
+    edge_means: Tensor | None = None
+    """[I, K] weighted means of the in-edges' features, 0 for none; None where not read."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -107,8 +109,6 @@ class Context(TaskContext):
     """Makes a layer's objective for link prediction; None for node classification."""
     endpoints: Any = None
     """retexo.trainers.link_objective.Endpoints, once they are known."""
-    edge_means: Tensor | None = None
-    """[I, K] weighted means of the in-edges' features, 0 for none; None where not read."""
 
     @property
     def target(self) -> NodeType:
@@ -118,6 +118,10 @@ class Context(TaskContext):
     @property
     def features(self) -> Tensor:
         return self.target.features
+
+    @property
+    def edge_means(self) -> Tensor | None:
+        return self.target.edge_means
 
     @property
     def edges(self) -> InEdges:

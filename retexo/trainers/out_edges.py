@@ -22,7 +22,7 @@ from retexo.exchange.exchange_plan import (
     ExchangePlan,
     PlanOptions,
     make_plan_from_required_layers,
-    request_halo_nodes,
+    require_sources,
 )
 from retexo.models.block import Block, InEdges, NumberedEdges, Sources
 from retexo.models.conv.sage import SAGEMean
@@ -222,16 +222,8 @@ def extend_required_layers(
     """
     for layer in range(num_layers - 1, 0, -1):
         for name, each in out_edges.items():
-            partition, own = each.partition, required[name]
-            is_source = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-            reached = each.required_destinations(required)[partition.dst] > layer
-            is_source[partition.src[reached]] = True
-            own[is_source[: len(own)] & (own < layer)] = layer
-            if comm is None:
-                continue
-            halo = is_source[partition.num_inner :]
-            for nodes in request_halo_nodes(partition, halo, part_sizes[name], comm):
-                own[nodes[own[nodes] < layer]] = layer
+            reached, sizes = each.required_destinations(required), part_sizes[name]
+            require_sources(each.partition, reached, required[name], layer, sizes, comm)
 
 
 Means = dict[EdgeType, Tensor]

@@ -76,20 +76,16 @@ def make_context(
         trained: the task of a trained model; None to make it by the settings, which trains.
         hides_held_out: whether validation and test nodes are hidden (split.inductive).
     """
-    settled: dict[str, Any]
-    if isinstance(part, HeteroPartition):
-        settled = _make_heterogeneous_fields(
-            settings, part, comm, conv, dtype, use, hides_held_out=hides_held_out
-        )
-    else:
-        refuse_edge_data(settings, conv, graph_info)
-        if hides_held_out:
-            part = hide_in_partition(part, graph_info.part_sizes, comm)
-            graph_info = replace(graph_info, degrees_stored=True)
-        settled = _make_plain_fields(settings, part, graph_info, comm, conv, dtype, use)
-    labelled: Partition = settled.pop("partition")
-    task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
+    make_types: Callable[..., tuple[Partition, Schema, dict[str, NodeType]]] = (
+        _make_types if isinstance(part, HeteroPartition) else _make_plain_type
+    )
+    labelled, schema, types = make_types(
+        settings, part, graph_info, comm, conv, dtype, use, hides_held_out
+    )
+    halo_features = labelled.halo_features
     device = choose_device(settings.device, settings.local_index(comm.rank))
+    task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
+    is_trained_on_links = trained is None and use == "train" and settings.task.links
     return Context(
         settings=settings,
         partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
@@ -97,16 +93,16 @@ def make_context(
         graph_info=graph_info,
         task=task,
         comm=comm,
+        schema=schema,
+        types=types,
         is_heterogeneous=conv.relational,
         device=device,
         log=log or RunLog(Path(), 1, settings),
         save_layer=make_layer_saver(run_dir, comm, clock),
         recovery=recovery,
         clock=clock,
-        make_objective=make_link_objective
-        if trained is None and use == "train" and settings.task.links
-        else None,
-        **settled,
+        known={} if halo_features is None else {0: Sources.of_halo(halo_features.to(dtype))},
+        make_objective=make_link_objective if is_trained_on_links else None,
     )
 
 
@@ -166,7 +162,7 @@ def make_layer_saver(
 # --- plain graphs ----------
 
 
-def _make_plain_fields(
+def _make_plain_type(
     settings: TrainSettings,
     partition: Partition,
     graph_info: GraphInfo,
@@ -174,18 +170,17 @@ def _make_plain_fields(
     conv: Convolution,
     dtype: torch.dtype,
     use: Use,
-) -> dict[str, Any]:
-    """Make the exchange plan and degrees of a plain graph.
-
-    Return the fields of Context that depend on the kind of graph.
-    """
-    options = PlanOptions(
-        num_layers=settings.model.depth + settings.smoothing.hops,
-        part_sizes=graph_info.part_sizes,
+    hides_held_out: bool,
+) -> tuple[Partition, Schema, dict[str, NodeType]]:
+    """Make the exchange plan and degrees of a plain graph; return its nodes and only type."""
+    refuse_edge_data(settings, conv, graph_info)
+    if hides_held_out:
+        partition = hide_in_partition(partition, graph_info.part_sizes, comm)
+    options = _plan_options(settings, conv, graph_info.part_sizes, use)
+    options = replace(
+        options,
+        num_layers=options.num_layers + settings.smoothing.hops,
         all_nodes=graph_info.all_nodes_used or settings.task.links,
-        partial_sums=conv.linear_aggregation and not settings.model.lookahead,
-        all_halo_rows=settings.exchange.mode == "plain",
-        use=use,
     )
     if graph_info.weighted:
         options = replace(options, vector_bytes=_vector_bytes(settings, partition.features))
@@ -200,13 +195,13 @@ def _make_plain_fields(
         edge_feat = torch.empty(len(partition.src), graph_info.num_edge_features)
         partition = replace(partition, edge_feat=edge_feat)
     plan = make_plan(partition, options, comm)
+    is_stored = graph_info.degrees_stored or hides_held_out
     needs_degrees = conv.uses_out_degree or settings.smoothing.steps > 0
-    out_degree = _out_degree(partition, graph_info, comm, used=needs_degrees)
+    out_degree = _out_degree(partition, graph_info, comm, used=needs_degrees, is_stored=is_stored)
     edges = build_in_edges(partition, conv, partition.in_degree, out_degree, dtype)
-    features = partition.features
+    features, means = partition.features, None
     if not partition.num_inner:
         features = torch.empty(0, graph_info.num_features)
-    halo_features, means = partition.halo_features, None
     if not conv.attention_heads:
         means = edge_means(partition, dtype)
         partition = replace(partition, edge_feat=None)
@@ -218,14 +213,23 @@ def _make_plain_fields(
         ),
         plan=plan,
         plan_options=options,
+        edge_means=means,
     )
-    return {
-        "partition": partition,
-        "schema": Schema.of_plain_graph(graph_info.num_features),
-        "types": {PLAIN_NODE: node_type},
-        "known": {} if halo_features is None else {0: Sources.of_halo(halo_features.to(dtype))},
-        "edge_means": means,
-    }
+    return partition, Schema.of_plain_graph(graph_info.num_features), {PLAIN_NODE: node_type}
+
+
+def _plan_options(
+    settings: TrainSettings, conv: Convolution, part_sizes: tuple[int, ...], use: Use
+) -> PlanOptions:
+    """Return the options of the plan of a type's rows; part_sizes: inner nodes by rank."""
+    return PlanOptions(
+        num_layers=settings.model.depth,
+        part_sizes=part_sizes,
+        all_nodes=False,
+        partial_sums=conv.linear_aggregation and not settings.model.lookahead,
+        all_halo_rows=settings.exchange.mode == "plain",
+        use=use,
+    )
 
 
 def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
@@ -248,10 +252,10 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
 
 
 def _out_degree(
-    partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool
+    partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool, is_stored: bool
 ) -> Tensor:
-    """Out-degrees in the whole graph, [I + H]: stored, exchanged if used, else zeros."""
-    if graph_info.degrees_stored:
+    """Out-degrees in the whole graph, [I + H]: stored everywhere, exchanged if used, else zeros."""
+    if is_stored:
         assert partition.out_degree is not None
         return partition.out_degree
     if used:
@@ -302,20 +306,17 @@ def schema_of(part: HeteroPartition) -> Schema:
     return schema
 
 
-def _make_heterogeneous_fields(
+def _make_types(
     settings: TrainSettings,
     part: HeteroPartition,
+    graph_info: GraphInfo,
     comm: Communicator,
     conv: Convolution,
     dtype: torch.dtype,
     use: Use,
-    *,
     hides_held_out: bool,
-) -> dict[str, Any]:
-    """Make the exchange plans and degrees of a heterogeneous graph.
-
-    Return the fields of Context that depend on the kind of graph.
-    """
+) -> tuple[Partition, Schema, dict[str, NodeType]]:
+    """Make the exchange plans of a heterogeneous graph; return its labelled nodes and its types."""
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
     by_rank = comm.all_gather(num_inner, SETUP)
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
@@ -324,17 +325,7 @@ def _make_heterogeneous_fields(
         part = hide_by_type(part, sizes, comm)
     schema = schema_of(part)
     out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
-    options = {
-        name: PlanOptions(
-            num_layers=settings.model.depth,
-            part_sizes=sizes[name],
-            all_nodes=False,
-            partial_sums=conv.linear_aggregation,
-            all_halo_rows=settings.exchange.mode == "plain",
-            use=use,
-        )
-        for name in part.nodes
-    }
+    options = {name: _plan_options(settings, conv, sizes[name], use) for name in part.nodes}
     required = _require_labelled(settings, part, use)
     if use != "nothing" and settings.exchange.mode != "plain":
         extend_required_layers(out_edges, sizes, required, settings.model.depth, comm)
@@ -348,7 +339,7 @@ def _make_heterogeneous_fields(
         )
         for name, nodes in part.nodes.items()
     }
-    return {"partition": labelled_nodes_of(part), "schema": schema, "types": types}
+    return labelled_nodes_of(part), schema, types
 
 
 def resolve_halo_by_type(
