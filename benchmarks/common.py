@@ -34,7 +34,7 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import TrafficMeter
 from retexo.models.hetero_stage import build_network
 from retexo.plan.baselines import Sizes
-from retexo.plan.traffic import architecture_of
+from retexo.plan.traffic import find_architecture
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings, TrainSettings
@@ -195,7 +195,7 @@ def centralized_bytes(
     settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> int:
     """Return the bytes of sending all partitions to the worker with the largest."""
-    architecture = architecture_of(settings, directory, partitions)
+    architecture = find_architecture(settings, directory, partitions)
     return Sizes.of(settings, partitions, architecture).centralized
 
 

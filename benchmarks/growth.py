@@ -24,7 +24,7 @@ import common
 import pandas as pd
 
 from retexo.plan.memory import BASE, worker_memory
-from retexo.plan.traffic import architecture_of, estimate_traffic
+from retexo.plan.traffic import estimate_traffic, find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -73,7 +73,7 @@ def growth(case: Case, folder: Path) -> Figures:
     published = case.settings(folder, "+experiment=retexo", "exchange=plain")
     plain = estimate_traffic(published.train, directory, partitions)
     default = estimate_traffic(settings, directory, partitions)
-    architecture = architecture_of(settings, directory, partitions)
+    architecture = find_architecture(settings, directory, partitions)
     num_train = sum(int(part.train_mask.sum()) for part in partitions)
     memory = [worker_memory(part, architecture, settings, num_train) for part in partitions]
     rounds = [ROUNDS] * 2
@@ -92,7 +92,7 @@ def growth(case: Case, folder: Path) -> Figures:
         "cover": meta.cover_rows or 0,
         **{name: num_bytes / 1e6 for name, num_bytes in volumes.items()},
         "memory": max(memory) / 2**20,
-        "edges": max(len(part.src) for part in partitions),
+        "edges": max(len(part.edges.src) for part in partitions),
     }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import common
 
 from retexo.plan.memory import worker_memory
-from retexo.plan.traffic import architecture_of
+from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
 
 PARTS = (
@@ -68,7 +68,7 @@ def compare(folder: str, *overrides: str) -> tuple[float, float]:
         common.partition(settings)
     summary = common.train(settings, folder)
     directory, partitions = common.read_partitions(settings)
-    architecture = architecture_of(settings, directory, partitions)
+    architecture = find_architecture(settings, directory, partitions)
     num_train = sum(int(part.train_mask.sum()) for part in partitions)
     forecast = [worker_memory(part, architecture, settings, num_train) for part in partitions]
     return max(summary["peak_private_bytes"]) / 2**20, max(forecast) / 2**20

@@ -36,8 +36,8 @@ from partitioning.array_checks import (
 )
 from partitioning.datasets.array_files import list_arrays, read_arrays
 from partitioning.directory.partition import (
-    HeteroPartition,
     PartEdges,
+    Partition,
     PartNodes,
     UnresolvedHalo,
 )
@@ -61,7 +61,7 @@ TARGET_ARRAYS = ("label", *MASKS)
 FEATURE_ARRAYS = ("feat", *CSR)
 
 
-def read_part(site: Site, pipeline: SitePipeline | None = None) -> HeteroPartition:
+def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
     """Read a site's partition; that of a plain graph has one type and one relation.
 
     InputError names what is wrong with it.
@@ -118,14 +118,17 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> HeteroPartiti
                 edges[each], local, ascending[each[2]], same_type=each[0] == each[2]
             )
             num_loops += len(edges[each].src) - len(relations[each].src)
-    return HeteroPartition(
+    labels_and_masks: dict[str, Any] = {
+        name: torch.from_numpy(array[order[target]]) for name, array in held_target.items()
+    }
+    return Partition(
         rank=site.rank,
         num_parts=len(site.sites),
         target=target,
         nodes=nodes,
         relations={each: relations[each] for each in edge_types},
         self_loops=num_loops,
-        **{name: torch.from_numpy(array[order[target]]) for name, array in held_target.items()},
+        **labels_and_masks,
     )
 
 

@@ -56,8 +56,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import csr_arrays
-from partitioning.directory.partition import HeteroPartition, Partition
-from partitioning.directory.read_directory import PartitionDirectory, to_plain
+from partitioning.directory.partition import Partition
+from partitioning.directory.read_directory import PartitionDirectory, drop_unit_weights
 from partitioning.errors import InputError
 from partitioning.features.encoder import State
 from partitioning.features.spec import read_spec
@@ -133,9 +133,9 @@ class SiteFolders(PartitionDirectory):
 
     def read(self, part: int) -> Partition:
         self.refuse_if_hetero()
-        return to_plain(self.read_hetero(part))
+        return drop_unit_weights(self.read_hetero(part))
 
-    def read_hetero(self, part: int) -> HeteroPartition:
+    def read_hetero(self, part: int) -> Partition:
         return read_part(self.site_of(part), self.pipeline)
 
     def site_of(self, part: int) -> Site:

@@ -22,10 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning import graph_addition
-from partitioning.directory.partition import HeteroPartition, PartEdges, PartNodes
-from partitioning.directory.read_directory import to_plain
+from partitioning.directory.partition import PartEdges, Partition, PartNodes
+from partitioning.directory.read_directory import drop_unit_weights
 from partitioning.graph_addition import Addition
-from partitioning.graph_data import EdgeType, GraphData, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import (
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    EdgeType,
+    GraphData,
+    HeteroGraphData,
+    NodeTable,
+    Relation,
+)
 from partitioning.prediction_graph import PredictionGraph
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import Communicator
@@ -41,7 +49,7 @@ from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import InferenceResult, infer, run_layers
 from retexo.trainers.out_edges import OutEdges
 from retexo.worker.compatibility import describe_missing_weights
-from retexo.worker.graph import Graph, Part
+from retexo.worker.graph import Graph
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +66,12 @@ def to_tensor(values: Any) -> Tensor:
 # --- a graph as one part ----------
 
 
-def make_part(read: PredictionGraph, num_relations: int = 0) -> Part:
+def make_part(read: PredictionGraph, num_relations: int = 0) -> Partition:
     """Return a graph as the only part, without a split; num_relations: of a union graph's edges."""
     graph, none = read.graph, torch.zeros(0, dtype=torch.int64)
     count = graph.nodes[graph.target].num_nodes
     no_node = torch.zeros(count, dtype=torch.bool)
-    part = HeteroPartition(
+    part = Partition(
         rank=0,
         num_parts=1,
         target=graph.target,
@@ -83,16 +91,21 @@ def make_part(read: PredictionGraph, num_relations: int = 0) -> Part:
     )
     if isinstance(graph, HeteroGraphData):
         return part
-    plain = to_plain(part)
-    plain = replace(plain, out_degree=plain.sum_edges_at(plain.src, plain.num_inner))
+    part = drop_unit_weights(part)
+    edges, nodes = part.edges, part.labelled
+    nodes = replace(nodes, out_degree=edges.sum_at(edges.src, nodes.num_inner))
+    part = replace(part, nodes={PLAIN_TYPE: nodes})
     if read.links is not None:
         links = {name: torch.from_numpy(array) for name, array in read.links.arrays.items()}
-        plain = replace(plain, links=links)
+        part = replace(part, links=links)
     if num_relations:
-        assert plain.edge_feat is not None
-        relation = plain.edge_feat[:, 0].long()
-        plain = replace(plain, edge_feat=None, edge_relation=relation, num_relations=num_relations)
-    return plain
+        of_relation = part.relations[PLAIN_RELATION]
+        assert of_relation.edge_feat is not None
+        numbers = of_relation.edge_feat[:, 0].long()
+        of_relation = replace(of_relation, edge_feat=None, edge_relation=numbers)
+        relations: dict[EdgeType, PartEdges] = {PLAIN_RELATION: of_relation}
+        part = replace(part, relations=relations, num_relations=num_relations)
+    return part
 
 
 def _sort_edges(relation: Relation, *, has_loops: bool) -> PartEdges:
@@ -126,19 +139,20 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     edges = InEdges(
         local[src].int(), row_ptr, whole.out_degree[both], whole.in_degree[nodes], weight, feat
     )
-    part = replace(
-        context.partition,
-        num_inner=len(nodes),
-        num_halo=len(halo),
-        **{name: getattr(context.partition, name)[nodes] for name in ("train_mask", "val_mask")},
+    masks = {name: getattr(context.partition, name)[nodes] for name in ("train_mask", "val_mask")}
+    own = replace(
+        context.partition.labelled,
+        node_ids=context.partition.node_ids[nodes],
+        halo_owner=torch.zeros(len(halo), dtype=torch.int64),
     )
+    part = replace(context.partition, nodes={PLAIN_TYPE: own}, **masks)
     required = context.plan.required_layers[nodes]
     means = None if context.edge_means is None else context.edge_means[nodes]
     only = replace(
         context.target,
         features=context.features[nodes],
         required_layers=required,
-        out_edges=OutEdges.of_plain_graph(part, edges),
+        out_edges=OutEdges.of_plain_graph(part.edges, edges),
         plan=replace(context.plan, required_layers=required, num_halo=len(halo)),
         edge_means=means,
     )

@@ -74,7 +74,7 @@ class PartitionedRun:
         """
         opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
-        keys = torch.cat([graph.partition.node_ids for graph in graphs])
+        keys = torch.cat([graph.part.node_ids for graph in graphs])
         held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
         every = (
             np.array([name for names in held for name in names], dtype=object)
@@ -172,7 +172,7 @@ class PartitionedRun:
         inferred = run_threads(len(graphs), worker)
         logits = torch.cat([each.logits for each in inferred])
         return Predictions.of(
-            torch.cat([graph.partition.node_ids for graph in graphs]),
+            torch.cat([graph.part.node_ids for graph in graphs]),
             logits,
             torch.cat([each.embeddings for each in inferred]),
             task_of_checkpoint(self.checkpoint).predict(logits),
@@ -188,7 +188,7 @@ class PartitionedRun:
     ) -> Context:
         """Return the context of one partition; directory: None for a graph in memory."""
         info = agree_on_graph_info(
-            comm, graph.partition, directory, training=False, task=link_task(settings)
+            comm, graph.part, directory, training=False, task=link_task(settings)
         )
         return make_inference_context(
             settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
@@ -219,7 +219,7 @@ def compose_train(*overrides: str) -> TrainSettings:
 
 def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:
     """Return the graph with the nodes of these stored ids as its only split, as test nodes."""
-    nodes = graph.partition
+    nodes = graph.part
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
     test_mask = torch.isin(nodes.node_ids, asked)
     return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))

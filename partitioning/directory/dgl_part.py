@@ -29,7 +29,7 @@ from partitioning.array_checks import (
 from partitioning.dgl_import import import_dgl
 from partitioning.directory.dgl_config import IdRanges, files_of, is_hetero, read_ranges
 from partitioning.directory.npy_files import check_target
-from partitioning.directory.partition import HeteroPartition, PartEdges, PartNodes
+from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.errors import InputError
 from partitioning.graph_data import EDGE_NAMES, MASKS, PLAIN_RELATION, PLAIN_TYPE, EdgeType
 
@@ -79,7 +79,7 @@ class _Graph:
         return found
 
 
-def read_part(directory: Path, config: Mapping[str, Any], part: int) -> HeteroPartition:
+def read_part(directory: Path, config: Mapping[str, Any], part: int) -> Partition:
     """Read and check one partition; InputError names what is wrong with it."""
     graph = _load(directory, config, part)
     node_type, owner, _ = graph.nodes.locate(graph.node_ids)
@@ -102,7 +102,7 @@ def read_part(directory: Path, config: Mapping[str, Any], part: int) -> HeteroPa
             torch.from_numpy(halo_index[in_halo]),
         )
     target = graph.nodes.names[0] if graph.edges is None else _find_target(graph)
-    return HeteroPartition(
+    return Partition(
         part,
         int(config["num_parts"]),
         PLAIN_TYPE if graph.edges is None else target,

@@ -44,7 +44,7 @@ from partitioning.array_checks import (
     check_split,
 )
 from partitioning.directory.meta import Meta
-from partitioning.directory.partition import HeteroPartition, PartNodes, label_kind
+from partitioning.directory.partition import Partition, PartNodes, label_kind
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
@@ -202,7 +202,7 @@ def write_links(folder: Path, links: Mapping[str, Array]) -> None:
         np.save(folder / f"links_{name}.npy", links[name])
 
 
-def save_part(folder: Path, part: HeteroPartition, bounds: Mapping[str, NDArray[np.int64]]) -> None:
+def save_part(folder: Path, part: Partition, bounds: Mapping[str, NDArray[np.int64]]) -> None:
     """Write the arrays of a partition, without out-degrees.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import EdgeType
+from partitioning.graph_data import PLAIN_RELATION, EdgeType
 
 HALO_IDS = "halo_ids.npy"
 """File in a partition's folder: int64 [H] ids of the data set, for features made from ids."""
@@ -78,112 +78,30 @@ class UnresolvedHalo:
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
-    """One partition of a plain graph.
+class PartNodes:
+    """The nodes of one type in a partition.
 
-    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. The halo has each node owned by
-    another partition that is the source of an edge into this one.
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1: each node owned by another
+    partition that is the source of an edge into this one, once for all relations.
     """
 
-    rank: int
-    num_parts: int
-    num_inner: int
-    num_halo: int
-    src: Tensor
-    """int32 [E] local id of each edge's source; no self loops."""
-    dst: Tensor
-    """int32 [E] local id of each edge's destination, an inner node."""
     features: Tensor
-    """float32 [I, F]."""
-    labels: Tensor
-    """int64 [I], -1 unlabelled; float32 [I, C] or float64 [I, T] (targets), NaN unknown."""
-    train_mask: Tensor
-    val_mask: Tensor
-    test_mask: Tensor
+    """float32 [I, F]; F is 0 for a type without features."""
     node_ids: Tensor
     """int64 [I] ids of the data set; of a foreign directory without them, partitioned ids."""
     halo_owner: Tensor
     """int64 [H] partition that owns each halo node, ascending."""
     halo_index: Tensor
     """int64 [H] local id at the owner, ascending per owner; -1 while `unresolved_halo` is set."""
-    in_degree: Tensor
-    """int64 [I] in the whole graph, without self loops; float64 sums with weights."""
-    out_degree: Tensor | None
-    """int64 [I + H] in the whole graph, without self loops; None where the directory lacks it."""
-    self_loops: int
-    """Number of edges from a node to itself, which are left out of src and dst."""
     unresolved_halo: UnresolvedHalo | None = None
     """What a site has to ask the owners at the start; None in a partition directory."""
     asked_for: tuple[Tensor, ...] | None = None
     """Of a site, by rank: int64 ascending, the inner nodes whose rows that other site may get."""
+    out_degree: Tensor | None = None
+    """Of a plain graph int64 [I + H] in the whole graph, without self loops (with weights their
+    float64 sums); None where the directory lacks it."""
     halo_features: Tensor | None = None
     """float32 [H, F], where features are computed from ids and need not be sent; else None."""
-    edge_weight: Tensor | None = None
-    """float32 [E], not negative; None: all weights are 1."""
-    edge_feat: Tensor | None = None
-    """float32 [E, K]; None: no edge features."""
-    edge_relation: Tensor | None = None
-    """int64 [E] number of each edge's relation, for links of a heterogeneous graph; else None."""
-    num_relations: int = 0
-    links: Mapping[str, Tensor] | None = None
-    """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids
-    in the partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be
-    destinations, each twice, empty where all can; `pool` [M, 2]: nodes and the number of training
-    pairs that end there, the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E,
-    3]: see links/adamic_adar.py."""
-    first_id: int = 0
-    """Id of the first inner node in the partitioned graph; set with links."""
-
-    @property
-    def label_kind(self) -> str:
-        """The kind of labels: multiclass, multilabel or regression."""
-        return label_kind(self.labels)
-
-    def keep_edges(self, kept: Tensor) -> Self:
-        """Return the partition with the edges of a mask, bool [E]; degrees stay."""
-        weight, feat = (
-            None if data is None else data[kept] for data in (self.edge_weight, self.edge_feat)
-        )
-        relation = None if self.edge_relation is None else self.edge_relation[kept]
-        return replace(
-            self,
-            src=self.src[kept],
-            dst=self.dst[kept],
-            edge_weight=weight,
-            edge_feat=feat,
-            edge_relation=relation,
-        )
-
-    def sum_edges_at(self, ends: Tensor, count: int) -> Tensor:
-        """Count the edges at each of `count` nodes, int64, or add up their weights, float64.
-
-        Args:
-            ends: `src` or `dst`.
-        """
-        if self.edge_weight is None:
-            return torch.bincount(ends, minlength=count)
-        # Without edges, bincount returns integers.
-        return torch.bincount(ends, self.edge_weight.double(), minlength=count).double()
-
-
-@dataclass(frozen=True, eq=False)
-class PartNodes:
-    """The nodes of one type in a partition.
-
-    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1. A halo node occurs once, whatever
-    the number of relations in which it is a source.
-    """
-
-    features: Tensor
-    """float32 [I, F]; F is 0 for a type without features."""
-    node_ids: Tensor
-    """int64 [I] ids of the data set."""
-    halo_owner: Tensor
-    """int64 [H] partition that owns each halo node, ascending."""
-    halo_index: Tensor
-    """int64 [H] local id at the owner, ascending per owner; -1 while `unresolved_halo` is set."""
-    unresolved_halo: UnresolvedHalo | None = None
-    asked_for: tuple[Tensor, ...] | None = None
 
     @property
     def num_inner(self) -> int:
@@ -207,11 +125,52 @@ class PartEdges:
     edge_feat: Tensor | None = None
     """float32 [E, K]; None: no edge features. Those of a heterogeneous graph became features of
     nodes."""
+    edge_relation: Tensor | None = None
+    """int64 [E] number of each edge's relation, for links of a heterogeneous graph; else None."""
+
+    def keep(self, mask: Tensor) -> Self:
+        """Return the edges of a mask, bool [E]."""
+        held = {name: getattr(self, name) for name in PartEdges.__dataclass_fields__}
+        return replace(
+            self, **{name: each[mask] for name, each in held.items() if each is not None}
+        )
+
+    def sum_at(self, ends: Tensor, count: int) -> Tensor:
+        """Count the edges at each of `count` nodes, int64, or add up their weights, float64.
+
+        Args:
+            ends: `src` or `dst`.
+        """
+        if self.edge_weight is None:
+            return torch.bincount(ends, minlength=count)
+        # Without edges, bincount returns integers.
+        return torch.bincount(ends, self.edge_weight.double(), minlength=count).double()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalEdges(PartEdges):
+    """Edges into a partition with one numbering of both ends, and the owners of their halo nodes.
+
+    Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1.
+    """
+
+    num_parts: int
+    num_inner: int
+    halo_owner: Tensor
+    """int64 [H], see PartNodes."""
+    halo_index: Tensor
+    """int64 [H], see PartNodes."""
+    asked_for: tuple[Tensor, ...] | None = None
+    """See PartNodes."""
+
+    @property
+    def num_halo(self) -> int:
+        return len(self.halo_owner)
 
 
 @dataclass(frozen=True, eq=False)
-class HeteroPartition:
-    """One partition of a heterogeneous graph.
+class Partition:
+    """One partition of a graph; a plain graph has one node type and one relation.
 
     All partitions have the same types and relations in the same order, even without nodes or edges.
     """
@@ -223,13 +182,75 @@ class HeteroPartition:
     nodes: dict[str, PartNodes]
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
-    """Labels of the target's inner nodes, as in Partition."""
+    """Of the target's inner nodes: int64 [I], -1 unlabelled; float32 [I, C] or float64 [I, T]
+    (targets), NaN unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
     self_loops: int
     """Number of edges from a node to itself, which are left out."""
+    num_relations: int = 0
+    """Of PartEdges.edge_relation."""
+    links: Mapping[str, Tensor] | None = None
+    """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids
+    in the partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be
+    destinations, each twice, empty where all can; `pool` [M, 2]: nodes and the number of training
+    pairs that end there, the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E,
+    3]: see links/adamic_adar.py."""
+    first_id: int = 0
+    """Id of the first inner node in the partitioned graph; set with links."""
+
+    @property
+    def labelled(self) -> PartNodes:
+        """The nodes of the type that has labels."""
+        return self.nodes[self.target]
+
+    @property
+    def num_inner(self) -> int:
+        """The number of the target's inner nodes."""
+        return self.labelled.num_inner
+
+    @property
+    def node_ids(self) -> Tensor:
+        """Of the target, int64 [I]."""
+        return self.labelled.node_ids
+
+    @property
+    def features(self) -> Tensor:
+        """Of the target, float32 [I, F]."""
+        return self.labelled.features
 
     @property
     def label_kind(self) -> str:
+        """The kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is of a plain graph, with PLAIN_RELATION alone."""
+        return PLAIN_RELATION in self.relations
+
+    @property
+    def edges(self) -> LocalEdges:
+        """The edges of a plain graph."""
+        nodes = self.labelled
+        return LocalEdges(
+            num_parts=self.num_parts,
+            num_inner=nodes.num_inner,
+            halo_owner=nodes.halo_owner,
+            halo_index=nodes.halo_index,
+            asked_for=nodes.asked_for,
+            **vars(self.relations[PLAIN_RELATION]),
+        )
+
+    def without_features(self) -> Self:
+        """Return the partition without features, whose memory it then does not keep."""
+        nodes = {
+            name: replace(each, features=each.features[:0].clone(), halo_features=None)
+            for name, each in self.nodes.items()
+        }
+        return replace(self, nodes=nodes)
+
+
+HeteroPartition = Partition
+"""A partition of a heterogeneous graph."""

@@ -32,11 +32,9 @@ from partitioning.directory.npy_files import (
 )
 from partitioning.directory.partition import (
     HALO_IDS,
-    HeteroPartition,
     PartEdges,
     Partition,
 )
-from partitioning.directory.sorted_rows import degrees
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
@@ -177,19 +175,20 @@ class PartitionDirectory:
                 " node_classification_rgat"
             )
 
-    def read_hetero(self, part: int) -> HeteroPartition:
+    def read_hetero(self, part: int) -> Partition:
         """Read and check one partition of a heterogeneous graph.
 
         InputError names what is wrong with it.
         """
         return read_typed(self.path, self.own_meta, part)
 
+    def read_part(self, part: int) -> Partition:
+        """Read and check one partition of a plain or heterogeneous graph."""
+        return self.read_hetero(part) if self.is_hetero else self.read(part)
+
     def check(self, part: int) -> None:
         """InputError for what reading the partition finds wrong."""
-        if self.is_hetero:
-            self.read_hetero(part)
-        else:
-            self.read(part)
+        self.read_part(part)
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
@@ -254,7 +253,7 @@ def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
             )
 
 
-def read_typed(path: Path, meta: Meta, part: int) -> HeteroPartition:
+def read_typed(path: Path, meta: Meta, part: int) -> Partition:
     """Read a partition from our own files; that of a plain graph has one type and one relation."""
     folder, nodes = path / f"part{part}", {}
     for name, counts in meta.node_counts.items():
@@ -269,7 +268,7 @@ def read_typed(path: Path, meta: Meta, part: int) -> HeteroPartition:
                 f"{place}: has {len(edges.src)} edges, meta.json says {num_edges[part]}; {REMEDY}"
             )
         relations[edge_type] = edges
-    return HeteroPartition(
+    return Partition(
         rank=part,
         num_parts=len(meta.parts),
         target=meta.target_type,
@@ -282,10 +281,10 @@ def read_typed(path: Path, meta: Meta, part: int) -> HeteroPartition:
 
 def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
     """Read a partition of a plain graph from our own files."""
-    folder, typed = path / f"part{part}", read_typed(path, meta, part)
-    nodes = typed.nodes[PLAIN_TYPE]
+    folder, partition = path / f"part{part}", drop_unit_weights(read_typed(path, meta, part))
     if meta.is_imported:
-        return to_plain(typed)
+        return partition
+    nodes = partition.labelled
     out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
     if out_degree.shape != (nodes.num_inner + nodes.num_halo,):
         raise InputError(
@@ -293,38 +292,17 @@ def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
             f" {nodes.num_inner + nodes.num_halo}; {REMEDY}"
         )
     halo_features = _make_halo_features(folder, nodes.num_halo, meta.num_features)
-    partition = replace(to_plain(typed), out_degree=out_degree, halo_features=halo_features)
+    nodes = replace(nodes, out_degree=out_degree, halo_features=halo_features)
+    partition = replace(partition, nodes={PLAIN_TYPE: nodes})
     return _add_links(partition, folder, meta) if meta.links else partition
 
 
-def to_plain(typed: HeteroPartition) -> Partition:
-    """Return the partition of a plain graph from one with one type and one relation."""
-    nodes, edges = typed.nodes[PLAIN_TYPE], typed.relations[PLAIN_RELATION]
-    weight = edges.edge_weight
-    if weight is not None and bool((weight == 1).all()):
-        weight = None
-    return Partition(
-        rank=typed.rank,
-        num_parts=typed.num_parts,
-        num_inner=nodes.num_inner,
-        num_halo=nodes.num_halo,
-        src=edges.src,
-        dst=edges.dst,
-        features=nodes.features,
-        labels=typed.labels,
-        train_mask=typed.train_mask,
-        val_mask=typed.val_mask,
-        test_mask=typed.test_mask,
-        node_ids=nodes.node_ids,
-        halo_owner=nodes.halo_owner,
-        halo_index=nodes.halo_index,
-        unresolved_halo=nodes.unresolved_halo,
-        in_degree=degrees(edges.dst, weight, nodes.num_inner),
-        out_degree=None,
-        self_loops=typed.self_loops,
-        edge_weight=weight,
-        edge_feat=edges.edge_feat,
-    )
+def drop_unit_weights(partition: Partition) -> Partition:
+    """Return a partition of a plain graph without edge weights if all of them are 1."""
+    edges = partition.relations[PLAIN_RELATION]
+    if edges.edge_weight is None or not bool((edges.edge_weight == 1).all()):
+        return partition
+    return replace(partition, relations={PLAIN_RELATION: replace(edges, edge_weight=None)})
 
 
 def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:
@@ -346,9 +324,10 @@ def _add_links(partition: Partition, folder: Path, meta: Meta) -> Partition:
     bounds = np.cumsum([0, *(counts.nodes for counts in meta.parts)])
     first, end = bounds[partition.rank : partition.rank + 2].tolist()
     links = read_links(folder, range(first, end), int(bounds[-1]), meta.links.get("spectral", 0))
-    halo = bounds[partition.halo_owner.numpy()] + partition.halo_index.numpy()
+    nodes, edges = partition.labelled, partition.relations[PLAIN_RELATION]
+    halo = bounds[nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
     ids = np.concatenate((np.arange(first, end), halo))
-    check_no_leak(folder, ids[partition.src.numpy()], ids[partition.dst.numpy()], links)
+    check_no_leak(folder, ids[edges.src.numpy()], ids[edges.dst.numpy()], links)
     partition = replace(
         partition,
         first_id=first,
@@ -357,10 +336,6 @@ def _add_links(partition: Partition, folder: Path, meta: Meta) -> Partition:
     num_relations = len(meta.links.get("relations", ()))
     if not num_relations:
         return partition
-    relations = check_relations(folder, partition.edge_feat, len(partition.src), num_relations)
-    return replace(
-        partition,
-        edge_feat=None,
-        edge_relation=torch.from_numpy(relations),
-        num_relations=num_relations,
-    )
+    numbers = check_relations(folder, edges.edge_feat, len(edges.src), num_relations)
+    edges = replace(edges, edge_feat=None, edge_relation=torch.from_numpy(numbers))
+    return replace(partition, relations={PLAIN_RELATION: edges}, num_relations=num_relations)

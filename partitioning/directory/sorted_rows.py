@@ -56,17 +56,3 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
     pointers = np.zeros(num_rows + 1, np.int64)
     pointers[nonempty_rows + 1] = np.diff(starts, append=len(row))
     return torch.from_numpy(np.cumsum(pointers, out=pointers))
-
-
-def degrees(rows: Tensor, weight: Tensor | None, num_rows: int) -> Tensor:
-    """Count the entries of each row, int64 [num_rows].
-
-    With weights [E], add them up, float64 [num_rows].
-
-    Args:
-        rows: int [E] in [0, num_rows), the row of each entry.
-    """
-    pointers = row_pointers(rows, num_rows) if weight is None else None
-    if pointers is not None:
-        return pointers.diff()
-    return torch.bincount(rows, None if weight is None else weight.double(), minlength=num_rows)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
@@ -28,7 +28,6 @@ from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
     ROW_KINDS,
     TrafficEstimate,
-    architecture_of,
     estimate_by_gradient,
     estimate_prediction,
     estimate_traffic,
@@ -38,7 +37,7 @@ from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
 from retexo.trainers.registry import check
-from retexo.worker.graph import Part, read_part, without_ledger
+from retexo.worker.graph import without_ledger
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     parts = range(directory.num_parts)
     check_parts(settings, directory, parts)
     logger.info("%s: dry run", directory.path)
-    partitions = [without_ledger(read_part(directory, part)) for part in parts]
+    partitions = [without_ledger(directory.read_part(part)) for part in parts]
     predicted, options = _dry_run(settings, directory, partitions)
     without_coding = {"exchange.mode": "plain", "exchange.precision": "fp32"}
     plain = estimate_traffic(with_values(settings, without_coding), directory, partitions)
@@ -117,7 +116,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _plan_prediction(
-    settings: Settings, directory: PartitionDirectory, partitions: Sequence[Part]
+    settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> dict[str, Any]:
     """Return the bytes of app=predict on the same partitions.
 
@@ -142,7 +141,7 @@ def _plan_prediction(
 def _estimate_by_formulas(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    parts: Sequence[Part],
+    parts: Sequence[Partition],
     plain: TrafficEstimate,
     rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:
@@ -150,30 +149,27 @@ def _estimate_by_formulas(
 
     Memory is left out for heterogeneous graphs.
     """
-    hetero = [part for part in parts if isinstance(part, HeteroPartition)]
-    if hetero:
-        network: Any = find_architecture(settings, directory, parts)
+    architecture: Any = find_architecture(settings, directory, parts)
+    if not parts[0].is_plain:
         baselines = {
-            name: hetero_baseline_bytes(plain, hetero, network, number)
+            name: hetero_baseline_bytes(plain, parts, architecture, number)
             for name, number in rounds.items()
         }
         return {"baselines": baselines, "memory_bytes": []}
-    partitions = [part for part in parts if isinstance(part, Partition)]
-    architecture = architecture_of(settings, directory, partitions)
-    sizes = Sizes.of(settings, partitions, architecture)
-    num_train = sum(int(partition.train_mask.sum()) for partition in partitions)
+    sizes = Sizes.of(settings, parts, architecture)
+    num_train = sum(int(partition.train_mask.sum()) for partition in parts)
     return {
         "baselines": {
             name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()
         },
         "memory_bytes": [
-            worker_memory(partition, architecture, settings, num_train) for partition in partitions
+            worker_memory(partition, architecture, settings, num_train) for partition in parts
         ],
     }
 
 
 def _dry_run(
-    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Part]
+    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
 ) -> tuple[TrafficEstimate, dict[str, TrafficEstimate]]:
     """Return the estimate, and the estimate with each of OPTIONS that changes something, by name.
 

@@ -24,13 +24,12 @@ from retexo.results.atomic_write import write_json
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.ledger import max_nodes
 from retexo.trainers.layerwise import PRECISIONS
-from retexo.worker.graph import Part, read_part
 
 
 def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[str, Any]:
     """Print the plan of the one local site, write it to run_dir/plan.json, and return it."""
     (site,) = directory.local_sites
-    part = read_part(directory, site.rank)
+    part = directory.read_part(site.rank)
     tables = _make_tables(part)
     architecture = find_architecture(settings, directory, [part])
     stages: list[Any] = build_network(architecture, settings.seed)
@@ -100,16 +99,8 @@ class _Table:
         return nodes if limit is None else min(nodes, max_nodes(limit, self.num_inner))
 
 
-def _make_tables(part: Part) -> list[_Table]:
+def _make_tables(part: Partition) -> list[_Table]:
     """Count halo nodes, edges between sites and rows for each node type of a site."""
-    if isinstance(part, Partition):
-        between = part.src >= part.num_inner
-        owner = part.halo_owner[part.src[between] - part.num_inner]
-        return [
-            _Table(
-                part.num_inner, part.features.shape[1], part.halo_owner, owner, part.dst[between]
-            )
-        ]
     found = []
     for name, nodes in part.nodes.items():
         owners, targets = [nodes.halo_owner[:0]], [nodes.halo_owner[:0]]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import LocalEdges
 from partitioning.directory.sorted_rows import runs
 from partitioning.thread_pool import MAX_THREADS, in_blocks, in_threads
 from retexo.arrays import (
@@ -119,12 +119,12 @@ class EdgeSubset:
 
 
 def find_incoming_boundaries(
-    partition: Partition, required_layers: ByteArray, partial_sums: bool
+    partition: LocalEdges, required_layers: ByteArray, partial_sums: bool
 ) -> list[Boundary]:
     """Find the required edges from each peer, sorted by required layers, then target, then row.
 
     Args:
-        partition: this worker's partition.
+        partition: the edges into this worker's partition.
         required_layers: uint8 [I] see ExchangePlan.required_layers.
         partial_sums: True: every destination is a target. False: all destinations that the same
             number of layers requires share one target.
@@ -153,7 +153,7 @@ _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
 
 
 def _find_required_edges(
-    partition: Partition, required_layers: ByteArray, first_halo: IntArray
+    partition: LocalEdges, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
     """Return the required edges from each peer, with inner nodes as targets.
 
@@ -224,7 +224,7 @@ def _find_required_edges(
 
 
 def _find_shared_targets(
-    partition: Partition, required_layers: ByteArray, first_halo: IntArray
+    partition: LocalEdges, required_layers: ByteArray, first_halo: IntArray
 ) -> list[_Edges]:
     """Return for each peer which halo nodes are required by how many layers.
 

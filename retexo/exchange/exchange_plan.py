@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import Partition, PartNodes
+from partitioning.directory.partition import LocalEdges, Partition, PartNodes
 from partitioning.thread_pool import in_threads
 from retexo.arrays import IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator
@@ -125,22 +125,15 @@ class PlanOptions:
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
 
 
-def make_plan(
-    partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None = None
-) -> ExchangePlan:
-    """Make the exchange plan together with all other workers.
-
-    Args:
-        targets: bool [I] nodes whose output is computed, instead of those of options.use;
-            implies one phase, INFER_PHASE.
-    """
+def make_plan(partition: Partition, options: PlanOptions, comm: Communicator) -> ExchangePlan:
+    """Make the exchange plan of a plain graph together with all other workers."""
     return make_plan_from_required_layers(
-        partition, options, _find_required_layers(partition, options, comm, targets), comm
+        partition.edges, options, _find_required_layers(partition, options, comm), comm
     )
 
 
 def make_plan_from_required_layers(
-    partition: Partition, options: PlanOptions, required_layers: Tensor, comm: Communicator
+    partition: LocalEdges, options: PlanOptions, required_layers: Tensor, comm: Communicator
 ) -> ExchangePlan:
     """Make the exchange plan from known required layers (see ExchangePlan.required_layers)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
@@ -197,36 +190,28 @@ def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tens
             )
 
 
-def _find_required_layers(
-    partition: Partition, options: PlanOptions, comm: Communicator, targets: Tensor | None
-) -> Tensor:
+def _find_required_layers(partition: Partition, options: PlanOptions, comm: Communicator) -> Tensor:
     """Find how many layers require the output of each inner node, uint8 [I].
 
     Workers exchange requests layer by layer.
     """
-    last = options.num_layers
-    if options.use == "nothing":
+    last, use = options.num_layers, options.use
+    if use == "nothing":
         return torch.zeros(partition.num_inner, dtype=torch.uint8)
     if options.all_halo_rows:
         return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
-    if targets is None and options.use == "predict":
+    if use == "predict":
         return torch.full((partition.num_inner,), last, dtype=torch.uint8)
-    required_layers = (partition.test_mask if targets is None else targets).to(torch.uint8) * last
-    if targets is None:
-        required_layers[partition.train_mask | partition.val_mask] = (
-            last + 1 if options.use == "train" else last
-        )
-    if targets is None and options.all_nodes:
-        return required_layers
-    for layer in range(last - 1, 0, -1):
-        require_sources(
-            partition, required_layers, required_layers, layer, options.part_sizes, comm
-        )
-    return required_layers
+    required = partition.test_mask.to(torch.uint8) * last
+    required[partition.train_mask | partition.val_mask] = last + 1 if use == "train" else last
+    if not options.all_nodes:
+        for layer in range(last - 1, 0, -1):
+            require_sources(partition.edges, required, required, layer, options.part_sizes, comm)
+    return required
 
 
 def require_sources(
-    partition: Partition,
+    partition: LocalEdges,
     destinations: Tensor,
     required: Tensor,
     layer: int,
@@ -252,7 +237,7 @@ def require_sources(
 
 
 def request_halo_nodes(
-    partition: Partition | PartNodes,
+    partition: LocalEdges | PartNodes,
     halo: Tensor,
     part_sizes: tuple[int, ...],
     comm: Communicator,
@@ -278,7 +263,7 @@ def request_halo_nodes(
 
 
 def request_halo_flags(
-    nodes: Partition | PartNodes,
+    nodes: LocalEdges | PartNodes,
     halo: Tensor,
     flags: Tensor,
     part_sizes: tuple[int, ...],
@@ -403,7 +388,7 @@ def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOption
 
 
 def compute_global_out_degree(
-    partition: Partition, part_sizes: tuple[int, ...], comm: Communicator
+    partition: LocalEdges, part_sizes: tuple[int, ...], comm: Communicator
 ) -> Tensor:
     """Return out-degrees in the whole graph, [I + H], for a directory that does not store them.
 
@@ -413,7 +398,7 @@ def compute_global_out_degree(
     own = torch.tensor([partition.edge_weight is not None])
     weighted = bool(comm.all_gather(own, SETUP).any())  # a part whose weights are all 1 has none
     dtype = torch.float64 if weighted else torch.int32
-    counted = partition.sum_edges_at(partition.src, partition.num_inner + partition.num_halo)
+    counted = partition.sum_at(partition.src, partition.num_inner + partition.num_halo)
     counted = counted.double() if weighted else counted
     inner, halo = counted[: partition.num_inner], counted[partition.num_inner :]
     everything = torch.ones(partition.num_halo, dtype=torch.bool)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import Partition
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
@@ -63,7 +63,7 @@ class Sizes:
             part_bytes(partition, partitions, architecture.num_classes) for partition in partitions
         ]
         return cls(
-            halo=sum(partition.num_halo for partition in partitions),
+            halo=sum(partition.labelled.num_halo for partition in partitions),
             num_features=architecture.num_features,
             hidden=stages[0].output_dim,
             num_layers=len(stages),
@@ -88,23 +88,22 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
     features = min(sparse, partition.features.numel() * partition.features.element_size())
     num_nodes = sum(other.num_inner for other in partitions)
-    edges = encoded_size(len(partition.src) + partition.self_loops, partition.num_inner * num_nodes)
+    held = partition.edges
+    edges = encoded_size(len(held.src) + partition.self_loops, partition.num_inner * num_nodes)
     of_class = max(1, int(np.ceil(np.log2(max(2, num_classes)))))
     label_bits = {
         "multiclass": of_class,
         "multilabel": num_classes,
         "regression": 32 * num_classes,
     }[partition.label_kind]
-    edges += (
-        0 if partition.edge_weight is None else len(encode_weights(partition.edge_weight.numpy()))
-    )
-    edges += 0 if partition.edge_feat is None else 4 * partition.edge_feat.numel()
+    edges += 0 if held.edge_weight is None else len(encode_weights(held.edge_weight.numpy()))
+    edges += 0 if held.edge_feat is None else 4 * held.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 
 def hetero_baseline_bytes(
     plain: TrafficEstimate,
-    parts: Sequence[HeteroPartition],
+    parts: Sequence[Partition],
     architecture: HeteroArchitecture,
     rounds: Sequence[int],
 ) -> dict[str, int]:

@@ -60,10 +60,11 @@ class WorkerSizes:
         plain = settings.exchange.mode == "plain"
         labelled = (partition.train_mask | partition.val_mask).numpy()
         own_train = int(partition.train_mask.sum())
-        cut = (partition.src >= partition.num_inner).numpy()
-        source = partition.src.numpy()[cut] - partition.num_inner
-        target = partition.dst.numpy()[cut]
-        owner = partition.halo_owner.numpy()
+        held = partition.edges
+        cut = (held.src >= partition.num_inner).numpy()
+        source = held.src.numpy()[cut] - partition.num_inner
+        target = held.dst.numpy()[cut]
+        owner = held.halo_owner.numpy()
 
         def received(edges: np.ndarray) -> int:
             """Rows, or where these are fewer partial sums, of some cut edges."""
@@ -75,11 +76,11 @@ class WorkerSizes:
             return int(np.minimum(rows, sums).sum())
 
         early = received(labelled[target] | plain)
-        late = received(~labelled[target]) if linear and not plain else partition.num_halo - early
+        late = received(~labelled[target]) if linear and not plain else held.num_halo - early
         return cls(
             inner=partition.num_inner,
-            halo=partition.num_halo,
-            edges=len(partition.src),
+            halo=held.num_halo,
+            edges=len(held.src),
             labelled=int(labelled.sum()),
             step=choose_batch_size(settings, own_train, num_train) or int(labelled.sum()),
             early=early,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -44,10 +44,9 @@ from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
-from retexo.worker.graph import Graph, Part, graph_of
+from retexo.worker.graph import Graph, graph_of
 from retexo.worker.make_context import (
     NodeTask,
-    labelled_nodes_of,
     link_task,
     make_context,
     schema_of,
@@ -109,7 +108,7 @@ class TrafficEstimate:
 
 
 def estimate_traffic(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> TrafficEstimate:
     """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU."""
     return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
@@ -118,7 +117,7 @@ def estimate_traffic(
 def estimate_by_gradient(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    parts: Sequence[Part],
+    parts: Sequence[Partition],
     gradients: Sequence[GradientSettings],
 ) -> list[TrafficEstimate]:
     """Return one estimate per gradient setting from a single dry run; rows are the same for all."""
@@ -156,7 +155,7 @@ def estimate_by_gradient(
 
 
 def estimate_prediction(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> list[Entry]:
     """Predict the bytes of app=predict for node classification, by a dry run on the CPU.
 
@@ -173,48 +172,30 @@ def estimate_prediction(
 
 
 def _build_on_cpu(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> tuple[TrainSettings, list[Any]]:
     """Settings of a dry run, and its network, which threads would draw from one random state."""
     settings = replace(settings, device="cpu")
     return settings, build_network(find_architecture(settings, directory, parts), settings.seed)
 
 
-def architecture_of(
-    settings: TrainSettings, directory: PartitionDirectory, partitions: Sequence[Partition]
-) -> Architecture:
-    """Return the architecture that the workers agree on."""
-    width = max(partition.features.shape[1] for partition in partitions)
-    classes = max(count_classes(partition, directory) for partition in partitions)
-    of_edges = max(
-        0 if partition.edge_feat is None else partition.edge_feat.shape[1]
-        for partition in partitions
-    )
-    weighted = any(partition.edge_weight is not None for partition in partitions)
-    task = settings.task
-    classes = task.dim if task.links else classes
+def find_architecture(
+    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
+) -> AnyArchitecture:
+    """Return the architecture that the workers agree on for these partitions."""
+    classes, task = max(count_classes(part, directory) for part in parts), settings.task
+    if not parts[0].is_plain:
+        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes)
+    edges = [part.edges for part in parts]
     return Architecture.of(
         settings.model,
-        width,
-        classes,
-        of_edges,
-        weighted,
+        max(part.features.shape[1] for part in parts),
+        task.dim if task.links else classes,
+        max(0 if each.edge_feat is None else each.edge_feat.shape[1] for each in edges),
+        any(each.edge_weight is not None for each in edges),
         task.scorer if task.links else "",
-        partitions[0].num_relations,
+        parts[0].num_relations,
     )
-
-
-def find_architecture(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Part]
-) -> AnyArchitecture:
-    """Return the architecture that is trained on these partitions."""
-    hetero = [part for part in parts if isinstance(part, HeteroPartition)]
-    if not hetero:
-        return architecture_of(
-            settings, directory, [part for part in parts if isinstance(part, Partition)]
-        )
-    classes = max(count_classes(labelled_nodes_of(part), directory) for part in hetero)
-    return HeteroArchitecture(settings.model, schema_of(hetero[0]), classes)
 
 
 @dataclass(frozen=True)
@@ -274,7 +255,7 @@ def _make_context(
 ) -> Context:
     """Send what workers send before the first layer."""
     graph_info = agree_on_graph_info(
-        comm, graph.partition, directory, training=trains, task=link_task(settings)
+        comm, graph.part, directory, training=trains, task=link_task(settings)
     )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:

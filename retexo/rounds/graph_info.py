@@ -10,6 +10,7 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
+from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.rounds.task import Task
@@ -84,16 +85,17 @@ def agree_on_graph_info(
     Raises:
         InputError: if the features or labels of workers differ in form, naming their ranks.
     """
-    edge_width = 0 if partition.edge_feat is None else partition.edge_feat.shape[1]
+    edges = partition.relations.get(PLAIN_RELATION)
+    edge_feat = None if edges is None else edges.edge_feat
     own = [
         *(count_nodes_in_split if task is None else task.count_seeds)(partition),
         partition.features.shape[1],
         count_classes(partition, directory),
         partition.num_inner,
         LABEL_KINDS.index(partition.label_kind),
-        int(partition.out_degree is not None)
-        + 2 * (partition.edge_weight is not None)
-        + 4 * edge_width,
+        int(partition.labelled.out_degree is not None)
+        + 2 * (edges is not None and edges.edge_weight is not None)
+        + 4 * (0 if edge_feat is None else edge_feat.shape[1]),
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     nonempty = everyone[:, 5] > 0  # an empty partition need not know the width

@@ -10,12 +10,11 @@ W workers, I inner nodes, H halo nodes of a worker.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 import torch
 
-from partitioning.directory.partition import Partition, PartNodes, UnresolvedHalo
+from partitioning.directory.partition import PartNodes, UnresolvedHalo
 from partitioning.errors import InputError
 from retexo.arrays import IntArray
 from retexo.comm.collectives import Communicator
@@ -32,31 +31,28 @@ MAX_IDS_SHOWN = 3
 """Ids that an error message names."""
 
 
-Part = TypeVar("Part", Partition, PartNodes)
-
-
 def resolve_halo(
-    partition: Part,
+    nodes: PartNodes,
     part_sizes: tuple[int, ...],
     comm: Communicator,
     max_rows_shared: float | None = None,
-) -> Part:
+) -> PartNodes:
     """Ask the owners for the rows of the halo nodes there (halo_index).
 
     It keeps the rows that other sites ask for here. All workers call it.
 
     Args:
-        partition: a partition, or the nodes of one type.
+        nodes: of one type.
         max_rows_shared: see retexo.sites.ledger.
 
     Raises:
         InputError: a site asks for too many rows; or ids are wrong, and this site knows which.
         PeerLost: ids are wrong, and only another site knows which.
     """
-    unresolved = partition.unresolved_halo
+    unresolved = nodes.unresolved_halo
     assert unresolved is not None
-    ids = partition.node_ids.numpy()
-    owner = partition.halo_owner.numpy()
+    ids = nodes.node_ids.numpy()
+    owner = nodes.halo_owner.numpy()
     requested = np.split(
         unresolved.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size))
     )
@@ -87,7 +83,7 @@ def resolve_halo(
     index = exchange_sorted_lists(answers, [len(ids)] * comm.world_size, announced, comm)
     asked_for = tuple(map(torch.from_numpy, answers))
     return replace(
-        partition,
+        nodes,
         halo_index=torch.from_numpy(np.concatenate(index)),
         unresolved_halo=None,
         asked_for=asked_for,

@@ -377,7 +377,8 @@ class KnownEdges:
 
     def __init__(self, embedded: EmbeddedNodes) -> None:
         part, links = embedded.context.partition, get_links(embedded.context)
-        halo = embedded.bounds[part.halo_owner] + part.halo_index
+        edges = part.edges
+        halo = embedded.bounds[edges.halo_owner] + edges.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
         self.first, self.count = part.first_id, part.num_inner
         has_candidates = embedded.context.graph_info.num_candidates > 0
@@ -386,8 +387,8 @@ class KnownEdges:
         self.never_destination[links["candidates"][:, 0] - self.first] = False
         held_out = torch.cat((links["val"], links["test"]))
         self._held_out = held_out[held_out[:, 0].argsort(stable=True)]
-        order = ids[part.src.long()].argsort(stable=True)
-        self._source, self._node = ids[part.src.long()][order], part.dst.long()[order]
+        order = ids[edges.src.long()].argsort(stable=True)
+        self._source, self._node = ids[edges.src.long()][order], edges.dst.long()[order]
 
     def find_held_out(self, sources: Tensor) -> Tensor:
         """Return the held-out pairs of sources [q], int64 [p, 2]: source's position, destination.

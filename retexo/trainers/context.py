@@ -16,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import LocalEdges
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.heartbeat import Progress
 from retexo.models.aggregate import mean_at_destinations
@@ -144,7 +144,7 @@ class Context(TaskContext):
     @property
     def num_nodes_disclosed(self) -> list[int]:
         """The number of this site's nodes of which each rank may get rows; empty without sites."""
-        asked_for = [each.out_edges.partition.asked_for or () for each in self.types.values()]
+        asked_for = [each.out_edges.local.asked_for or () for each in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
     @property
@@ -156,7 +156,7 @@ class Context(TaskContext):
         """
         if not self.settings.model.lookahead:
             return []
-        nodes = self.target.out_edges.partition.asked_for or ()
+        nodes = self.target.out_edges.local.asked_for or ()
         is_few = self.edges.row_ptr.diff() < FEW_IN_NEIGHBOURS
         return [(len(each), int(is_few[each].sum())) for each in nodes]
 
@@ -205,26 +205,25 @@ class Context(TaskContext):
         """
         return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
 
-    def keep_edges(self, choose: Callable[[Partition], Tensor], conv: Convolution) -> "Context":
+    def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> "Context":
         """Return the context of a graph with some of the edges, with degrees counted in these.
-        choose: returns which edges of a partition are kept, bool [E].
+        choose: returns which edges into a partition are kept, bool [E].
         """
         types = {}
         for name, each in self.types.items():
-            mask = choose(each.out_edges.partition)
+            mask = choose(each.out_edges.local)
             types[name] = replace(each, out_edges=each.out_edges.keep(mask, conv))
         return replace(self, types=types)
 
 
-def edge_means(partition: Partition, dtype: torch.dtype) -> Tensor | None:
+def edge_means(local: LocalEdges, in_degree: Tensor, dtype: torch.dtype) -> Tensor | None:
     """Return the weighted mean of the in-edges' features of each inner node, [I, K].
 
-    Returns None if the partition has none.
+    Returns None if the edges have none.
     """
-    if partition.edge_feat is None:
+    if local.edge_feat is None:
         return None
-    feat = partition.edge_feat.to(dtype)
-    return mean_at_destinations(partition.dst, feat, partition.edge_weight, partition.in_degree)
+    return mean_at_destinations(local.dst, local.edge_feat.to(dtype), local.edge_weight, in_degree)
 
 
 @dataclass(frozen=True, eq=False)

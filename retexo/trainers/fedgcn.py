@@ -73,7 +73,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
         for rows, matrix in zip(own, (*inputs.matrices, *inputs.skips), strict=True):
             rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
-        none = torch.full((context.partition.num_halo,), -1)
+        none = torch.full((context.plan.num_halo,), -1)
         return Aggregates(given, own, [rows[:0] for rows in own], none)
     rows_only = replace(context.plan, partial_sums=False)
     received = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None)
@@ -112,7 +112,7 @@ def aggregate_pass(
 
 def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
     """The halo nodes that the second layer reads, bool [H]; required: uint8 [I]."""
-    partition = context.partition
+    partition = context.target.out_edges.local
     halo = torch.zeros(partition.num_halo, dtype=torch.bool)
     if context.settings.model.depth > 1:
         src = partition.src[required[partition.dst] > 1]
@@ -125,6 +125,6 @@ def _number_halo(context: Context, nodes: Tensor) -> HaloRows:
 
     A later layer's rows come in this order.
     """
-    halo, none = torch.full((context.partition.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
+    halo, none = torch.full((context.plan.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
     halo[nodes] = torch.arange(len(nodes))
     return HaloRows(context.features.new_zeros(len(nodes), 0), halo, none, none)

@@ -32,12 +32,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from partitioning.directory.partition import LocalEdges
 from partitioning.graph_data import EdgeType
+from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
     PlanOptions,
-    make_plan,
     make_plan_from_required_layers,
     request_halo_flags,
 )
@@ -270,7 +271,7 @@ def _plan_relations(context: Context, relations: Relations) -> Plans:
         }
         destinations = node_type.out_edges.required_destinations(required, relations)
         plans[name] = make_plan_from_required_layers(
-            node_type.out_edges.partition, options, destinations, context.comm
+            node_type.out_edges.local, options, destinations, context.comm
         )
     return plans
 
@@ -282,10 +283,10 @@ def _choose_plain_plan(
 
     sources: bool [I]; targets: bool [I] of a single step, None for all steps.
     """
-    options, plan = context.plan_options, context.plan
+    options, plan, local = context.plan_options, context.plan, context.target.out_edges.local
     one_layer = replace(options.for_targets(partial_sums=True), num_layers=1)
     if targets is not None and all_are_sources:
-        return make_plan(context.partition, one_layer, context.comm, targets)
+        return _make_one_layer_plan(local, one_layer, context.comm, targets)
     if targets is not None:
         return _plan_from_sources(context, one_layer, sources, targets)
     if context.settings.smoothing.hops > 0:
@@ -294,7 +295,7 @@ def _choose_plain_plan(
         first = context.settings.model.depth
         required = plan.required_layers.clamp(first, plan.num_layers) - first
         all_steps = replace(one_layer, num_layers=plan.num_layers - first)
-        return make_plan_from_required_layers(context.partition, all_steps, required, context.comm)
+        return make_plan_from_required_layers(local, all_steps, required, context.comm)
     if options.all_nodes and options.use != "nothing" and plan.partial_sums:
         return plan.merge_phases()
     return _plan_from_sources(context, one_layer, sources, context.computed)
@@ -307,13 +308,23 @@ def _plan_from_sources(
 
     The owners of halo nodes say which of them are sources.
     """
-    partition, comm = context.partition, context.comm
+    local, comm = context.target.out_edges.local, context.comm
     if not context.plan_options.all_nodes:
-        used = computed[partition.dst]
-        halo = torch.zeros(partition.num_halo, dtype=torch.bool)
-        from_halo = used & (partition.src >= partition.num_inner)
-        halo[partition.src[from_halo] - partition.num_inner] = True
+        used = computed[local.dst]
+        halo = torch.zeros(local.num_halo, dtype=torch.bool)
+        from_halo = used & (local.src >= local.num_inner)
+        halo[local.src[from_halo] - local.num_inner] = True
         part_sizes = options.part_sizes
-        halo[halo.clone()] = request_halo_flags(partition, halo, sources, part_sizes, comm)
-        partition = partition.keep_edges(used & torch.cat((sources, halo))[partition.src])
-    return make_plan(partition, options, comm, computed)
+        halo[halo.clone()] = request_halo_flags(local, halo, sources, part_sizes, comm)
+        local = local.keep(used & torch.cat((sources, halo))[local.src])
+    return _make_one_layer_plan(local, options, comm, computed)
+
+
+def _make_one_layer_plan(
+    local: LocalEdges, options: PlanOptions, comm: Communicator, computed: Tensor
+) -> ExchangePlan:
+    """Make the plan of one step at nodes, bool [I]; with exchange=plain at all."""
+    required = torch.full_like(computed, 2, dtype=torch.uint8)
+    if not options.all_halo_rows:
+        required = computed.to(torch.uint8)
+    return make_plan_from_required_layers(local, options, required, comm)

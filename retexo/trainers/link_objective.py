@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from partitioning.directory.partition import LocalEdges
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import TRAIN_PHASE
 from retexo.exchange.differentiable_exchange import make_halo_exchange
@@ -76,16 +77,14 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
         count = len(ids)
-        edges = replace(
-            part,
-            src=part.num_inner + torch.arange(count),
-            dst=torch.zeros(count, dtype=torch.int64),
-            num_halo=count,
+        edges = LocalEdges(
+            part.num_inner + torch.arange(count),
+            torch.zeros(count, dtype=torch.int64),
+            num_parts=part.num_parts,
+            num_inner=part.num_inner,
             halo_owner=owner,
             halo_index=ids - bounds[owner],
-            edge_weight=None,
-            edge_feat=None,
-            edge_relation=None,
+            asked_for=part.labelled.asked_for,
         )
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)

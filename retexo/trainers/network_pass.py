@@ -334,7 +334,7 @@ def _first_inputs_by_type(
         if not rows.shape[1]:
             continue
         destinations = out_edges.destinations(nodes)
-        none = HaloRows.empty(out_edges.partition.num_halo, rows.shape[1], rows.dtype)
+        none = HaloRows.empty(out_edges.local.num_halo, rows.shape[1], rows.dtype)
         received = features.get(name, Sources(none, none))
         if layer.conv.linear_aggregation:
             means = context.relation_means(name, rows, nodes)
@@ -384,7 +384,7 @@ def later_step(
     for name, _ in stages_by_type(layers[number - 1]):
         out_edges, has_row = context.types[name].out_edges, required[name] >= number
         places[name] = has_row.cumsum(0) - 1
-        no_rows = HaloRows.empty(out_edges.partition.num_halo, 0, context.features.dtype)
+        no_rows = HaloRows.empty(out_edges.local.num_halo, 0, context.features.dtype)
         vectors = received.get(name, no_rows)
         arrived = int(has_row.sum()) + torch.arange(len(vectors.values))
         no_pair_rows = arrived.new_zeros(out_edges.num_pairs)
@@ -410,7 +410,7 @@ def later_step(
 def no_sources(context: Context) -> Sources:
     """Return Sources without rows, for a plain graph of which nothing is received."""
     features = context.features
-    none = HaloRows.empty(context.partition.num_halo, features.shape[1], features.dtype)
+    none = HaloRows.empty(context.plan.num_halo, features.shape[1], features.dtype)
     return Sources(none, none)
 
 

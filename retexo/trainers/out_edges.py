@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import LocalEdges, Partition
 from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import (
@@ -44,17 +44,17 @@ class OutEdges:
     """I"""
     first: dict[EdgeType, int]
     """The first local id of each relation's destinations."""
-    partition: Partition
+    local: LocalEdges
     """The edges with these local ids."""
     edges: InEdges
 
     @classmethod
-    def of_plain_graph(cls, partition: Partition, edges: InEdges) -> Self:
+    def of_plain_graph(cls, local: LocalEdges, edges: InEdges) -> Self:
         """The only node type and relation of a plain graph."""
-        return cls(partition.num_inner, {PLAIN_EDGE: 0}, partition, edges)
+        return cls(local.num_inner, {PLAIN_EDGE: 0}, local, edges)
 
     @classmethod
-    def of_type(cls, part: HeteroPartition, source: str, dtype: torch.dtype) -> Self:
+    def of_type(cls, part: Partition, source: str, dtype: torch.dtype) -> Self:
         """The relations of a heterogeneous graph that leave the type `source`."""
         nodes, first = part.nodes[source], {}
         relations = {name: edges for name, edges in part.relations.items() if name[0] == source}
@@ -71,36 +71,24 @@ class OutEdges:
         src = torch.cat(sources)
         dst = torch.cat([torch.zeros(0, dtype=torch.int32), *destinations])
         weight = _join_weights([(each.edge_weight, len(each.src)) for each in relations.values()])
-        no_mask, out_degree = torch.zeros(end, dtype=torch.bool), torch.zeros(end + nodes.num_halo)
-        in_degree = torch.bincount(dst, None if weight is None else weight.double(), minlength=end)
-        partition = Partition(
-            rank=part.rank,
+        local = LocalEdges(
+            src,
+            dst,
+            weight,
             num_parts=part.num_parts,
             num_inner=end,
-            num_halo=nodes.num_halo,
-            src=src,
-            dst=dst,
-            features=nodes.features[:0],
-            labels=part.labels[:0],
-            train_mask=no_mask,
-            val_mask=no_mask,
-            test_mask=no_mask,
-            node_ids=nodes.node_ids,
             halo_owner=nodes.halo_owner,
             halo_index=nodes.halo_index,
-            in_degree=in_degree,
-            out_degree=out_degree,
-            self_loops=0,
-            edge_weight=weight,
             asked_for=nodes.asked_for,
         )
+        in_degree, out_degree = local.sum_at(dst, end), torch.zeros(end + nodes.num_halo)
         edges = InEdges.build(src, dst, in_degree, out_degree, dtype, weight=weight)
-        return cls(nodes.num_inner, first, partition, edges)
+        return cls(nodes.num_inner, first, local, edges)
 
     @property
     def num_pairs(self) -> int:
         """The number R of pairs of relation and destination, with local ids; 0 in a plain graph."""
-        return self.partition.num_inner - self.num_nodes
+        return self.local.num_inner - self.num_nodes
 
     def required_destinations(
         self, required: Mapping[str, Tensor], relations: frozenset[EdgeType] | None = None
@@ -111,7 +99,7 @@ class OutEdges:
             required: uint8 [I] of each type.
             relations: if given, pairs of other relations have 0.
         """
-        values = torch.zeros(self.partition.num_inner, dtype=torch.uint8)
+        values = torch.zeros(self.local.num_inner, dtype=torch.uint8)
         for name, begin in self.first.items():
             if relations is None or name in relations:
                 nodes = required[name[2]]
@@ -147,24 +135,24 @@ class OutEdges:
         """
         block = self.cut_block(edges, destinations)
         own = block.nodes < len(rows)
-        received = edges.sources.unprojected.values[block.nodes[~own] - self.partition.num_inner]
+        received = edges.sources.unprojected.values[block.nodes[~own] - self.local.num_inner]
         return block, torch.cat((rows[block.nodes[own]], received))
 
     def keep(self, mask: Tensor, conv: Convolution) -> Self:
         """Some of the edges, bool [E], with the degrees in what is left."""
-        kept, num_inner = self.partition.keep_edges(mask), self.partition.num_inner
-        in_degree = kept.sum_edges_at(kept.dst, num_inner)
-        out_degree = kept.sum_edges_at(kept.src, num_inner + kept.num_halo)
+        kept, num_inner = self.local.keep(mask), self.local.num_inner
+        in_degree = kept.sum_at(kept.dst, num_inner)
+        out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
         dtype = self.edges.in_degree.dtype
         edges = build_in_edges(kept, conv, in_degree, out_degree, dtype)
-        return replace(self, partition=kept, edges=edges)
+        return replace(self, local=kept, edges=edges)
 
     def make_plan(
         self, required: Mapping[str, Tensor], options: PlanOptions, comm: Communicator
     ) -> ExchangePlan:
         """The exchange of the source type's rows; required: uint8 [I] of each type."""
         return make_plan_from_required_layers(
-            self.partition, options, self.required_destinations(required), comm
+            self.local, options, self.required_destinations(required), comm
         )
 
 
@@ -178,29 +166,26 @@ def _join_weights(of_relations: list[tuple[Tensor | None, int]]) -> Tensor | Non
 
 
 def build_in_edges(
-    partition: Partition,
+    local: LocalEdges,
     conv: Convolution,
     in_degree: Tensor,
     out_degree: Tensor,
     dtype: torch.dtype,
+    num_relations: int = 0,
 ) -> InEdges:
     """The in-edges of a partition with the edge features that the convolution reads.
 
     Attention reads a weight as one more edge feature, the last one.
     """
-    weight = partition.edge_weight
-    if conv.relational:
-        return InEdges.build(
-            partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight
-        )
-    feat = partition.edge_feat if conv.attention_heads else None
+    weight = local.edge_weight
+    feat = local.edge_feat if conv.attention_heads and not conv.relational else None
     if conv.reads_relations:
-        assert partition.edge_relation is not None
-        feat = nn.functional.one_hot(partition.edge_relation, partition.num_relations)
-    if conv.attention_heads and weight is not None:
+        assert local.edge_relation is not None
+        feat = nn.functional.one_hot(local.edge_relation, num_relations)
+    elif conv.attention_heads and weight is not None and not conv.relational:
         feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
     return InEdges.build(
-        partition.src, partition.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
+        local.src, local.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
     )
 
 
@@ -223,7 +208,7 @@ def extend_required_layers(
     for layer in range(num_layers - 1, 0, -1):
         for name, each in out_edges.items():
             reached, sizes = each.required_destinations(required), part_sizes[name]
-            require_sources(each.partition, reached, required[name], layer, sizes, comm)
+            require_sources(each.local, reached, required[name], layer, sizes, comm)
 
 
 Means = dict[EdgeType, Tensor]

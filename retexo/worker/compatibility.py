@@ -4,11 +4,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, EdgeType
@@ -16,7 +16,6 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.rounds.graph_info import count_classes
-from retexo.worker.make_context import labelled_nodes_of
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +42,7 @@ class Shape:
         meta = directory.meta
         if meta is not None:
             return cls(meta.num_features, meta.num_classes, meta.task, True)
-        read = (
-            (
-                labelled_nodes_of(directory.read_hetero(part))
-                if directory.is_hetero
-                else directory.read(part)
-            )
-            for part in parts
-        )
+        read = (directory.read_part(part) for part in parts)
         held = [partition for partition in read if partition.num_inner]
         if not held:
             return None
@@ -191,12 +183,9 @@ def _are_numbers(names: Sequence[Any]) -> bool:
     return bool(names) and all(isinstance(name, int) for name in names)
 
 
-Part = TypeVar("Part", bound=Partition | HeteroPartition)
-
-
 def renumber_classes(
-    partition: Part, directory: PartitionDirectory, checkpoint: Checkpoint
-) -> Part:
+    partition: Partition, directory: PartitionDirectory, checkpoint: Checkpoint
+) -> Partition:
     """The partition with its classes numbered as in training, by their names.
 
     Nodes of other classes lose their label and leave all splits.

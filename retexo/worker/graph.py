@@ -2,11 +2,10 @@
 
 import logging
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import torch
 
-from partitioning.directory.partition import HeteroPartition, Partition, PartNodes
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType
@@ -27,15 +26,12 @@ from retexo.worker.compatibility import describe_missing_weights, renumber_class
 from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
     NodeTask,
-    labelled_nodes_of,
     make_context,
     schema_of,
     task_of_model,
 )
 
 log = logging.getLogger(__name__)
-
-Part = Partition | HeteroPartition
 
 
 def find_trainer(settings: TrainSettings) -> Trainer:
@@ -119,21 +115,16 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
 
 @dataclass(eq=False)
 class Graph:
-    """This worker's part of a graph, plain or heterogeneous."""
+    """This worker's part of a graph."""
 
-    part: Part
-
-    @property
-    def partition(self) -> Partition:
-        """The nodes that have labels."""
-        return self.part if isinstance(self.part, Partition) else labelled_nodes_of(self.part)
+    part: Partition
 
     def weighted_relations(self, info: GraphInfo) -> list[EdgeType]:
         """The relations whose edges have weights; of a plain graph PLAIN_EDGE."""
-        if isinstance(self.part, HeteroPartition):
-            relations = self.part.relations.items()
-            return [each for each, edges in relations if edges.edge_weight is not None]
-        return [PLAIN_EDGE] if info.weighted else []
+        if self.part.is_plain:
+            return [PLAIN_EDGE] if info.weighted else []
+        relations = self.part.relations.items()
+        return [each for each, edges in relations if edges.edge_weight is not None]
 
     def with_weights_of(
         self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
@@ -147,7 +138,7 @@ class Graph:
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         """The network that is trained on it."""
-        if isinstance(self.part, HeteroPartition):
+        if not self.part.is_plain:
             return HeteroArchitecture(settings.model, schema_of(self.part), info.num_classes)
         return Architecture.of(
             settings.model,
@@ -179,31 +170,20 @@ class Graph:
             )
 
 
-def read_part(directory: PartitionDirectory, rank: int) -> Part:
-    """Read one partition of a plain or heterogeneous graph."""
-    return directory.read_hetero(rank) if directory.is_hetero else directory.read(rank)
-
-
-def without_ledger(part: Part) -> Part:
+def without_ledger(part: Partition) -> Partition:
     """A site's part for a dry run: requests of other sites are neither recorded nor limited."""
-    if isinstance(part, HeteroPartition):
-        nodes = {name: _drop_ledger(each) for name, each in part.nodes.items()}
-        return replace(part, nodes=nodes)
-    return _drop_ledger(part)
+    nodes = {
+        name: each
+        if (halo := each.unresolved_halo) is None
+        else replace(each, unresolved_halo=replace(halo, ledger=None))
+        for name, each in part.nodes.items()
+    }
+    return replace(part, nodes=nodes)
 
 
-Nodes = TypeVar("Nodes", Partition, PartNodes)
-
-
-def _drop_ledger(nodes: Nodes) -> Nodes:
-    """Return the nodes of a site without the ledger of requests of other sites."""
-    halo = nodes.unresolved_halo
-    return nodes if halo is None else replace(nodes, unresolved_halo=replace(halo, ledger=None))
-
-
-def graph_of(part: Part, task: TaskSettings | None = None) -> Graph:
+def graph_of(part: Partition, task: TaskSettings | None = None) -> Graph:
     """The graph of a part; task: None for node classification."""
-    if isinstance(part, Partition) and task is not None and task.links:
+    if task is not None and task.links:
         return Graph(_prepare_links(part, task))
     return Graph(part)
 
@@ -226,7 +206,7 @@ def read_graph(
     task: TaskSettings | None = None,
 ) -> Graph:
     """This worker's part; with a checkpoint its classes are numbered as in training."""
-    part = read_part(directory, rank)
+    part = directory.read_part(rank)
     return graph_of(part if trained is None else renumber_classes(part, directory, trained), task)
 
 

@@ -9,12 +9,10 @@ I inner nodes, H halo nodes of a type.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from partitioning.directory.partition import HeteroPartition, PartEdges, Partition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
@@ -51,44 +49,21 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
                 )
 
 
-def hide_in_partition(
-    part: Partition, part_sizes: tuple[int, ...], comm: Communicator
+def hide_held_out(
+    part: Partition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator
 ) -> Partition:
-    """A plain partition without the edges that leave held-out nodes."""
-    hidden = part.val_mask | part.test_mask
-    everywhere = torch.cat((hidden, _halo_flags(part, hidden, part_sizes, comm)))
-    kept = part.keep_edges(~everywhere[part.src.long()])
-    visible = kept.keep_edges(~hidden[kept.dst.long()])
-    return replace(
-        kept,
-        in_degree=kept.sum_edges_at(kept.dst, kept.num_inner),
-        out_degree=compute_global_out_degree(visible, part_sizes, comm),
-    )
-
-
-def hide_by_type(
-    part: HeteroPartition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator
-) -> HeteroPartition:
-    """A partition of a heterogeneous graph without the edges that leave held-out nodes."""
-    hidden, target = part.val_mask | part.test_mask, part.target
-    flags = _halo_flags(part.nodes[target], hidden, sizes[target], comm)
+    """A partition without the edges that leave held-out nodes; sizes: inner nodes by rank."""
+    hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.labelled
+    everything = torch.ones(nodes.num_halo, dtype=torch.bool)
+    flags = request_halo_flags(nodes, everything, hidden, sizes[target], comm)
     everywhere = torch.cat((hidden, flags))
     relations = {
-        each: _keep_edges(edges, ~everywhere[edges.src.long()]) if each[0] == target else edges
+        each: edges.keep(~everywhere[edges.src.long()]) if each[0] == target else edges
         for each, edges in part.relations.items()
     }
-    return replace(part, relations=relations)
-
-
-def _halo_flags(
-    nodes: Any, hidden: Tensor, part_sizes: tuple[int, ...], comm: Communicator
-) -> Tensor:
-    """Ask the owners which halo nodes are hidden; return bool [H]."""
-    everything = torch.ones(nodes.num_halo, dtype=torch.bool)
-    return request_halo_flags(nodes, everything, hidden, part_sizes, comm)
-
-
-def _keep_edges(edges: PartEdges, kept: Tensor) -> PartEdges:
-    """Return the edges of a mask, bool [E], with their weights."""
-    weight = None if edges.edge_weight is None else edges.edge_weight[kept]
-    return replace(edges, src=edges.src[kept], dst=edges.dst[kept], edge_weight=weight)
+    part = replace(part, relations=relations)
+    if not part.is_plain:
+        return part
+    visible = part.edges.keep(~hidden[part.edges.dst.long()])
+    out_degree = compute_global_out_degree(visible, sizes[target], comm)
+    return replace(part, nodes={target: replace(nodes, out_degree=out_degree)})

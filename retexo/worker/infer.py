@@ -66,7 +66,7 @@ def run(
         comm = disclosure.comm
         graph_info = agree_on_graph_info(
             comm,
-            graph.partition,
+            graph.part,
             job.directory,
             training=False,
             task=link_task(job.settings),
@@ -94,7 +94,7 @@ def run(
                     " features"
                 )
             found = Predictions.of(
-                graph.partition.node_ids,
+                graph.part.node_ids,
                 inferred.logits,
                 inferred.embeddings,
                 context.task.predict(inferred.logits),
@@ -103,9 +103,9 @@ def run(
             found = found.named(
                 None if names is None else names.tolist(), job.checkpoint.class_names
             )
-            nodes = graph.partition
+            nodes = graph.part
             known = found.known_columns(
-                read_graph(job.directory, rank).partition.labels,  # also of untrained classes
+                read_graph(job.directory, rank).part.labels,  # also of untrained classes
                 job.directory.class_names,
                 {"train": nodes.train_mask, "val": nodes.val_mask, "test": nodes.test_mask},
             )

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.partition import HeteroPartition, Partition
+from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
+from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
@@ -35,7 +36,7 @@ from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
 from retexo.trainers.registry import refuse_edge_data
-from retexo.worker.hide_held_out import hide_by_type, hide_in_partition
+from retexo.worker.hide_held_out import hide_held_out
 from retexo.worker.process import choose_device
 
 NodeTask = NodeClassification | NodeRegression
@@ -43,7 +44,7 @@ NodeTask = NodeClassification | NodeRegression
 
 def make_context(
     settings: TrainSettings,
-    part: Partition | HeteroPartition,
+    part: Partition,
     graph_info: GraphInfo,
     comm: Communicator,
     conv: Convolution,
@@ -76,20 +77,18 @@ def make_context(
         trained: the task of a trained model; None to make it by the settings, which trains.
         hides_held_out: whether validation and test nodes are hidden (split.inductive).
     """
-    make_types: Callable[..., tuple[Partition, Schema, dict[str, NodeType]]] = (
-        _make_types if isinstance(part, HeteroPartition) else _make_plain_type
-    )
-    labelled, schema, types = make_types(
+    halo_features = part.labelled.halo_features
+    make_types = _make_types if conv.relational else _make_plain_type
+    part, schema, types = make_types(
         settings, part, graph_info, comm, conv, dtype, use, hides_held_out
     )
-    halo_features = labelled.halo_features
     device = choose_device(settings.device, settings.local_index(comm.rank))
-    task = _make_task(settings, labelled, graph_info, comm, class_names, trained=trained)
+    task = _make_task(settings, part, graph_info, comm, class_names, trained=trained)
     is_trained_on_links = trained is None and use == "train" and settings.task.links
     return Context(
         settings=settings,
-        partition=replace(labelled, features=labelled.features[:0].clone(), halo_features=None),
-        labels=task.make_targets(labelled.labels, dtype).to(device),
+        partition=part.without_features(),
+        labels=task.make_targets(part.labels, dtype).to(device),
         graph_info=graph_info,
         task=task,
         comm=comm,
@@ -164,7 +163,7 @@ def make_layer_saver(
 
 def _make_plain_type(
     settings: TrainSettings,
-    partition: Partition,
+    part: Partition,
     graph_info: GraphInfo,
     comm: Communicator,
     conv: Convolution,
@@ -172,10 +171,12 @@ def _make_plain_type(
     use: Use,
     hides_held_out: bool,
 ) -> tuple[Partition, Schema, dict[str, NodeType]]:
-    """Make the exchange plan and degrees of a plain graph; return its nodes and only type."""
+    """Make the exchange plan and degrees of a plain graph; return its part and its only type."""
     refuse_edge_data(settings, conv, graph_info)
+    sizes = {part.target: graph_info.part_sizes}
+    part = resolve_halo_by_type(part, sizes, comm, settings.sites.max_rows_shared)
     if hides_held_out:
-        partition = hide_in_partition(partition, graph_info.part_sizes, comm)
+        part = hide_held_out(part, sizes, comm)
     options = _plan_options(settings, conv, graph_info.part_sizes, use)
     options = replace(
         options,
@@ -183,39 +184,34 @@ def _make_plain_type(
         all_nodes=graph_info.all_nodes_used or settings.task.links,
     )
     if graph_info.weighted:
-        options = replace(options, vector_bytes=_vector_bytes(settings, partition.features))
-    if partition.unresolved_halo is not None:
-        with comm.without_replay_log():  # its keys are drawn anew
-            partition = resolve_halo(
-                partition, graph_info.part_sizes, comm, settings.sites.max_rows_shared
-            )
-    if graph_info.weighted and partition.edge_weight is None:
-        partition = replace(partition, edge_weight=torch.ones(len(partition.src)))
-    if graph_info.num_edge_features and partition.edge_feat is None:  # without edges
-        edge_feat = torch.empty(len(partition.src), graph_info.num_edge_features)
-        partition = replace(partition, edge_feat=edge_feat)
-    plan = make_plan(partition, options, comm)
+        options = replace(options, vector_bytes=_vector_bytes(settings, part.features))
+    edges, nodes = part.relations[PLAIN_RELATION], part.labelled
+    if graph_info.weighted and edges.edge_weight is None:
+        edges = replace(edges, edge_weight=torch.ones(len(edges.src)))
+    if graph_info.num_edge_features and edges.edge_feat is None:  # without edges
+        edges = replace(edges, edge_feat=torch.empty(0, graph_info.num_edge_features))
+    part = replace(part, relations={PLAIN_RELATION: edges})
+    plan, local = make_plan(part, options, comm), part.edges
     is_stored = graph_info.degrees_stored or hides_held_out
     needs_degrees = conv.uses_out_degree or settings.smoothing.steps > 0
-    out_degree = _out_degree(partition, graph_info, comm, used=needs_degrees, is_stored=is_stored)
-    edges = build_in_edges(partition, conv, partition.in_degree, out_degree, dtype)
-    features, means = partition.features, None
-    if not partition.num_inner:
+    in_degree = local.sum_at(local.dst, nodes.num_inner)
+    out_degree = _out_degree(part, graph_info, comm, used=needs_degrees, is_stored=is_stored)
+    in_edges = build_in_edges(local, conv, in_degree, out_degree, dtype, part.num_relations)
+    features, means = nodes.features, None
+    if not nodes.num_inner:
         features = torch.empty(0, graph_info.num_features)
     if not conv.attention_heads:
-        means = edge_means(partition, dtype)
-        partition = replace(partition, edge_feat=None)
+        means = edge_means(local, in_degree, dtype)
+        part = replace(part, relations={PLAIN_RELATION: replace(edges, edge_feat=None)})
     node_type = NodeType(
         features=features.to(dtype),
         required_layers=plan.required_layers,
-        out_edges=OutEdges.of_plain_graph(
-            replace(partition, features=partition.features[:0].clone(), halo_features=None), edges
-        ),
+        out_edges=OutEdges.of_plain_graph(part.edges, in_edges),
         plan=plan,
         plan_options=options,
         edge_means=means,
     )
-    return partition, Schema.of_plain_graph(graph_info.num_features), {PLAIN_NODE: node_type}
+    return part, Schema.of_plain_graph(graph_info.num_features), {PLAIN_NODE: node_type}
 
 
 def _plan_options(
@@ -252,46 +248,22 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
 
 
 def _out_degree(
-    partition: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool, is_stored: bool
+    part: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool, is_stored: bool
 ) -> Tensor:
     """Out-degrees in the whole graph, [I + H]: stored everywhere, exchanged if used, else zeros."""
+    nodes = part.labelled
     if is_stored:
-        assert partition.out_degree is not None
-        return partition.out_degree
+        assert nodes.out_degree is not None
+        return nodes.out_degree
     if used:
-        return compute_global_out_degree(partition, graph_info.part_sizes, comm)
-    return torch.zeros(partition.num_inner + partition.num_halo)
+        return compute_global_out_degree(part.edges, graph_info.part_sizes, comm)
+    return torch.zeros(nodes.num_inner + nodes.num_halo)
 
 
 # --- heterogeneous graphs ----------
 
 
-def labelled_nodes_of(part: HeteroPartition) -> Partition:
-    """The nodes that have labels, as a partition without edges."""
-    nodes, none = part.nodes[part.target], torch.zeros(0, dtype=torch.int32)
-    degree = torch.zeros(nodes.num_inner, dtype=torch.int64)
-    return Partition(
-        rank=part.rank,
-        num_parts=part.num_parts,
-        num_inner=nodes.num_inner,
-        num_halo=0,
-        src=none,
-        dst=none,
-        features=nodes.features,
-        labels=part.labels,
-        train_mask=part.train_mask,
-        val_mask=part.val_mask,
-        test_mask=part.test_mask,
-        node_ids=nodes.node_ids,
-        halo_owner=nodes.halo_owner[:0],
-        halo_index=nodes.halo_index[:0],
-        in_degree=degree,
-        out_degree=degree,
-        self_loops=part.self_loops,
-    )
-
-
-def schema_of(part: HeteroPartition) -> Schema:
+def schema_of(part: Partition) -> Schema:
     """Return the node types and relations of the graph, the same on every worker.
 
     Raises InputError where no features reach the labelled type.
@@ -308,7 +280,7 @@ def schema_of(part: HeteroPartition) -> Schema:
 
 def _make_types(
     settings: TrainSettings,
-    part: HeteroPartition,
+    part: Partition,
     graph_info: GraphInfo,
     comm: Communicator,
     conv: Convolution,
@@ -322,7 +294,7 @@ def _make_types(
     sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
     part = resolve_halo_by_type(part, sizes, comm, settings.sites.max_rows_shared)
     if hides_held_out:
-        part = hide_by_type(part, sizes, comm)
+        part = hide_held_out(part, sizes, comm)
     schema = schema_of(part)
     out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
     options = {name: _plan_options(settings, conv, sizes[name], use) for name in part.nodes}
@@ -339,16 +311,19 @@ def _make_types(
         )
         for name, nodes in part.nodes.items()
     }
-    return labelled_nodes_of(part), schema, types
+    return replace(part, relations={}), schema, types  # their edges are in the types
 
 
 def resolve_halo_by_type(
-    part: HeteroPartition,
+    part: Partition,
     part_sizes: Mapping[str, tuple[int, ...]],
     comm: Communicator,
     max_rows_shared: float | None,
-) -> HeteroPartition:
-    """A site's part with its halo nodes found at their owners; part_sizes: inner nodes by rank."""
+) -> Partition:
+    """A site's part with its halo nodes found at their owners; others unchanged.
+
+    part_sizes: inner nodes by rank.
+    """
     if any(nodes.unresolved_halo is None for nodes in part.nodes.values()):
         return part
     with comm.without_replay_log():  # its keys are drawn anew
@@ -359,9 +334,7 @@ def resolve_halo_by_type(
     return replace(part, nodes=nodes)
 
 
-def _require_labelled(
-    settings: TrainSettings, part: HeteroPartition, use: Use
-) -> dict[str, Tensor]:
+def _require_labelled(settings: TrainSettings, part: Partition, use: Use) -> dict[str, Tensor]:
     """Required layers of the labelled type's nodes; all if label propagation starts at all."""
     last = settings.model.depth
     everything = use == "predict" or settings.smoothing.hops > 0

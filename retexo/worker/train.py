@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from partitioning.directory.partition import Partition
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
@@ -27,7 +28,7 @@ from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
-from retexo.worker.graph import Graph, Part, find_trainer, load_graph
+from retexo.worker.graph import Graph, find_trainer, load_graph
 from retexo.worker.make_context import link_task, make_context
 from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
@@ -145,7 +146,7 @@ class Network:
 def _agree_on_network(job: TrainJob, comm: Communicator, graph: Graph) -> Network:
     """Agree on the sizes of the graph, and build the network with the same initial parameters."""
     settings = job.settings
-    graph_info = agree_on_graph_info(comm, graph.partition, job.directory, task=link_task(settings))
+    graph_info = agree_on_graph_info(comm, graph.part, job.directory, task=link_task(settings))
     if settings.init is not None:
         initial = open_checkpoint(Path(settings.init), "init")
         graph_info = graph.with_weights_of(initial, settings, graph_info)
@@ -190,7 +191,7 @@ def _warn_after_training(
 
 def _score_whole_graph(
     context: Context,
-    part: Part,
+    part: Partition,
     info: GraphInfo,
     stages: Sequence[Any],
     heads: OutputHeads,

@@ -129,7 +129,8 @@ def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
     assert graph.edge_weight is not None
     assert graph.edge_feat is not None
     part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read(0)
-    got = edge_means(part, torch.float64)
+    in_degree = part.edges.sum_at(part.edges.dst, part.num_inner)
+    got = edge_means(part.edges, in_degree, torch.float64)
     between = graph.src != graph.dst
     for node in range(60):
         into = (graph.dst == node) & between

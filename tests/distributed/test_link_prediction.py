@@ -19,7 +19,7 @@ import retexo
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, PLAIN_TYPE
+from partitioning.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE
 from partitioning.links.link_split import split_links
 from partitioning.links.score_ranks import measure_ranks
 from retexo import load_run
@@ -51,7 +51,6 @@ COMMON = (
     "task.negatives=16",
     "device=cpu",
 )
-EDGES = ("src", "dst", "edge_weight", "edge_feat", "edge_relation")
 WIDTH = 28
 """Of spectral embeddings; a quarter of it is more than a network's 6, too."""
 CASES = {
@@ -147,7 +146,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         for stage in own:
             stage.eval()
         answer = ranking.choose_link_heads(context, own, result.logits)
-        ids = graphs[comm.rank].partition.node_ids.numpy()
+        ids = graphs[comm.rank].part.node_ids.numpy()
         return (
             ids,
             log.scores,
@@ -162,7 +161,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].partition, directory, task=link_task(settings)
+            comm, graphs[comm.rank].part, directory, task=link_task(settings)
         ),
     )
 
@@ -233,9 +232,9 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         )
         stages = build_network(found.architecture(settings, info), settings.seed)
         if not edges:
-            of_edges = {name: getattr(found.part, name) for name in EDGES}
-            none = {name: None if value is None else value[:0] for name, value in of_edges.items()}
-            found = Graph(dataclasses.replace(found.part, **none))
+            held = found.part.relations[PLAIN_RELATION]
+            none = held.keep(torch.zeros(len(held.src), dtype=torch.bool))
+            found = Graph(dataclasses.replace(found.part, relations={PLAIN_RELATION: none}))
         layers = []
 
         def fit(objective: Any) -> None:
@@ -356,7 +355,7 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     found = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
-        score(torch.cat([each.partition.links[name] for each in graphs]))
+        score(torch.cat([each.part.links[name] for each in graphs]))
         for name in ("test", "test_neg")
     )
     if evaluator == "mrr":

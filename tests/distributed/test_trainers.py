@@ -57,7 +57,7 @@ from retexo.models.block import HaloRows
 from retexo.models.matrix import SparseMatrix
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import Sizes, baseline_bytes
-from retexo.plan.traffic import architecture_of, estimate_traffic
+from retexo.plan.traffic import estimate_traffic, find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.trainers import bns, end_to_end, registry, sampled, sign
@@ -397,7 +397,7 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
     directory = parts_of(tmp_path, 4)
     own = [directory.read(rank) for rank in range(4)]
     for rank, part in enumerate(own):
-        halo = zip(part.halo_owner.tolist(), part.halo_index.tolist(), strict=True)
+        halo = zip(part.edges.halo_owner.tolist(), part.edges.halo_index.tolist(), strict=True)
         ids[rank] = np.array([int(own[owner].node_ids[index]) - 1000 for owner, index in halo], int)
     settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
     with unittest.mock.patch.object(bns, "draw_boundary", draw):
@@ -525,7 +525,7 @@ def total(outcomes: list[Outcome], kind: str) -> int:
 
 
 def halo_nodes(directory: PartitionDirectory) -> int:
-    return sum(directory.read(rank).num_halo for rank in range(directory.num_parts))
+    return sum(directory.read(rank).labelled.num_halo for rank in range(directory.num_parts))
 
 
 TAIL = 8 * 5
@@ -548,7 +548,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
         total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 2 * TAIL + ONCE
     )  # the last counts go alone
     partitions = [directory.read(rank) for rank in range(2)]
-    architecture = architecture_of(settings, directory, partitions)
+    architecture = find_architecture(settings, directory, partitions)
     sizes = Sizes.of(settings, partitions, architecture)
     lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
     plain = estimate_traffic(lazy_settings, directory, partitions)

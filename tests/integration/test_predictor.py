@@ -32,7 +32,7 @@ from retexo.models.hetero_stage import PLAIN_EDGE, HeteroArchitecture, Schema, b
 from retexo.models.stage import Architecture, OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
 from retexo.settings.compose import compose
-from retexo.worker.hide_held_out import hide_by_type
+from retexo.worker.hide_held_out import hide_held_out
 
 NEW = 3
 """Nodes that join a graph."""
@@ -850,7 +850,7 @@ def test_no_edge_leaves_a_held_out_node_of_a_typed_graph() -> None:
     sizes = {name: tuple(len(part.nodes[name].node_ids) for part in parts) for name in graph.nodes}
 
     def work(comm: Communicator) -> dict[str, int]:
-        kept = hide_by_type(parts[comm.rank], sizes, comm)
+        kept = hide_held_out(parts[comm.rank], sizes, comm)
         return {each[1]: len(edges.src) for each, edges in kept.relations.items()}
 
     found = run_threads(count, work)

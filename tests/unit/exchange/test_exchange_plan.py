@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from support import torch_threads
 
 from partitioning.directory import sorted_rows
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import PartEdges, Partition, PartNodes
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
@@ -113,23 +114,26 @@ class Whole:
         own = self.part[self.dst] == rank
         roles = {"train_mask": TRAIN, "val_mask": VAL, "test_mask": TEST}
         index = [int((self.nodes_of(self.part[node]) < node).sum()) for node in halo]
-        degrees = (np.bincount(ends, minlength=self.num_nodes) for ends in (self.dst, self.src))
-        in_degree, out_degree = (torch.from_numpy(degree) for degree in degrees)
-        return Partition(
-            rank=rank,
-            num_parts=self.num_parts,
-            num_inner=len(inner),
-            num_halo=len(halo),
-            src=torch.tensor([local[int(node)] for node in self.src[own]], dtype=torch.int32),
-            dst=torch.tensor([local[int(node)] for node in self.dst[own]], dtype=torch.int32),
+        out_degree = torch.from_numpy(np.bincount(self.src, minlength=self.num_nodes))
+        nodes = PartNodes(
             features=torch.zeros(len(inner), 1) if features is None else features[inner],
-            labels=torch.from_numpy(inner % 2),
-            **{name: torch.from_numpy(self.role[inner] == role) for name, role in roles.items()},
             node_ids=torch.from_numpy(inner),
             halo_owner=torch.from_numpy(self.part[halo]),
             halo_index=torch.tensor(index, dtype=torch.int64),
-            in_degree=in_degree[inner],
             out_degree=out_degree[np.concatenate((inner, halo))],
+        )
+        edges = PartEdges(
+            src=torch.tensor([local[int(node)] for node in self.src[own]], dtype=torch.int32),
+            dst=torch.tensor([local[int(node)] for node in self.dst[own]], dtype=torch.int32),
+        )
+        return Partition(
+            rank=rank,
+            num_parts=self.num_parts,
+            target=PLAIN_TYPE,
+            nodes={PLAIN_TYPE: nodes},
+            relations={PLAIN_RELATION: edges},
+            labels=torch.from_numpy(inner % 2),
+            **{name: torch.from_numpy(self.role[inner] == role) for name, role in roles.items()},
             self_loops=0,
         )
 
@@ -239,9 +243,13 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
     sizes = whole.plan_options(1).part_sizes
     found = run_threads(
         whole.num_parts,
-        lambda comm: compute_global_out_degree(whole.partition(comm.rank), sizes, comm).tolist(),
+        lambda comm: compute_global_out_degree(
+            whole.partition(comm.rank).edges, sizes, comm
+        ).tolist(),
     )
-    assert found == [whole.partition(rank).out_degree.tolist() for rank in range(whole.num_parts)]
+    assert found == [
+        whole.partition(rank).labelled.out_degree.tolist() for rank in range(whole.num_parts)
+    ]
 
 
 # --- one graph by hand ----------
@@ -262,10 +270,10 @@ def test_out_degrees_where_one_part_has_no_weights() -> None:
     """A part whose weights are all 1 stores none; the others' weights are 2."""
 
     def degrees(comm: Any) -> list[float]:
-        part = LINE.partition(comm.rank)
-        weight = None if comm.rank == 0 else torch.full((len(part.src),), 2.0)
+        edges = LINE.partition(comm.rank).edges
+        weight = None if comm.rank == 0 else torch.full((len(edges.src),), 2.0)
         return compute_global_out_degree(
-            replace(part, edge_weight=weight), LINE.plan_options(1).part_sizes, comm
+            replace(edges, edge_weight=weight), LINE.plan_options(1).part_sizes, comm
         ).tolist()
 
     assert run_threads(2, degrees) == [[4, 4, 0, 2, 1], [1, 2, 0, 4, 4, 2]]
@@ -275,7 +283,7 @@ def test_targets_out_of_order_are_refused() -> None:
     made, _ = plans(LINE, LINE.plan_options(2))
     boundary = made[1].incoming[0]
     code = BoundaryCode(len(boundary.source), 3, 4, 2)
-    numbers = LINE.partition(1).halo_index.numpy()
+    numbers = LINE.partition(1).edges.halo_index.numpy()
     assert code.read(code.write(boundary, numbers)).required_layers.tolist() == [3, 2, 1]
     swapped = replace(boundary, required_layers=boundary.required_layers[::-1])
     with pytest.raises(ValueError, match="do not descend"):

@@ -155,7 +155,10 @@ def exchanged(
         comm.between_nodes = between_nodes
         part = whole.partition(comm.rank, rows)
         plan = make_plan(part, plan_options, comm)
-        edges = InEdges.build(part.src, part.dst, part.in_degree, part.out_degree, F64)
+        held, out_degree = part.edges, part.labelled.out_degree
+        assert out_degree is not None
+        in_degree = held.sum_at(held.dst, held.num_inner)
+        edges = InEdges.build(held.src, held.dst, in_degree, out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
         local = LocalRows(
             part.features, scale, case.conv.project, case.conv.projected_width, case.precision
@@ -624,7 +627,7 @@ def test_training_on_a_device(
 
     def train(comm: Communicator) -> tuple[list[Tensor], Any, int]:
         part = read_graph(directory, comm.rank)
-        info = agree_on_graph_info(comm, part.partition, directory)
+        info = agree_on_graph_info(comm, part.part, directory)
         with drawing:
             stages = build_network(part.architecture(settings, info), settings.seed)
         context = make_context.make_context(

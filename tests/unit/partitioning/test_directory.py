@@ -53,7 +53,7 @@ def dgls(tmp_path: Path) -> Path:
 def global_ids(parts: list[Partition], part: Partition) -> list[int]:
     """The data set's node at each local id."""
     inner = part.node_ids.tolist()
-    pairs = zip(part.halo_owner.tolist(), part.halo_index.tolist(), strict=True)
+    pairs = zip(part.edges.halo_owner.tolist(), part.edges.halo_index.tolist(), strict=True)
     return [*inner, *(int(parts[owner].node_ids[index]) for owner, index in pairs)]
 
 
@@ -71,11 +71,12 @@ def test_round_trip(directory: PartitionDirectory) -> None:
         for name, mask in MASKS.items():
             assert getattr(part, name).tolist() == mask[nodes].tolist()
         everyone = np.array(global_ids(parts, part)) - 1000
-        assert part.in_degree.tolist() == into[nodes].tolist()
-        assert part.out_degree is not None
-        assert part.out_degree.tolist() == out[everyone].tolist()
-        assert (part.halo_owner != rank).all()
-        edges += list(zip(everyone[part.src].tolist(), everyone[part.dst].tolist(), strict=True))
+        held, out_degree = part.edges, part.labelled.out_degree
+        assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
+        assert out_degree is not None
+        assert out_degree.tolist() == out[everyone].tolist()
+        assert (held.halo_owner != rank).all()
+        edges += list(zip(everyone[held.src].tolist(), everyone[held.dst].tolist(), strict=True))
     pairs = zip(GRAPH.src.tolist(), GRAPH.dst.tolist(), strict=True)
     assert sorted(edges) == sorted(pair for pair in pairs if pair[0] != pair[1])
     assert sum(part.self_loops for part in parts) == int((GRAPH.src == GRAPH.dst).sum())
@@ -84,7 +85,11 @@ def test_round_trip(directory: PartitionDirectory) -> None:
 def test_parts_are_mapped(directory: PartitionDirectory) -> None:
     """What a worker does not touch takes none of its memory; what it writes to stays its own."""
     part = directory.read(1)
-    for tensor, name in ((part.features, "feat"), (part.src, "src"), (part.dst, "dst")):
+    for tensor, name in (
+        (part.features, "feat"),
+        (part.edges.src, "src"),
+        (part.edges.dst, "dst"),
+    ):
         tensor[:1] += 1
         assert not np.array_equal(np.load(directory.path / "part1" / f"{name}.npy"), tensor.numpy())
     directory.verify([1])
@@ -346,8 +351,11 @@ def test_a_directory_of_dgl_is_imported_once(
     assert description.stat() == before
     for part in (0, 1):
         second.verify([part])
-        for name in ("src", "dst", "features", "labels", "halo_owner", "halo_index", "in_degree"):
-            ours, theirs = (getattr(each.read(part), name) for each in (directory, second))
+        first_part, second_part = directory.read(part), second.read(part)
+        for name in ("features", "labels"):
+            assert torch.equal(getattr(first_part, name), getattr(second_part, name)), name
+        for name in ("src", "dst", "halo_owner", "halo_index"):
+            ours, theirs = (getattr(each.edges, name) for each in (first_part, second_part))
             assert torch.equal(ours, theirs), name
         assert second.read(part).self_loops == directory.read(part).self_loops
     for path in (dgls, second.path):

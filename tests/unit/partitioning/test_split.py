@@ -638,9 +638,10 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
         assert sorted(ids[held].tolist()) == sorted(rows.tolist()), name
     assert parts[0].links is not None
     assert np.array_equal(ids[parts[0].links["pool"][:, 0].numpy()], again.pool[:, 0])
-    leaking = next(part for part in parts if len(part.src))
-    source, target = int(leaking.src[0]), int(leaking.dst[0])
-    known = np.array(directory.bounds)[leaking.halo_owner] + leaking.halo_index.numpy()
+    leaking = next(part for part in parts if len(part.edges.src))
+    held = leaking.edges
+    source, target = int(held.src[0]), int(held.dst[0])
+    known = np.array(directory.bounds)[held.halo_owner] + held.halo_index.numpy()
     first = directory.bounds[leaking.rank]
     end = source + first if source < leaking.num_inner else known[source - leaking.num_inner]
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[target + first, end]])
@@ -754,9 +755,10 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     assert rows["candidates"] == {(f"artist:{v}", f"artist:{v}") for v in range(20)}
     edges = set()
     for part in parts:
-        halo = np.array(directory.bounds)[part.halo_owner] + part.halo_index.numpy()
+        held_edges = part.edges
+        halo = np.array(directory.bounds)[held_edges.halo_owner] + held_edges.halo_index.numpy()
         ids = np.concatenate((np.arange(*directory.bounds[part.rank : part.rank + 2]), halo))
-        ends = zip(part.src.tolist(), part.dst.tolist(), strict=True)
+        ends = zip(held_edges.src.tolist(), held_edges.dst.tolist(), strict=True)
         edges |= {(names[ids[u]], names[ids[v]]) for u, v in ends}
     held_out = rows["val"] | rows["test"]
     assert not edges & (held_out | {(v, u) for u, v in held_out})

@@ -35,7 +35,7 @@ from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
 from retexo.plan.memory import BASE, peak_memory, worker_memory
-from retexo.plan.traffic import architecture_of, estimate_traffic
+from retexo.plan.traffic import estimate_traffic, find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -243,7 +243,7 @@ def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, wid
     partitions = [directory.read(part) for part in (0, 1)]
     settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
     return worker_memory(
-        partitions[0], architecture_of(settings, directory, partitions), settings, 26
+        partitions[0], find_architecture(settings, directory, partitions), settings, 26
     )
 
 

@@ -19,6 +19,7 @@ from support import dense_conv, graph_info, random_graph, thirds, train_settings
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
+from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, WHOLE_RUN
@@ -427,7 +428,9 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     graph = random_graph()
     graph = replace(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
     directory = write_partitions(tmp_path, graph, thirds(40), np.zeros(40, int), 2)
-    parts = [directory.read(0), replace(directory.read(1), edge_feat=None)]
+    parts = [directory.read(0), directory.read(1)]
+    edges = replace(parts[1].relations[PLAIN_RELATION], edge_feat=None)
+    parts[1] = replace(parts[1], relations={PLAIN_RELATION: edges})
     found = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
     assert [info.num_edge_features for info in found] == [3, 3]
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitioning.directory.partition import Partition, UnresolvedHalo
+from partitioning.directory.partition import PartNodes, UnresolvedHalo
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -31,36 +31,22 @@ from retexo.sites.resolve_halo import resolve_halo
 NAMES = ("north", "east", "south", "west")
 
 
-def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int) -> Partition:
+def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int) -> PartNodes:
     """A part with these ids, ascending, and halo nodes (owner, id), ascending."""
-    nothing, nodes = torch.empty(0, dtype=torch.int64), torch.zeros(len(ids), dtype=torch.bool)
     owners, wanted = (
         torch.tensor(column, dtype=torch.int64)
         for column in ([o for o, _ in halo], [i for _, i in halo])
     )
-    return Partition(
-        rank=rank,
-        num_parts=num_parts,
-        num_inner=len(ids),
-        num_halo=len(halo),
-        src=nothing,
-        dst=nothing,
+    return PartNodes(
         features=torch.empty(len(ids), 1),
-        labels=nodes.long(),
-        train_mask=nodes,
-        val_mask=nodes,
-        test_mask=nodes,
         node_ids=torch.tensor(ids, dtype=torch.int64),
         halo_owner=owners,
         halo_index=torch.full((len(halo),), -1),
-        in_degree=nodes.long(),
-        out_degree=None,
-        self_loops=0,
         unresolved_halo=UnresolvedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
     )
 
 
-def ask(parts: list[Partition]) -> list[list[int] | str]:
+def ask(parts: list[PartNodes]) -> list[list[int] | str]:
     """Each site's halo_index, or its error."""
     sizes = tuple(each.num_inner for each in parts)
 
