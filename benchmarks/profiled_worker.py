@@ -20,7 +20,7 @@ from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     "read the part": [(train, "load_graph")],
-    "plan": [(make_context, "make_plan")],
+    "plan": [(make_context, "_make_types")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [
         (layer_exchange, "decode"),

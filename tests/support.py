@@ -36,6 +36,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
 from partitioning.dgl_import import has_dgl, import_dgl
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find
 from partitioning.directory.write_directory import write
 from partitioning.graph_data import PLAIN_TYPE, GraphData
@@ -48,16 +49,20 @@ from partitioning.partition_settings import (
     SyntheticSettings,
 )
 from partitioning.setting_fields import with_values
+from retexo.comm.collectives import Communicator
 from retexo.comm.message_format import as_bytes
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
+from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.addresses import loopback
 from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
+from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
+from retexo.trainers.out_edges import OutEdges, find_required_layers
 
 THREADS = 2
 """Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one
@@ -640,3 +645,10 @@ def dense_conv(
     share = share / share.sum(dim=1, keepdim=True).clamp(min=1e-300)
     merged = torch.einsum("vuh,uhd->vhd", share, z)
     return (merged.mean(dim=1) if conv.merge == "mean" else merged.flatten(1)) + conv.bias
+
+
+def make_plan(part: Partition, options: PlanOptions, comm: Communicator) -> ExchangePlan:
+    """The exchange plan of a plain graph, as retexo.worker.make_context makes it."""
+    edges = {PLAIN_NODE: OutEdges.of_plain_graph(part.edges, None)}  # type: ignore[arg-type]
+    required = find_required_layers(part, PLAIN_NODE, edges, {PLAIN_NODE: options}, comm)
+    return edges[PLAIN_NODE].make_plan(required, options, comm)

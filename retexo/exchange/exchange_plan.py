@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import LocalEdges, Partition, PartNodes
+from partitioning.directory.partition import LocalEdges, PartNodes
 from partitioning.thread_pool import in_threads
 from retexo.arrays import IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator
@@ -125,14 +125,7 @@ class PlanOptions:
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
 
 
-def make_plan(partition: Partition, options: PlanOptions, comm: Communicator) -> ExchangePlan:
-    """Make the exchange plan of a plain graph together with all other workers."""
-    return make_plan_from_required_layers(
-        partition.edges, options, _find_required_layers(partition, options, comm), comm
-    )
-
-
-def make_plan_from_required_layers(
+def make_plan(
     partition: LocalEdges, options: PlanOptions, required_layers: Tensor, comm: Communicator
 ) -> ExchangePlan:
     """Make the exchange plan from known required layers (see ExchangePlan.required_layers)."""
@@ -188,52 +181,6 @@ def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tens
                 f"rank {peer} requests rows of nodes that it did not request at start-up; "
                 "they are not sent"
             )
-
-
-def _find_required_layers(partition: Partition, options: PlanOptions, comm: Communicator) -> Tensor:
-    """Find how many layers require the output of each inner node, uint8 [I].
-
-    Workers exchange requests layer by layer.
-    """
-    last, use = options.num_layers, options.use
-    if use == "nothing":
-        return torch.zeros(partition.num_inner, dtype=torch.uint8)
-    if options.all_halo_rows:
-        return torch.full((partition.num_inner,), last + 1, dtype=torch.uint8)
-    if use == "predict":
-        return torch.full((partition.num_inner,), last, dtype=torch.uint8)
-    required = partition.test_mask.to(torch.uint8) * last
-    required[partition.train_mask | partition.val_mask] = last + 1 if use == "train" else last
-    if not options.all_nodes:
-        for layer in range(last - 1, 0, -1):
-            require_sources(partition.edges, required, required, layer, options.part_sizes, comm)
-    return required
-
-
-def require_sources(
-    partition: LocalEdges,
-    destinations: Tensor,
-    required: Tensor,
-    layer: int,
-    part_sizes: tuple[int, ...],
-    comm: Communicator | None,
-) -> None:
-    """Mark the nodes that `layer` aggregates as required by the layers before it.
-
-    Args:
-        partition: the edges.
-        destinations: uint8 [I] required layers of the destinations.
-        required: uint8 [n] of the sources, the first inner nodes; updated in place.
-        layer: from 1.
-        part_sizes: inner nodes by rank.
-        comm: to the owners of halo nodes; None to mark this worker's nodes only.
-    """
-    is_source = torch.zeros(partition.num_inner + partition.num_halo, dtype=torch.bool)
-    is_source[partition.src[destinations[partition.dst] > layer]] = True
-    required[is_source[: len(required)] & (required < layer)] = layer
-    halo = is_source[partition.num_inner :]
-    for nodes in request_halo_nodes(partition, halo, part_sizes, comm) if comm else ():
-        required[nodes[required[nodes] < layer]] = layer
 
 
 def request_halo_nodes(

@@ -39,7 +39,7 @@ from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
     PlanOptions,
-    make_plan_from_required_layers,
+    make_plan,
     request_halo_flags,
 )
 from retexo.models.conv.gcn import GCN
@@ -270,9 +270,7 @@ def _plan_relations(context: Context, relations: Relations) -> Plans:
             for each, of_type in context.required_layers.items()
         }
         destinations = node_type.out_edges.required_destinations(required, relations)
-        plans[name] = make_plan_from_required_layers(
-            node_type.out_edges.local, options, destinations, context.comm
-        )
+        plans[name] = make_plan(node_type.out_edges.local, options, destinations, context.comm)
     return plans
 
 
@@ -295,7 +293,7 @@ def _choose_plain_plan(
         first = context.settings.model.depth
         required = plan.required_layers.clamp(first, plan.num_layers) - first
         all_steps = replace(one_layer, num_layers=plan.num_layers - first)
-        return make_plan_from_required_layers(local, all_steps, required, context.comm)
+        return make_plan(local, all_steps, required, context.comm)
     if options.all_nodes and options.use != "nothing" and plan.partial_sums:
         return plan.merge_phases()
     return _plan_from_sources(context, one_layer, sources, context.computed)
@@ -327,4 +325,4 @@ def _make_one_layer_plan(
     required = torch.full_like(computed, 2, dtype=torch.uint8)
     if not options.all_halo_rows:
         required = computed.to(torch.uint8)
-    return make_plan_from_required_layers(local, options, required, comm)
+    return make_plan(local, options, required, comm)

@@ -16,7 +16,7 @@ from partitioning.directory.partition import LocalEdges
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import TRAIN_PHASE
 from retexo.exchange.differentiable_exchange import make_halo_exchange
-from retexo.exchange.exchange_plan import ExchangePlan, make_plan_from_required_layers
+from retexo.exchange.exchange_plan import ExchangePlan, make_plan
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Sources
@@ -88,7 +88,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         )
         options = replace(context.plan_options, partial_sums=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
-        plan = make_plan_from_required_layers(edges, options, required, context.comm)
+        plan = make_plan(edges, options, required, context.comm)
         context.endpoints = Endpoints(ids, plan)
     endpoints: Endpoints = context.endpoints
     return endpoints

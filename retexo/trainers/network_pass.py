@@ -175,8 +175,8 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
         return {name: torch.full_like(each, num_layers + 1) for name, each in required.items()}
     required[context.schema.target][targets] = num_layers
     out_edges = {name: each.out_edges for name, each in context.types.items()}
-    sizes = {name: each.plan_options.part_sizes for name, each in context.types.items()}
-    extend_required_layers(out_edges, sizes, required, num_layers, comm)
+    options = {name: each.plan_options for name, each in context.types.items()}
+    extend_required_layers(out_edges, options, required, num_layers, comm)
     return required
 
 

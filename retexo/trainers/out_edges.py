@@ -21,8 +21,8 @@ from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
     PlanOptions,
-    make_plan_from_required_layers,
-    require_sources,
+    make_plan,
+    request_halo_nodes,
 )
 from retexo.models.block import Block, InEdges, NumberedEdges, Sources
 from retexo.models.conv.sage import SAGEMean
@@ -151,9 +151,7 @@ class OutEdges:
         self, required: Mapping[str, Tensor], options: PlanOptions, comm: Communicator
     ) -> ExchangePlan:
         """The exchange of the source type's rows; required: uint8 [I] of each type."""
-        return make_plan_from_required_layers(
-            self.local, options, self.required_destinations(required), comm
-        )
+        return make_plan(self.local, options, self.required_destinations(required), comm)
 
 
 def _join_weights(of_relations: list[tuple[Tensor | None, int]]) -> Tensor | None:
@@ -189,9 +187,49 @@ def build_in_edges(
     )
 
 
+def find_required_layers(
+    part: Partition,
+    target: str,
+    out_edges: Mapping[str, OutEdges],
+    options: Mapping[str, PlanOptions],
+    comm: Communicator,
+    *,
+    starts_everywhere: bool = False,
+) -> dict[str, Tensor]:
+    """Find how many layers require the output of each node (ExchangePlan.required_layers).
+
+    Workers exchange requests layer by layer, unless all nodes are required.
+
+    Args:
+        part: the nodes in a split.
+        target: the type that has labels.
+        out_edges: by source type.
+        options: of the plan of each type.
+        comm: to the other workers, which call it, too.
+        starts_everywhere: whether the output of all nodes of the target is required.
+
+    Returns:
+        uint8 [I] of each type.
+    """
+    last, use = options[target].num_layers, options[target].use
+    required = {
+        name: torch.zeros(each.num_nodes, dtype=torch.uint8) for name, each in out_edges.items()
+    }
+    if use == "nothing":
+        return required
+    in_rounds, own = part.train_mask | part.val_mask, required[target]
+    own[in_rounds | part.test_mask | (starts_everywhere or use == "predict")] = last
+    own[in_rounds] = last + 1 if use == "train" else last
+    if options[target].all_halo_rows:
+        return {name: torch.full_like(each, last + 1) for name, each in required.items()}
+    if not (options[target].all_nodes or (use == "predict" and len(required) == 1)):
+        extend_required_layers(out_edges, options, required, last, comm)
+    return required
+
+
 def extend_required_layers(
     out_edges: Mapping[str, OutEdges],
-    part_sizes: Mapping[str, tuple[int, ...]],
+    options: Mapping[str, PlanOptions],
     required: dict[str, Tensor],
     num_layers: int,
     comm: Communicator | None,
@@ -200,15 +238,22 @@ def extend_required_layers(
 
     Args:
         out_edges: by source type.
-        part_sizes: inner nodes by rank, of each type.
+        options: likewise, of the plan.
         required: ExchangePlan.required_layers of each type's nodes, uint8 [I]; changed in place.
         num_layers: of the network.
         comm: None to extend it to this partition's nodes only.
     """
     for layer in range(num_layers - 1, 0, -1):
         for name, each in out_edges.items():
-            reached, sizes = each.required_destinations(required), part_sizes[name]
-            require_sources(each.local, reached, required[name], layer, sizes, comm)
+            reached, own, local = each.required_destinations(required), required[name], each.local
+            is_source = torch.zeros(local.num_inner + local.num_halo, dtype=torch.bool)
+            is_source[local.src[reached[local.dst] > layer]] = True
+            own[is_source[: len(own)] & (own < layer)] = layer
+            if comm is None:
+                continue
+            halo = is_source[local.num_inner :]
+            for nodes in request_halo_nodes(local, halo, options[name].part_sizes, comm):
+                own[nodes[own[nodes] < layer]] = layer
 
 
 Means = dict[EdgeType, Tensor]

@@ -17,10 +17,10 @@ from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree, make_plan
+from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree
 from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
-from retexo.models.hetero_stage import PLAIN_NODE, Schema
+from retexo.models.hetero_stage import Schema
 from retexo.models.target_scale import TargetScale
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
@@ -34,7 +34,7 @@ from retexo.tasks.node_regression import NodeRegression
 from retexo.trainers.context import Clock, Context, NodeType, edge_means
 from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
-from retexo.trainers.out_edges import OutEdges, build_in_edges, extend_required_layers
+from retexo.trainers.out_edges import OutEdges, build_in_edges, find_required_layers
 from retexo.trainers.registry import refuse_edge_data
 from retexo.worker.hide_held_out import hide_held_out
 from retexo.worker.process import choose_device
@@ -78,8 +78,7 @@ def make_context(
         hides_held_out: whether validation and test nodes are hidden (split.inductive).
     """
     halo_features = part.labelled.halo_features
-    make_types = _make_types if conv.relational else _make_plain_type
-    part, schema, types = make_types(
+    part, schema, types = _make_types(
         settings, part, graph_info, comm, conv, dtype, use, hides_held_out
     )
     device = choose_device(settings.device, settings.local_index(comm.rank))
@@ -158,10 +157,10 @@ def make_layer_saver(
     return save
 
 
-# --- plain graphs ----------
+# --- edges, degrees and exchange plans by type ----------
 
 
-def _make_plain_type(
+def _make_types(
     settings: TrainSettings,
     part: Partition,
     graph_info: GraphInfo,
@@ -171,96 +170,64 @@ def _make_plain_type(
     use: Use,
     hides_held_out: bool,
 ) -> tuple[Partition, Schema, dict[str, NodeType]]:
-    """Make the exchange plan and degrees of a plain graph; return its part and its only type."""
-    refuse_edge_data(settings, conv, graph_info)
-    sizes = {part.target: graph_info.part_sizes}
+    """Make degrees and exchange plans; return the part, its schema and its types."""
+    if part.is_plain:
+        refuse_edge_data(settings, conv, graph_info)
+    sizes = _count_nodes_by_rank(part, graph_info, comm)
     part = resolve_halo_by_type(part, sizes, comm, settings.sites.max_rows_shared)
     if hides_held_out:
         part = hide_held_out(part, sizes, comm)
-    options = _plan_options(settings, conv, graph_info.part_sizes, use)
-    options = replace(
-        options,
-        num_layers=options.num_layers + settings.smoothing.hops,
-        all_nodes=graph_info.all_nodes_used or settings.task.links,
-    )
-    if graph_info.weighted:
-        options = replace(options, vector_bytes=_vector_bytes(settings, part.features))
-    edges, nodes = part.relations[PLAIN_RELATION], part.labelled
-    if graph_info.weighted and edges.edge_weight is None:
-        edges = replace(edges, edge_weight=torch.ones(len(edges.src)))
-    if graph_info.num_edge_features and edges.edge_feat is None:  # without edges
-        edges = replace(edges, edge_feat=torch.empty(0, graph_info.num_edge_features))
-    part = replace(part, relations={PLAIN_RELATION: edges})
-    plan, local = make_plan(part, options, comm), part.edges
-    is_stored = graph_info.degrees_stored or hides_held_out
-    needs_degrees = conv.uses_out_degree or settings.smoothing.steps > 0
-    in_degree = local.sum_at(local.dst, nodes.num_inner)
-    out_degree = _out_degree(part, graph_info, comm, used=needs_degrees, is_stored=is_stored)
-    in_edges = build_in_edges(local, conv, in_degree, out_degree, dtype, part.num_relations)
-    features, means = nodes.features, None
-    if not nodes.num_inner:
-        features = torch.empty(0, graph_info.num_features)
-    if not conv.attention_heads:
-        means = edge_means(local, in_degree, dtype)
-        part = replace(part, relations={PLAIN_RELATION: replace(edges, edge_feat=None)})
-    node_type = NodeType(
-        features=features.to(dtype),
-        required_layers=plan.required_layers,
-        out_edges=OutEdges.of_plain_graph(part.edges, in_edges),
-        plan=plan,
-        plan_options=options,
-        edge_means=means,
-    )
-    return part, Schema.of_plain_graph(graph_info.num_features), {PLAIN_NODE: node_type}
-
-
-def _plan_options(
-    settings: TrainSettings, conv: Convolution, part_sizes: tuple[int, ...], use: Use
-) -> PlanOptions:
-    """Return the options of the plan of a type's rows; part_sizes: inner nodes by rank."""
-    return PlanOptions(
-        num_layers=settings.model.depth,
-        part_sizes=part_sizes,
-        all_nodes=False,
-        partial_sums=conv.linear_aggregation and not settings.model.lookahead,
-        all_halo_rows=settings.exchange.mode == "plain",
-        use=use,
-    )
-
-
-def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
-    """Estimate the mean bytes of a row over the layers, before and after the rounds.
-
-    See PlanOptions.vector_bytes. Of the features, [I, F], only nonzero values count.
-    """
-    hidden = settings.model.hidden_dim
-    first = int((features != 0).sum()) // max(1, len(features))
-    precisions = [PRECISIONS[name] for name in settings.exchange.precision]
-    widths = [first, *[hidden] * (len(precisions) - 1)]
-    train, infer = (
-        sum(
-            value_bytes(min(width, most), torch.float32, each)
-            for width, each in zip(widths, precisions, strict=True)
+        graph_info = replace(graph_info, degrees_stored=True)
+    means, hops = None, settings.smoothing.hops
+    if part.is_plain:
+        schema = Schema.of_plain_graph(graph_info.num_features)
+        part, edges, means = _make_plain_edges(settings, part, graph_info, comm, conv, dtype)
+        out_edges = {schema.target: edges}
+    else:
+        schema = schema_of(part)
+        out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
+        part = replace(part, relations={})  # they are in `out_edges`
+    options = {
+        name: PlanOptions(
+            num_layers=settings.model.depth + (hops if part.is_plain else 0),
+            part_sizes=of_type,
+            all_nodes=part.is_plain and (graph_info.all_nodes_used or settings.task.links),
+            partial_sums=conv.linear_aggregation and not settings.model.lookahead,
+            all_halo_rows=settings.exchange.mode == "plain",
+            use=use,
         )
-        for most in (max(first, hidden), hidden)
+        for name, of_type in zip(out_edges, sizes.values(), strict=True)
+    }
+    if graph_info.weighted:
+        vector_bytes = _vector_bytes(settings, part.features)
+        options = {name: replace(each, vector_bytes=vector_bytes) for name, each in options.items()}
+    everywhere = hops > 0 and not part.is_plain
+    required = find_required_layers(
+        part, schema.target, out_edges, options, comm, starts_everywhere=everywhere
     )
-    return train, infer
+    types = {
+        name: NodeType(
+            features=(nodes.features if nodes.num_inner else torch.empty(0, width)).to(dtype),
+            required_layers=required[name],
+            out_edges=out_edges[name],
+            plan=out_edges[name].make_plan(required, options[name], comm),
+            plan_options=options[name],
+            edge_means=means,
+        )
+        for (name, width), nodes in zip(schema.widths.items(), part.nodes.values(), strict=True)
+    }
+    return part, schema, types
 
 
-def _out_degree(
-    part: Partition, graph_info: GraphInfo, comm: Communicator, *, used: bool, is_stored: bool
-) -> Tensor:
-    """Out-degrees in the whole graph, [I + H]: stored everywhere, exchanged if used, else zeros."""
-    nodes = part.labelled
-    if is_stored:
-        assert nodes.out_degree is not None
-        return nodes.out_degree
-    if used:
-        return compute_global_out_degree(part.edges, graph_info.part_sizes, comm)
-    return torch.zeros(nodes.num_inner + nodes.num_halo)
-
-
-# --- heterogeneous graphs ----------
+def _count_nodes_by_rank(
+    part: Partition, graph_info: GraphInfo, comm: Communicator
+) -> dict[str, tuple[int, ...]]:
+    """The number of inner nodes of each rank, by type."""
+    if part.is_plain:
+        return {part.target: graph_info.part_sizes}
+    num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
+    by_rank = comm.all_gather(num_inner, SETUP)
+    return {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
 
 
 def schema_of(part: Partition) -> Schema:
@@ -276,42 +243,6 @@ def schema_of(part: Partition) -> Schema:
             "give some: features=..."
         )
     return schema
-
-
-def _make_types(
-    settings: TrainSettings,
-    part: Partition,
-    graph_info: GraphInfo,
-    comm: Communicator,
-    conv: Convolution,
-    dtype: torch.dtype,
-    use: Use,
-    hides_held_out: bool,
-) -> tuple[Partition, Schema, dict[str, NodeType]]:
-    """Make the exchange plans of a heterogeneous graph; return its labelled nodes and its types."""
-    num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
-    by_rank = comm.all_gather(num_inner, SETUP)
-    sizes = {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
-    part = resolve_halo_by_type(part, sizes, comm, settings.sites.max_rows_shared)
-    if hides_held_out:
-        part = hide_held_out(part, sizes, comm)
-    schema = schema_of(part)
-    out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
-    options = {name: _plan_options(settings, conv, sizes[name], use) for name in part.nodes}
-    required = _require_labelled(settings, part, use)
-    if use != "nothing" and settings.exchange.mode != "plain":
-        extend_required_layers(out_edges, sizes, required, settings.model.depth, comm)
-    types = {
-        name: NodeType(
-            features=nodes.features.to(dtype),
-            required_layers=required[name],
-            out_edges=out_edges[name],
-            plan=out_edges[name].make_plan(required, options[name], comm),
-            plan_options=options[name],
-        )
-        for name, nodes in part.nodes.items()
-    }
-    return replace(part, relations={}), schema, types  # their edges are in the types
 
 
 def resolve_halo_by_type(
@@ -334,21 +265,55 @@ def resolve_halo_by_type(
     return replace(part, nodes=nodes)
 
 
-def _require_labelled(settings: TrainSettings, part: Partition, use: Use) -> dict[str, Tensor]:
-    """Required layers of the labelled type's nodes; all if label propagation starts at all."""
-    last = settings.model.depth
-    everything = use == "predict" or settings.smoothing.hops > 0
-    in_rounds = part.train_mask | part.val_mask
-    required = {
-        name: torch.zeros(nodes.num_inner, dtype=torch.uint8) for name, nodes in part.nodes.items()
-    }
-    if use == "nothing":
-        return required
-    own = required[part.target]
-    own[part.test_mask | in_rounds | everything] = last
-    if use == "train":
-        own[in_rounds] = last + 1
-    if settings.exchange.mode == "plain":
-        for each in required.values():
-            each[:] = last + 1
-    return required
+def _make_plain_edges(
+    settings: TrainSettings,
+    part: Partition,
+    graph_info: GraphInfo,
+    comm: Communicator,
+    conv: Convolution,
+    dtype: torch.dtype,
+) -> tuple[Partition, OutEdges, Tensor | None]:
+    """Bring the edges of a plain graph into the form that all workers have.
+
+    Returns:
+        The part with weights and features of edges where any part has them.
+        The edges with degrees in the whole graph: stored everywhere, exchanged if used, else zeros.
+        The means of the edges' features where the convolution does not read them.
+    """
+    edges, nodes, means = part.relations[PLAIN_RELATION], part.labelled, None
+    if graph_info.weighted and edges.edge_weight is None:
+        edges = replace(edges, edge_weight=torch.ones(len(edges.src)))
+    if graph_info.num_edge_features and edges.edge_feat is None:  # without edges
+        edges = replace(edges, edge_feat=torch.empty(0, graph_info.num_edge_features))
+    part = replace(part, relations={PLAIN_RELATION: edges})
+    local, out_degree = part.edges, nodes.out_degree
+    if not graph_info.degrees_stored:
+        out_degree = torch.zeros(nodes.num_inner + nodes.num_halo)
+        if conv.uses_out_degree or settings.smoothing.steps > 0:
+            out_degree = compute_global_out_degree(local, graph_info.part_sizes, comm)
+    assert out_degree is not None
+    in_degree = local.sum_at(local.dst, nodes.num_inner)
+    in_edges = build_in_edges(local, conv, in_degree, out_degree, dtype, part.num_relations)
+    if not conv.attention_heads:
+        means = edge_means(local, in_degree, dtype)
+        part = replace(part, relations={PLAIN_RELATION: replace(edges, edge_feat=None)})
+    return part, OutEdges.of_plain_graph(part.edges, in_edges), means
+
+
+def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
+    """Estimate the mean bytes of a row over the layers, before and after the rounds.
+
+    See PlanOptions.vector_bytes. Of the features, [I, F], only nonzero values count.
+    """
+    hidden = settings.model.hidden_dim
+    first = int((features != 0).sum()) // max(1, len(features))
+    precisions = [PRECISIONS[name] for name in settings.exchange.precision]
+    widths = [first, *[hidden] * (len(precisions) - 1)]
+    train, infer = (
+        sum(
+            value_bytes(min(width, most), torch.float32, each)
+            for width, each in zip(widths, precisions, strict=True)
+        )
+        for most in (max(first, hidden), hidden)
+    )
+    return train, infer

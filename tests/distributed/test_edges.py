@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 import test_trainers
 import torch
-from support import MODELS, dgl_directory, write_partitions
+from support import MODELS, dgl_directory, make_plan, write_partitions
 from test_oracle import (
     SKIPS,
     assert_same,
@@ -34,7 +34,7 @@ from retexo import load_run
 from retexo.apps import predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.exchange.exchange_plan import PlanOptions, make_plan
+from retexo.exchange.exchange_plan import PlanOptions
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.trainers.context import edge_means

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import torch_threads
+from support import make_plan, torch_threads
 
 from partitioning.directory import sorted_rows
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
@@ -31,7 +31,6 @@ from retexo.exchange.exchange_plan import (
     PlanOptions,
     Use,
     compute_global_out_degree,
-    make_plan,
 )
 
 Ints = NDArray[np.int64]

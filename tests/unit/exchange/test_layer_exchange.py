@@ -19,7 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import DEVICE, SimulatedDevice
-from support import dense_conv, random_graph, thirds, train_settings, write_partitions
+from support import dense_conv, make_plan, random_graph, thirds, train_settings, write_partitions
 from test_exchange_plan import (
     TRAIN,
     Ints,
@@ -40,7 +40,7 @@ from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
-from retexo.exchange.exchange_plan import Use, make_plan
+from retexo.exchange.exchange_plan import Use
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models import streaming_aggregate
