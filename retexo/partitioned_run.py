@@ -22,7 +22,6 @@ from retexo.exchange.exchange_plan import Use
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.results.predictions import Predictions
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
@@ -39,7 +38,6 @@ from retexo.worker.graph import (
     task_of_checkpoint,
 )
 from retexo.worker.link_predictions import score_own_pairs
-from retexo.worker.make_context import link_task
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,11 +185,8 @@ class PartitionedRun:
         use: Use,
     ) -> Context:
         """Return the context of one partition; directory: None for a graph in memory."""
-        info = agree_on_graph_info(
-            comm, graph.part, directory, training=False, task=link_task(settings)
-        )
         return make_inference_context(
-            settings, self.checkpoint, graph, info, comm, self.stages, use=use, clock=Clock()
+            settings, self.checkpoint, graph, directory, comm, self.stages, use=use, clock=Clock()
         )
 
     def settings(self, num_parts: int) -> TrainSettings:

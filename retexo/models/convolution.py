@@ -105,12 +105,9 @@ class Convolution(nn.Module):
     linear_aggregation: ClassVar[bool] = False
     """Whether neighbours enter only through a weighted sum of their rows. Then partial sums may be
     sent, and A(HW) = (AH)W."""
-    fixed_inputs: ClassVar[bool] = False
-    """Whether `prepare` does all work on edges."""
-    takes_projected: ClassVar[bool] = True
-    """Whether it accepts rows after `project`."""
     reads_relations: ClassVar[bool] = False
-    """Whether edge features are one-hot relations (Partition.edge_relation)."""
+    """Whether edge features are one-hot relations (PartEdges.edge_relation); then it takes no rows
+    after `project`."""
     uses_out_degree: ClassVar[bool] = False
     """Whether `source_scale` depends on the out-degree."""
     adds_skips: bool = False
@@ -129,6 +126,11 @@ class Convolution(nn.Module):
         """
         super().__init__()
         self.output_dim, self.dropout_rate = num_out, dropout
+
+    @property
+    def fixed_inputs(self) -> bool:
+        """Whether `prepare` of a plain graph does all work on edges."""
+        return self.linear_aggregation or self.reads_relations
 
     def source_scale(self, out_degree: Tensor) -> Tensor | None:
         """Return the factor of each source from its global out-degree, float [n]; None for ones."""

@@ -91,7 +91,7 @@ class LinearConvolution(Convolution):
     w are edge weights (1 if there are none), and degrees are sums of them.
     """
 
-    linear_aggregation = fixed_inputs = True
+    linear_aggregation = True
     normalized: ClassVar[bool] = False
     """Whether scales shrink with the degree: the sum can be applied hop after hop (SGC, SIGN)."""
     root_weight: bool = False

@@ -309,7 +309,7 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
         known = context.known[layer]
         return LayerExchange(context.plan, layer, unprojected, context.comm, known=known)
     keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
-    if keeps_aggregate or not stage.conv.takes_projected:
+    if keeps_aggregate or stage.conv.reads_relations:
         return LayerExchange(context.plan, layer, unprojected, context.comm)
 
     @torch.no_grad()

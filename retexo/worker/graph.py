@@ -15,7 +15,7 @@ from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
-from retexo.rounds.graph_info import GraphInfo
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import check_objective
@@ -26,6 +26,7 @@ from retexo.worker.compatibility import describe_missing_weights, renumber_class
 from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
     NodeTask,
+    link_task,
     make_context,
     schema_of,
     task_of_model,
@@ -244,7 +245,7 @@ def make_inference_context(
     settings: TrainSettings,
     checkpoint: Checkpoint,
     graph: Graph,
-    graph_info: GraphInfo,
+    directory: PartitionDirectory | None,
     comm: Communicator,
     stages: list[Stage],
     *,
@@ -253,13 +254,13 @@ def make_inference_context(
 ) -> Context:
     """Make the context for a trained model, with the model's number of classes.
 
-    Where rows are rounded, scores use the two phases of training, because other phases round other
-    partial sums.
+    All workers call it; directory: None for a graph in memory.
 
     Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.
     """
-    heads = checkpoint.heads
+    heads, task = checkpoint.heads, link_task(settings)
+    graph_info = agree_on_graph_info(comm, graph.part, directory, training=False, task=task)
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
     known = graph.weighted_relations(graph_info)
     missing = [each for each in checkpoint.weighted if each not in known]

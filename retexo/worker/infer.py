@@ -16,7 +16,6 @@ from retexo.launch.heartbeat import Progress
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.results.predictions import Predictions, write_part
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.app_settings import PredictSettings
 from retexo.sites.secure_sums import hide_shares
@@ -26,7 +25,6 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context, read_graph
 from retexo.worker.link_predictions import write_links
-from retexo.worker.make_context import link_task
 from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, configure, serve
 
@@ -64,20 +62,14 @@ def run(
     ):
         start = time.perf_counter()
         comm = disclosure.comm
-        graph_info = agree_on_graph_info(
-            comm,
-            graph.part,
-            job.directory,
-            training=False,
-            task=link_task(job.settings),
-        )
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
-        if job.settings.gradient.secure:
-            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
-            job.settings, job.checkpoint, graph, graph_info, comm, stages, use=use, clock=clock
+            job.settings, job.checkpoint, graph, job.directory, comm, stages, use=use, clock=clock
         )
+        graph_info = context.graph_info
+        if job.settings.gradient.secure:
+            hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
         stages = [stage.to(context.device) for stage in stages]

@@ -249,15 +249,12 @@ def test_evaluate_rounds_the_rows_that_the_run_rounded(tmp_path: Path, model: st
 
     def evaluated(comm: Communicator, trained: list[np.ndarray]) -> None:
         partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
-        graph_info, stages = (
-            agree_on_graph_info(comm, partition, directory),
-            checkpoint.stages(),
-        )
+        stages = checkpoint.stages()
         context = make_inference_context(
             settings,
             checkpoint,
             Graph(partition),
-            graph_info,
+            directory,
             comm,
             stages,
             use="evaluate",

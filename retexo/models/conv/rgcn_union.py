@@ -29,8 +29,7 @@ def build(layer: LayerShape, options: ModelSettings) -> "UnionRGCN":
 class UnionRGCN(RelationalConvolution):
     """[N_src, F] -> [N_dst, D]; the block's edge_feat is one-hot, [E, R]."""
 
-    linear_aggregation, relational = False, False
-    fixed_inputs, takes_projected, reads_relations = True, False, True
+    linear_aggregation, relational, reads_relations = False, False, True
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
         assert not len(projected)
