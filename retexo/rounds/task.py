@@ -34,14 +34,11 @@ class RoundMetric(Protocol):
 
 
 class Task(Protocol):
-    """A task (retexo.tasks); its loss and its counts are computed by its objective."""
+    """A task whose seeds are not nodes; of others the labels tell what the start needs."""
 
     num_classes: int
     """C, the width of a head."""
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Seeds of a partition for training, validation and test: nodes, or pairs of nodes."""
-
-    def make_round_metric(self) -> RoundMetric:
-        """The metric that chooses the best round of a layer."""
+        """Seeds of a partition for training, validation and test: pairs of nodes."""

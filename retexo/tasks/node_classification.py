@@ -19,7 +19,7 @@ from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
-from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
+from retexo.rounds.graph_info import GraphInfo
 from retexo.scores import OF_NODES
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
@@ -110,11 +110,6 @@ class NodeClassification:
         if heads.offset_share:
             bias = torch.tensor(heads.offsets) * (heads.offset_share / heads.temperature)
         return replace(self, threshold=heads.threshold, positive=heads.positive, bias=bias)
-
-    @staticmethod
-    def count_seeds(partition: Partition) -> list[int]:
-        """Return the numbers of training, validation and test nodes of a partition."""
-        return count_nodes_in_split(partition)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """The labels as the loss reads them."""

@@ -22,7 +22,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.models.target_scale import TargetScale
-from retexo.rounds.graph_info import GraphInfo, count_nodes_in_split
+from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import CountMetric
 from retexo.tasks.task_context import TaskContext
@@ -79,11 +79,6 @@ class NodeRegression:
     @property
     def class_names(self) -> Sequence[Any]:
         return self.target_names
-
-    @staticmethod
-    def count_seeds(partition: Partition) -> list[int]:
-        """Return the numbers of training, validation and test nodes of a partition."""
-        return count_nodes_in_split(partition)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Labels [N, T] in training units; NaN everywhere in a graph without labels, [N]."""

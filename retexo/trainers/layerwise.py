@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -42,21 +42,6 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-class AnyLayerOutput(Protocol):
-    """A layer's output on this worker, which is filled some nodes at a time."""
-
-    @property
-    def rows(self) -> Any:
-        """The next layer's input."""
-
-    @property
-    def logits(self) -> Tensor | None:
-        """[I, C]; None where they are not needed."""
-
-    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
-        """Write what a stage returned for nodes, int64 [n]: Stage.outputs, or of it the first."""
-
-
 class AnyLayerInput(ABC):
     """A layer's input on this worker: alone, with look-ahead, or in a heterogeneous graph."""
 
@@ -87,7 +72,9 @@ class AnyLayerInput(ABC):
         """Exchange the remaining rows.
 
         Returns:
-            The output, an AnyLayerOutput, without values.
+            The output without values: `rows`, the next layer's input; `logits`, [I, C], None where
+                they are not needed; `write`, which takes nodes, int64 [n], their inputs, and what
+                the stage returned for them: Stage.outputs, or of it the first.
             All nodes that need the stage's output with their inputs, some at a time.
         """
 
@@ -207,7 +194,7 @@ class LayerOutput:
         return cls(outputs[0], outputs[-1] if logits else None, halo)
 
     def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
-        """Write the outputs of inner nodes, then of halo nodes, int64 [n] (AnyLayerOutput)."""
+        """Write the outputs of inner nodes, then of halo nodes, int64 [n] (exchange_rest)."""
         num_inner = int((nodes < len(self.rows)).sum()) if self.halo is not None else len(nodes)
         if self.halo is not None:
             self.halo[nodes[num_inner:] - len(self.rows)] = found[0][num_inner:].cpu()

@@ -53,7 +53,7 @@ class RelationalOutput:
     target: str = ""
 
     def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
-        """Write the outputs of the target's nodes, int64 [n] (AnyLayerOutput)."""
+        """Write the outputs of the target's nodes, int64 [n] (exchange_rest)."""
         self.hidden[nodes], self.logits[nodes] = (each.cpu() for each in found)
         if self.passed is not None:
             rows = self.passed(nodes, inputs).to(self.logits).cpu()
