@@ -39,7 +39,7 @@ from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport
 from retexo.models.block import InEdges, Sources
-from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture, Schema
+from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture
 from retexo.partitioned_run import PartitionedRun
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.tasks.output_heads import apply_heads
@@ -337,12 +337,11 @@ def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGr
     return replace(read, graph=ordered(read.graph), encoded=ordered(read.encoded))
 
 
-def schema_of(read: PredictionGraph) -> Schema:
-    """Node types, widths and relations of a heterogeneous graph."""
-    graph = read.graph
-    assert isinstance(graph, HeteroGraphData)
-    widths = {name: int(table.features.shape[1]) for name, table in graph.nodes.items()}
-    return Schema(graph.target, widths, tuple(graph.relations))
+def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
+    """The graph without the relation of each edge of a union graph, if it has any."""
+    if not isinstance(read.graph, GraphData) or getattr(read.encoded, "relation", None) is None:
+        return read
+    return replace(read, graph=replace(read.graph, edge_feat=None))
 
 
 def ids_of(read: PredictionGraph) -> NDArray[Any]:

@@ -25,7 +25,7 @@ from partitioning import graph_addition, prediction_graph
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
-from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.graph_data import HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import with_values
@@ -35,8 +35,8 @@ from retexo.held_graph import (
     ids_of,
     ids_of_table,
     in_order,
-    schema_of,
     with_weights,
+    without_relation_numbers,
 )
 from retexo.models.conv_registry import check_model
 from retexo.models.hetero_stage import HeteroArchitecture
@@ -191,7 +191,10 @@ class Predictor:
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
-        """The graph, its types in the order of training; InputError where they or widths differ."""
+        """Bring the graph into the form of training; InputError where its kind or width differs.
+
+        The worker's Graph.check_fits compares types, relations and edge features.
+        """
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
         if isinstance(trained, HeteroArchitecture) != isinstance(graph, HeteroGraphData):
@@ -200,34 +203,14 @@ class Predictor:
             raise InputError(f"graph: {kinds[is_typed]}; {model} is for {kinds[not is_typed]}")
         if isinstance(trained, HeteroArchitecture):
             read = in_order(read, trained)
-            found = schema_of(read)
-            if found != trained.schema:
-                raise InputError(
-                    f"{model} is for {trained.schema.description}; this graph has "
-                    f"{found.description}; give it the same types, features and relations"
-                )
-            return with_weights(read, self.checkpoint.weighted, model)
-        assert isinstance(graph, GraphData)
-        if graph.num_features != trained.num_features:
+        elif graph.num_features != trained.num_features:
             raise InputError(
                 f"graph: its features are {graph.num_features} wide, {model} takes"
                 f" {trained.num_features}"
             )
-        conv = check_model(trained.model)
-        if getattr(read.encoded, "relation", None) is not None and not conv.reads_relations:
-            graph = replace(graph, edge_feat=None)  # the relation of each edge
-            read = replace(read, graph=graph)
-        read = with_weights(read, self.checkpoint.weighted, model)
-        graph = read.graph
-        assert isinstance(graph, GraphData)
-        given = 0 if graph.edge_feat is None else graph.edge_feat.shape[1]
-        given += conv.attention_heads > 0 and graph.edge_weight is not None
-        if given != trained.num_edge_features and not conv.reads_relations:
-            raise InputError(
-                f"{model} reads {trained.num_edge_features} features of an edge (for attention a "
-                f"weight is one), this graph has {given}; give it the same"
-            )
-        return read
+        elif not check_model(trained.model).reads_relations:
+            read = without_relation_numbers(read)
+        return with_weights(read, self.checkpoint.weighted, model)
 
     @property
     def num_nodes(self) -> int:
