@@ -63,6 +63,13 @@ def within(least: float, most: float) -> Check:
     return Check(lambda value: least <= value <= most, f"must be in [{least}, {most}]")
 
 
+def refuse(*rules: tuple[bool, str]) -> None:
+    """Raise InputError with the message of the first rule whose condition is true."""
+    for is_wrong, message in rules:
+        if is_wrong:
+            raise InputError(message)
+
+
 TOO_LARGE = f"a number of more than {sys.float_info.max_10_exp} digits; choose a smaller one"
 FINITE = Check(math.isfinite, "must be finite")
 SEED = (at_least(0), at_most(2**32 - 1))  # the range of NumPy's legacy generators

@@ -2,7 +2,6 @@
 
 import re
 
-from partitioning.errors import InputError
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import (
     FINITE,
@@ -13,6 +12,7 @@ from partitioning.setting_fields import (
     group,
     not_a_setting,
     one_of,
+    refuse,
     setting,
     subgroup,
     within,
@@ -137,54 +137,48 @@ class ClusterSettings(PartitionSettings):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.node_rank >= self.num_nodes:
-            raise InputError(
+        own, several = self.distributed, self.num_nodes > 1
+        asked = "tls=true" if own.tls else f"credentials={own.credentials}"
+        secured = bool(own.tls) or own.credentials is not None
+        refuse(
+            (
+                self.node_rank >= self.num_nodes,
                 f"node_rank={self.node_rank}: {self.num_partitions} partitions with"
                 f" parts_per_node={self.workers_per_node} take {self.num_nodes} node(s), so it must"
-                f" be in [0, {self.num_nodes})"
-            )
-        if self.num_nodes > 1 and not self.one_machine and ":" in self.distributed.master_addr:
-            raise InputError(
-                f"distributed.master_addr={self.distributed.master_addr}: must be an IPv4 address"
-                " or a host name; IPv6 is not supported"
-            )
-        if self.num_nodes > 1:
-            self._check_encryption()
-
-    def _check_encryption(self) -> None:
-        """InputError for settings of encryption that contradict each other."""
-        if self.distributed.hub is not None and not self.encrypted:
-            raise InputError(
-                f"distributed.hub={self.distributed.hub}: a hub joins encrypted connections only;"
-                " set distributed.backend=sockets and distributed.credentials"
-            )
-        if self.distributed.inbound_port is not None and self.node_rank == 0:
-            raise InputError(
-                f"distributed.inbound_port={self.distributed.inbound_port}: node 0 is reached at "
-                "distributed.master_port, or at the hub; leave it out there"
-            )
-        wanted = (
-            "distributed.tls=true"
-            if self.distributed.tls
-            else f"distributed.credentials={self.distributed.credentials}"
-        )
-        if self.distributed.backend != "sockets" and (
-            self.distributed.tls or self.distributed.credentials is not None
-        ):
-            raise InputError(
-                f"{wanted}: {self.distributed.backend} cannot encrypt; set"
-                " distributed.backend=sockets"
-            )
-        if self.distributed.tls is False and self.distributed.credentials is not None:
-            raise InputError(
-                f"{wanted}: distributed.tls=false turns encryption off; leave one of them out"
-            )
-        if self.encrypted and self.distributed.credentials is None:
-            raise InputError(
+                f" be in [0, {self.num_nodes})",
+            ),
+            (
+                several and not self.one_machine and ":" in own.master_addr,
+                f"distributed.master_addr={own.master_addr}: must be an IPv4 address or a host"
+                " name; IPv6 is not supported",
+            ),
+            (
+                several and own.hub is not None and not self.encrypted,
+                f"distributed.hub={own.hub}: a hub joins encrypted connections only; set"
+                " distributed.backend=sockets and distributed.credentials",
+            ),
+            (
+                several and own.inbound_port is not None and self.node_rank == 0,
+                f"distributed.inbound_port={own.inbound_port}: node 0 is reached at"
+                " distributed.master_port, or at the hub; leave it out there",
+            ),
+            (
+                several and secured and own.backend != "sockets",
+                f"distributed.{asked}: {own.backend} cannot encrypt; set"
+                " distributed.backend=sockets",
+            ),
+            (
+                several and own.tls is False and own.credentials is not None,
+                f"distributed.credentials={own.credentials}: distributed.tls=false turns"
+                " encryption off; leave one of them out",
+            ),
+            (
+                self.encrypted and own.credentials is None,
                 "distributed.credentials=null: distributed.backend=sockets encrypts connections, so"
                 " each node needs a key. Make one by `retexo credentials`, or set"
-                " distributed.tls=false in a network that you trust"
-            )
+                " distributed.tls=false in a network that you trust",
+            ),
+        )
 
     @property
     def encrypted(self) -> bool:

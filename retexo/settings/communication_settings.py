@@ -6,12 +6,12 @@
 from dataclasses import replace
 from typing import Any
 
-from partitioning.errors import InputError
 from partitioning.setting_fields import (
     Checked,
     at_least,
     group,
     one_of,
+    refuse,
     setting,
     subgroup,
 )
@@ -59,11 +59,13 @@ class GradientSettings(Checked):
     )
 
     def check_together(self) -> None:
-        if self.secure and self.precision not in (AUTO, "fp32"):
-            raise InputError(
+        refuse(
+            (
+                self.secure and self.precision not in (AUTO, "fp32"),
                 f"gradient.precision={self.precision}: gradient.secure=true sends integers of 32"
-                " bits; set gradient.precision=fp32"
+                " bits; set gradient.precision=fp32",
             )
+        )
 
 
 @group("exchange")
@@ -87,15 +89,17 @@ class ExchangeSettings(Checked):
     )
 
     def check_together(self) -> None:
-        if AUTO in self.precision and len(self.precision) > 1:
-            raise InputError(
+        refuse(
+            (
+                AUTO in self.precision and len(self.precision) > 1,
                 f"exchange.precision={list(self.precision)}: auto is for all layers together; name"
-                " the precision of each layer, or of none"
-            )
-        if self.mode == "plain" and self.rounded:
-            raise InputError(
-                f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=fp32"
-            )
+                " the precision of each layer, or of none",
+            ),
+            (
+                self.mode == "plain" and self.rounded != "",
+                f"exchange.precision={self.rounded}: exchange=plain sends fp32; set exchange=fp32",
+            ),
+        )
 
     @property
     def rounded(self) -> str:
@@ -139,11 +143,13 @@ class CommunicationSettings(Checked):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.gradient.mode == "sync" and self.local_epochs != 1:
-            raise InputError(
+        refuse(
+            (
+                self.gradient.mode == "sync" and self.local_epochs != 1,
                 f"local_epochs={self.local_epochs}: gradient.mode=sync agrees on every step; "
-                "set gradient=local, or local_epochs=1"
+                "set gradient=local, or local_epochs=1",
             )
+        )
 
     def decide_by_network(self, *, links: bool) -> None:
         """Set what is auto by `network`; low-rank compression costs accuracy for links."""

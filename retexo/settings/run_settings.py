@@ -21,6 +21,7 @@ from partitioning.setting_fields import (
     not_a_setting,
     number_or,
     one_of,
+    refuse,
     setting,
     subgroup,
 )
@@ -272,21 +273,23 @@ class TrainSettings(
         self.learning_rate = self.of_layers(self.learning_rate)
         precision = self.of_layers(self.exchange.precision)
         self.exchange = replace(self.exchange, precision=precision)
-        if self.resume is not None and not self.checkpoint.keep:
-            raise InputError(
-                f"resume={self.resume}: checkpoint=none keeps nothing to go on from; leave one of"
-                " them out"
-            )
         for name in ("bns", "fedgcn", "local", "sampled"):
             own = getattr(self, name)
             if name != self.trainer.name and own != type(own)():
                 keys = ", ".join(f"{name}.{each.name}" for each in fields(own))
                 raise InputError(f"{keys}: trainer={name} has to be set for it")
-        if self.model.depth + self.smoothing.steps > MAX_LAYERS:
-            raise InputError(
+        refuse(
+            (
+                self.resume is not None and not self.checkpoint.keep,
+                f"resume={self.resume}: checkpoint=none keeps nothing to go on from; leave one of"
+                " them out",
+            ),
+            (
+                self.model.depth + self.smoothing.steps > MAX_LAYERS,
                 f"smoothing.steps={self.smoothing.steps}: with num_layers must be at most"
-                f" {MAX_LAYERS}"
-            )
+                f" {MAX_LAYERS}",
+            ),
+        )
 
 
 @group(compared=False)
@@ -337,34 +340,35 @@ class Settings(TrainSettings):
 
     def check_together(self) -> None:
         super().check_together()
-        if self.app in NEED_A_MODEL and self.checkpoint_dir is None:
-            raise InputError(
-                f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
-                " of app=train"
-            )
-        self._check_seeds()
         for name in self.objective or ():
             check_objective(name, of_links=self.task.links)
-        trainer = self.trainer.name
-        if self.app == "plan" and trainer != "lazy":
-            raise InputError(
-                f"trainer={trainer}: app=plan predicts the bytes of trainer=lazy, and shows those"
-                " of other trainers beside them; leave it out"
-            )
-
-    def _check_seeds(self) -> None:
-        """InputError for `seeds` with another app, repeated, or with settings against them."""
-        if self.seeds is None:
-            return
-        text = f"seeds={list(self.seeds)}"
-        if self.app != "train":
-            raise InputError(f"{text}: only app=train runs several seeds; set seed instead")
-        if "seed" in self.given:
-            raise InputError(f"{text}: seed is set, too; leave one of them out")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"{text}: must be different numbers, at least one")
-        if self.resume not in (None, "auto"):
-            raise InputError(
-                f"{text}: resume={self.resume} continues one run; set resume=auto, which"
-                " continues those in hydra.run.dir"
-            )
+        text, seeds = f"seeds={list(self.seeds or ())}", self.seeds
+        refuse(
+            (
+                self.app in NEED_A_MODEL and self.checkpoint_dir is None,
+                f"checkpoint_dir=null: app={self.app} needs checkpoint_dir=DIR, the run directory"
+                " of app=train",
+            ),
+            (
+                self.app == "plan" and self.trainer.name != "lazy",
+                f"trainer={self.trainer.name}: app=plan predicts the bytes of trainer=lazy, and"
+                " shows those of other trainers beside them; leave it out",
+            ),
+            (
+                seeds is not None and self.app != "train",
+                f"{text}: only app=train runs several seeds; set seed instead",
+            ),
+            (
+                seeds is not None and "seed" in self.given,
+                f"{text}: seed is set, too; leave one of them out",
+            ),
+            (
+                seeds is not None and len(set(seeds)) < len(seeds),
+                f"{text}: must be different numbers",
+            ),
+            (
+                seeds is not None and self.resume not in (None, "auto"),
+                f"{text}: resume={self.resume} continues one run; set resume=auto, which continues"
+                " those in hydra.run.dir",
+            ),
+        )
