@@ -166,6 +166,7 @@ class ColumnSettings(Checked):
         each=str,
         by_name=True,
     )
+    relation: str | None = setting(None, "column of edges that names their relations; null: none")
     weight: str | None = setting(None, "column of edge weights; null: weight")
     time: str | None = setting(
         None,

@@ -43,7 +43,7 @@ DROP = "; edges.unknown=drop leaves such edges out, edges.unknown=add makes them
 
 ROWS = 1 << 22
 """Ends of edges that are looked up at a time."""
-ROLES = ("src", "dst", "edge_weight", "edge_time")
+ROLES = ("src", "dst", "edge_weight", "edge_time", "relation")
 
 
 def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
@@ -139,12 +139,7 @@ def read_edges(
         len(src),
         int(is_known.argmin()),
     )
-    kept: dict[str, Any] = {name: getattr(table, name) for name in ("weight", "time", "feat")}
-    kept = {
-        name: values[is_known] if np.shape(values)[:1] == is_known.shape else values
-        for name, values in kept.items()
-    }
-    return replace(table, src=src[is_known], dst=dst[is_known], **kept)
+    return table.take(is_known)
 
 
 def _warn_of_two_types(table: RawRelation, schema: Schema) -> None:
@@ -184,14 +179,14 @@ def _read_columns(
     names, index = without_index(column_names(path))
     ends = find_ends(path, columns)
     weight = find_column("weight", names, columns, path)
-    time = columns.time if columns.time in names else None
-    found = zip(ROLES, (*ends, weight, time), strict=True)
+    time, kind = (name if name in names else None for name in (columns.time, columns.relation))
+    found = zip(ROLES, (*ends, weight, time, kind), strict=True)
     roles = {role: name for role, name in found if name is not None}
     others = [name for name in names if name not in roles.values()]
     if others and not with_features:
         log.warning("%s: columns %s: left out", path, join_names(others, "`"))
     requested = {name: requested_role(name, columns, path) for name in others if with_features}
-    exact = [*ends, *(name for name, role in requested.items() if role == "categorical")]
+    exact = [*ends, kind, *(name for name, role in requested.items() if role == "categorical")]
     read = [name for name, role in requested.items() if role != "ignore"]
     cells = read_columns(path, [*roles.values(), *read], exact)
     found_ends = _convert_ends([cells.pop(name) for name in ends], nodes)
@@ -201,6 +196,11 @@ def _read_columns(
         refuse_odd_weights(values, f"{path}: column `{weight}`")
         weights = values.astype(np.float32)
     times = None if time is None else read_times(cells.pop(time))
+    codes, kinds = None, list[str]()
+    if kind is not None:
+        held = cells.pop(kind)
+        codes, kinds = held.factorize()
+        held.refuse_first(codes < 0, "expected the name of a relation")
     numbering = {
         name: f"it numbers the edges: columns.numeric={name} makes it a feature"
         for name in find_usual("id", read)
@@ -214,7 +214,8 @@ def _read_columns(
     where = {role: f"{path}: column `{name}`" for role, name in roles.items()}
     schema = replace(schema, roles=named)
     none = np.empty(0, np.int32)
-    return RawRelation(str(path), none, none, weights, feat, times, schema, where), found_ends
+    table = RawRelation(str(path), none, none, weights, feat, times, schema, where, codes, kinds)
+    return table, found_ends
 
 
 def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:

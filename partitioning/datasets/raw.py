@@ -5,7 +5,7 @@ type, E directed edges of a relation, F features. Rows are counted from 0.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from partitioning.array_checks import (
     CSR,
     Array,
     CsrParts,
+    Ints,
     check_axes,
     check_edge_feat,
     check_edge_weight,
@@ -132,6 +133,10 @@ class RawRelation:
     """What the columns of `feat` hold; None: they are one matrix."""
     where: Mapping[str, str] = field(default_factory=dict)
     """File and column of each array, for messages."""
+    kind: Ints | None = None
+    """[E] positions in `kinds`; None: all edges are of one relation."""
+    kinds: Sequence[str] = ()
+    """Names of relations, from a column."""
 
     @classmethod
     def of_arrays(
@@ -157,6 +162,16 @@ class RawRelation:
     def at(self, name: str) -> str:
         """Return what messages call an array: its file and column."""
         return self.where.get(name, f"{self.path}: array `{name}`")
+
+    def take(self, rows: NDArray[Any]) -> "RawRelation":
+        """Return some of the edges, by index or mask."""
+        names = ("src", "dst", "weight", "feat", "time", "kind")
+        arrays: Any = {name: getattr(self, name) for name in names}
+        count = np.shape(self.src)[:1]  # of another length is refused later
+        return replace(
+            self,
+            **{name: each[rows] for name, each in arrays.items() if np.shape(each)[:1] == count},
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ header.
 """
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -59,6 +60,8 @@ NODE_TABLES = {
 }
 """The tables of nodes of a plain folder, and their formats."""
 EDGES = (*SUFFIXES, "npy")
+NODE = "node"
+"""The type of the nodes of a plain folder where a column names relations."""
 TYPED = (*SUFFIXES, "npy", "npz")
 """The formats of the tables of a typed folder."""
 
@@ -217,7 +220,8 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
             f"{found.folder}/edges: there is no table; expected"
             " SOURCE__RELATION__DESTINATION.parquet, csv or npy"
         )
-    columns, is_plain = settings.columns, PLAIN_TYPE in found.nodes
+    columns = settings.columns
+    is_plain = PLAIN_TYPE in found.nodes and columns.relation is None
     named = list(filter(has_columns, found.all))
     check_requested(columns, ((table, column_names(table)) for table in named))
     ends = _find_all_ends(found, columns)
@@ -250,7 +254,38 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
     made = {each: join_tables(held, nodes[each]) for each, held in tables.items()}
     if found.has_splits and not (settings.links or settings.is_unlabelled):
         made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
+    if columns.relation is not None:
+        relations = _split_relations(relations)
+        made = {each or NODE: raw for each, raw in made.items()}
     return RawGraph(name, made, relations)
+
+
+def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType, RawRelation]:
+    """Make a relation of each name that a column has; the edges keep their order."""
+    made: dict[EdgeType, RawRelation] = {}
+    for each, raw in relations.items():
+        if raw.kind is None:
+            made[each] = raw
+            continue
+        pieces = np.split(
+            np.argsort(raw.kind, kind="stable"),
+            np.cumsum(np.bincount(raw.kind, minlength=len(raw.kinds)))[:-1],
+        )
+        for written, rows in sorted(zip(raw.kinds, pieces, strict=True), key=lambda pair: pair[0]):
+            name = re.sub(r"[/\\\0\n]+|__+", "_", written.strip()).strip("._")
+            check_name(name, raw.at("relation"))
+            if name != written.strip():
+                log.warning("%s: relation `%s` is called `%s`", raw.at("relation"), written, name)
+            relation = each[0] or NODE, name, each[2] or NODE
+            if relation in made:
+                raise InputError(
+                    f"{raw.at('relation')}: `{written}` and another relation are both called"
+                    f" {SEPARATOR.join(relation)}; rename one"
+                )
+            # A schema of its own, because tables with the same one are encoded once.
+            schema = None if raw.schema is None else replace(raw.schema)
+            made[relation] = replace(raw.take(rows), kind=None, schema=schema)
+    return made
 
 
 AllEnds = Mapping[EdgeType, tuple[str, ...]]
@@ -350,7 +385,8 @@ def _read_relation(
         (nodes[each[0]], nodes[each[2]]),
         drop_unknown=settings.drop_unknown,
         # Means of the features of edges by type would reveal the edges to predict.
-        with_features=each == PLAIN_RELATION or not settings.links,
+        with_features=not settings.links
+        or (each == PLAIN_RELATION and settings.columns.relation is None),
     )
 
 

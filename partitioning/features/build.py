@@ -36,7 +36,7 @@ STORED_ROLES = ("numeric", "categorical", "date")
 """Roles of feature columns that a stored pipeline fixes when a later table is read."""
 FITTED_ROLES = (*STORED_ROLES, "weight")
 """Roles whose columns a later table needs."""
-NAMED_ROLES = ("id", "src", "dst", "weight")
+NAMED_ROLES = ("id", "src", "dst", "weight", "relation")
 """Roles of other columns that it fixes, too."""
 States = dict[str, State]
 """The fitted pipelines by the names of their tables: nodes and edges; with several types
@@ -131,10 +131,17 @@ def named_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
         for role in NAMED_ROLES
     }
     names: Any = {
-        role: min(found) if role == "weight" else (*sorted(found),)
+        role: min(found) if role in ("weight", "relation") else (*sorted(found),)
         for role, found in known.items()
         if (len(found) == 1 or (found and role == "id")) and getattr(columns, role) is None
     }
+    for role in ("src", "dst"):
+        if len(known[role]) > 1 and getattr(columns, role) is None:
+            names[role] = {
+                table.removeprefix("edges/"): state["roles"][role][0]
+                for table, state in states.items()
+                if state["roles"].get(role)
+            }
     return replace(columns, **names)
 
 

@@ -124,7 +124,8 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
     tables: files, names.
     """
     asked = {
-        role: getattr(columns, role) for role in ("id", "label", "split", "time", *FEATURE_ROLES)
+        role: getattr(columns, role)
+        for role in ("id", "label", "split", "time", "relation", *FEATURE_ROLES)
     }
     if not any(asked.values()):
         return

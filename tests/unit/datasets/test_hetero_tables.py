@@ -11,9 +11,11 @@ import pytest
 import scipy.sparse as sp
 from support import dataset_settings
 
-from partitioning.datasets import load, load_any
+from partitioning.datasets import load, load_any, read_graph
 from partitioning.errors import InputError
+from partitioning.features.build import encode_tables, stored_columns
 from partitioning.graph_data import HeteroGraphData
+from partitioning.partition_settings import ColumnSettings
 
 CREW = ("person", "acts_in", "movie")
 
@@ -76,10 +78,45 @@ def test_relations_have_ends_of_their_own_names(tmp_path: Path) -> None:
         graph = read(folder, columns=columns)
         assert graph.relations[CREW].src.tolist() == [1, 0]
         assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3]
+    settings = dataset_settings("file", str(folder), columns=ends)
+    _, states = encode_tables(read_graph(settings), settings.features, None)
+    later = stored_columns(states, ColumnSettings())
+    assert later.src == {"person__acts_in__movie": "actor", "person__lives_in__city": "who"}
     with pytest.raises(
         InputError, match=r"columns\.src: there is no relation 'sings', only acts_in"
     ):
         read(folder, columns={**ends, "src": {**ends["src"], "sings": "who"}})
+
+
+def test_a_column_names_relations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a folder of triples, and of one table of a typed folder."""
+    folder = tmp_path / "facts"
+    folder.mkdir()
+    table = "subject,predicate,object\nrome,/in/land,italy\nbonn,near,rome\nrome,near,bonn\n"
+    (folder / "edges.csv").write_text(table)
+    settings: dict[str, Any] = {
+        "columns": {"src": "subject", "dst": "object", "relation": "predicate"},
+        "task": "link_prediction",
+    }
+    graph = read(folder, **settings)
+    assert graph.nodes["node"].node_names.tolist() == ["rome", "bonn", "italy"]
+    land, near = (graph.relations["node", name, "node"] for name in ("in_land", "near"))
+    assert (land.src.tolist(), land.dst.tolist()) == ([0], [2])
+    assert (near.src.tolist(), near.dst.tolist()) == ([1, 0], [0, 1])
+    assert "relation `/in/land` is called `in_land`" in caplog.text
+    for row, words in (("a,,b", "row 3 is blank; .* name of a relation"), ("a,in/land,b", "both")):
+        (folder / "edges.csv").write_text(f"{table}{row}\n")
+        with pytest.raises(InputError, match=words):
+            read(folder, **settings)
+    films = write(tmp_path / "films")
+    (films / "edges/person__acts_in__movie.csv").write_text(
+        "src,dst,role\n30,up,lead\n70,up,extra\n70,alien,lead\n"
+    )
+    graph = read(films, columns={"relation": "role"}, reverse=False)
+    assert [each[1] for each in graph.relations] == ["extra", "lead", "lives_in"]
+    assert graph.relations["person", "lead", "movie"].src.tolist() == [1, 0]
+    with pytest.raises(InputError, match=r"columns\.relation=kind: no table has such a column"):
+        read(films, columns={"relation": "kind"})
 
 
 def test_nodes_that_only_edges_name_are_added(
