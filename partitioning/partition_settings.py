@@ -240,6 +240,24 @@ class FeatureSettings(Checked):
             raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
 
 
+@group("tables", of_partitioner=True)
+class TableSettings(Checked):
+    """Names of the tables in a folder (dataset_name=file)."""
+
+    nodes: Any = setting(
+        None,
+        "table of nodes, or {TYPE: TABLE}; null: nodes, features and labels, or nodes/",
+        each=str,
+        by_name=True,
+    )
+    edges: Any = setting(
+        None,
+        "likewise of edges, {SOURCE__RELATION__DESTINATION: TABLE}; null: edges, or edges/",
+        each=str,
+        by_name=True,
+    )
+
+
 @group("edges")
 class EdgeSettings(Checked):
     """Edges of tables."""
@@ -342,6 +360,7 @@ class DatasetSettings(Checked):
     )
     synthetic: SyntheticSettings = subgroup(SyntheticSettings)
     split: SplitSettings = subgroup(SplitSettings)
+    tables: TableSettings = subgroup(TableSettings)
     edges: EdgeSettings = subgroup(EdgeSettings)
     relations: RelationSettings = subgroup(RelationSettings)
     task: PairSettings = subgroup(PairSettings)

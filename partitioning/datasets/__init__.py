@@ -53,7 +53,7 @@ from partitioning.setting_fields import Setting, definitions
 
 log = logging.getLogger(__name__)
 OF_TABLES = ("labels.kind", "labels.unknown", "duplicates", "edges.unknown")
-"""Settings that only dataset_name=file has, besides columns.*."""
+"""Settings that only dataset_name=file has, besides columns.* and tables.*."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def add_reverse(
 def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
     """Yield the settings that only dataset_name=file has, with their values."""
     for each in definitions(DatasetSettings):
-        if each.key in OF_TABLES or each.key.startswith("columns."):
+        if each.key in OF_TABLES or each.key.startswith(("columns.", "tables.")):
             yield each, attrgetter(each.key)(settings)
 
 

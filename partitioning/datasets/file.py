@@ -89,7 +89,7 @@ def load(settings: DatasetSettings) -> AnyGraph:
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
     if path.is_dir() or has_columns(path) or path.suffix == ".npy":
-        found = find_graph_tables(path)
+        found = find_graph_tables(path, settings.tables)
         _check_sizes(found.all, settings)
         return build(read_tables(stem_of(path.resolve()), found, settings), settings)
     if settings.edges.unknown != "refuse":

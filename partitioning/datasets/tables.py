@@ -41,6 +41,7 @@ from partitioning.datasets.table_files import (
     column_names,
     has_columns,
     kind_of,
+    list_visible,
     stem_of,
     warn_unread,
 )
@@ -49,7 +50,7 @@ from partitioning.features.roles import check_requested, columns_of_relation, wi
 from partitioning.features.schema import Source
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
-from partitioning.partition_settings import ColumnSettings, DatasetSettings
+from partitioning.partition_settings import ColumnSettings, DatasetSettings, TableSettings
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +88,68 @@ class GraphTables:
 # --- files ----------
 
 
-def find_graph_tables(path: Path) -> GraphTables:
+def find_graph_tables(path: Path, names: TableSettings) -> GraphTables:
     """Find the tables of a folder, or those beside a table of edges."""
+    if named_tables(names):
+        return _find_named(path, names)
     if is_typed_folder(path):
         return _find_typed(path)
+    return _find_plain(path)
+
+
+def named_tables(names: TableSettings) -> list[str]:
+    """Return the names of all tables that settings give."""
+    return [
+        name
+        for given in (names.nodes or (), names.edges or ())
+        for name in (given.values() if isinstance(given, Mapping) else given)
+    ]
+
+
+def _find_named(folder: Path, names: TableSettings) -> GraphTables:
+    """Find the tables that settings name; those of the other kind have their usual names."""
+
+    def find(role: str, name: str) -> Path:
+        file = folder / name
+        if Path(name).name != name or kind_of(file) not in TYPED or not is_table(file):
+            held = join_names(sorted(each.name for each in list_visible(folder))) or "nothing"
+            raise InputError(f"tables.{role}={name}: no such table in {folder}; found {held}")
+        return file
+
+    if not is_folder(folder):
+        raise InputError(
+            f"tables.nodes and tables.edges name tables of a folder: dataset_file={folder} is none"
+        )
+    nodes, edges = names.nodes, names.edges
+    if isinstance(nodes, Mapping) or isinstance(edges, Mapping):
+        for role, given in (("nodes", nodes), ("edges", edges)):
+            if isinstance(given, tuple):
+                raise InputError(
+                    f"tables.{role}={join_names(given)}: expected the tables by type and relation,"
+                    " {NAME: TABLE}, as those of the other kind are"
+                )
+        for name in nodes or ():
+            check_name(name, "tables.nodes")
+        types = {name: [find("nodes", file)] for name, file in (nodes or {}).items()}
+        relations = {
+            _edge_type(name, f"tables.edges: {name}"): find("edges", file)
+            for name, file in (edges or {}).items()
+        }
+        usual = GraphTables(types, relations, folder)
+        if nodes is None or edges is None:
+            usual = _find_typed(folder)
+        return replace(usual, nodes=types or usual.nodes, edges=relations or usual.edges)
+    for role, given in (("nodes", nodes), ("edges", edges)):
+        if given is not None and len(given) > 1:
+            raise InputError(f"tables.{role}={join_names(given)}: expected one table")
+    usual = _find_plain(folder if edges is None else find("edges", edges[0]))
+    if nodes is None:
+        return usual
+    return replace(usual, nodes={PLAIN_TYPE: [find("nodes", nodes[0])]})
+
+
+def _find_plain(path: Path) -> GraphTables:
+    """Find the tables of a folder with one table of edges, or those beside it."""
     is_edges = not is_folder(path)
     folder = path.parent if is_edges else path
     warn_unread(
@@ -121,7 +180,7 @@ def _find_typed(path: Path) -> GraphTables:
         name: [*files_named(nodes, name, TYPED), *files_named(nodes, f"{name}.features", TYPED)]
         for name in _node_types(nodes)
     }
-    files = {_edge_type(file): file for file in _list_tables(edges)}
+    files = {_edge_type(stem_of(file), str(file)): file for file in _list_tables(edges)}
     for each in files:
         files_named(edges, SEPARATOR.join(each), TYPED)  # refuses two files of one relation
     return GraphTables(tables, files, path)
@@ -181,16 +240,15 @@ def _node_types(folder: Path) -> list[str]:
     return list(dict.fromkeys(stems))
 
 
-def _edge_type(file: Path) -> EdgeType:
-    """Return (source, relation, destination) from a file name SOURCE__RELATION__DESTINATION."""
-    names = stem_of(file).split(SEPARATOR)
+def _edge_type(name: str, where: str) -> EdgeType:
+    """Return (source, relation, destination) from a name SOURCE__RELATION__DESTINATION."""
+    names = name.split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
-            f"{file}: expected SOURCE__RELATION__DESTINATION.{kind_of(file)}, three names with __"
-            " between"
+            f"{where}: expected SOURCE__RELATION__DESTINATION, three names with __ between"
         )
-    for name in names:
-        check_name(name, str(file))
+    for each in names:
+        check_name(each, where)
     return names[0], names[1], names[2]
 
 

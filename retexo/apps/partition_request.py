@@ -5,6 +5,7 @@ are the same; `app=train` compares them with its command line.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ from partitioning import datasets, node_split
 from partitioning.datasets.file import TABLES
 from partitioning.datasets.labels import unknown_labels
 from partitioning.datasets.table_files import kind_of, list_visible, stem_of
-from partitioning.datasets.tables import NODE_TABLES
+from partitioning.datasets.tables import NODE_TABLES, named_tables
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
@@ -106,6 +107,9 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     }
     if settings.labels.unknown is not None:
         request["labels.unknown"] = list(unknown_labels(settings.labels))
+    for name, value in asdict(settings.tables).items():
+        if value is not None:
+            request[f"tables.{name}"] = list(value) if isinstance(value, tuple) else value
     if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
         request["edges.unknown"] = "add"
     if settings.links:
@@ -138,7 +142,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))
-            request[name] = {"name": path.name, "sha256": _checksum(name, path)}
+            named = named_tables(settings.tables) if name == "dataset_file" else []
+            request[name] = {"name": path.name, "sha256": _checksum(name, path, named)}
     return request
 
 
@@ -192,11 +197,13 @@ def data_checksums(meta: Meta) -> dict[str, str]:
     }
 
 
-def _checksum(setting: str, path: Path) -> str | None:
+def _checksum(setting: str, path: Path, named: Sequence[str] = ()) -> str | None:
     """Return the sha256 (hex) of the file that a setting names, or of every table of a folder.
 
     A table of dataset_file stands for its folder, whose tables are NAME:SHA256, separated by
     blanks. The name is relative to the folder, quoted as in a URL. None where nothing exists.
+
+    named: the names of tables that settings give.
     """
     if path.is_file() and not (setting == "dataset_file" and kind_of(path) in TABLES):
         return file_checksum(path)
@@ -206,22 +213,23 @@ def _checksum(setting: str, path: Path) -> str | None:
     return (
         " ".join(
             f"{quote(str(file.relative_to(folder)))}:{file_checksum(file)}"
-            for file in _list_tables(folder)
+            for file in _list_tables(folder, named)
         )
         or None
     )
 
 
-def _list_tables(folder: Path) -> list[Path]:
+def _list_tables(folder: Path, named: Sequence[str]) -> list[Path]:
     """Return the files of a folder of tables that may be read, sorted.
 
-    These have known names, or are in nodes/ and edges/, or are part files of tables that are
-    folders. Hidden files are not read; names of types may begin with _.
+    These have known names, or `named`, or are in nodes/ and edges/, or are part files of tables
+    that are folders. Hidden files are not read; names of types may begin with _.
     """
     known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
     groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]
     tables = [path for path in list_visible(folder) if stem_of(path) in known]
     tables += [file for group in groups for file in group.glob("[!.]*")]
+    tables += [folder / name for name in named]
     tables = [path for path in tables if kind_of(path) in (*TABLES, "npz")]
     parts = [part for table in tables if table.is_dir() for part in list_visible(table)]
     return sorted({path for path in (*tables, *parts) if path.is_file()})

@@ -88,6 +88,44 @@ def test_relations_have_ends_of_their_own_names(tmp_path: Path) -> None:
         read(folder, columns={**ends, "src": {**ends["src"], "sings": "who"}})
 
 
+def test_tables_have_names_of_their_own(tmp_path: Path) -> None:
+    """Of one type, and by type and relation."""
+    files = {
+        "accounts.csv": "id,label,x\na,0,1\nb,1,2\n",
+        "more.csv": "id,y\nb,4\na,3\n",
+        "payments.csv": "src,dst\na,b\n",
+        "shops.csv": "id\ns\n",
+        "sales.csv": "src,dst\nb,s\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    one: dict[str, Any] = {"tables.nodes": "accounts.csv", "tables.edges": "payments.csv"}
+    graph = load(dataset_settings("file", str(tmp_path), **one))
+    assert (graph.features.tolist(), graph.dst.tolist()) == ([[1.0], [2.0]], [1])
+    typed: dict[str, Any] = {
+        "tables.nodes": {"account": "accounts.csv", "shop": "shops.csv"},
+        "tables.edges": {
+            "account__pays__account": "payments.csv",
+            "account__buys_at__shop": "sales.csv",
+        },
+    }
+    found = read(tmp_path, **typed, reverse=False)
+    assert found.relations["account", "buys_at", "shop"].src.tolist() == [1]
+    assert list(found.nodes) == ["account", "shop"]
+    for change, words in (
+        ({"tables.edges": "sells.csv"}, r"tables\.edges=sells\.csv: no such table in .*sales.csv"),
+        ({"tables.edges": "../payments.csv"}, r"tables\.edges=\.\./payments\.csv: no such table"),
+        ({"tables.edges": ["a.csv", "b.csv"]}, r"tables\.edges=.*: expected one table"),
+        ({"tables.nodes": typed["tables.nodes"]}, r"tables\.edges=payments\.csv: .*by type"),
+        (
+            {**typed, "tables.edges": {"pays": "sales.csv"}},
+            r"tables\.edges: pays: expected SOURCE__",
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            read(tmp_path, **{**one, **change})
+
+
 def test_a_column_names_relations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of a folder of triples, and of one table of a typed folder."""
     folder = tmp_path / "facts"
