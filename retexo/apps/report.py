@@ -122,9 +122,9 @@ def _tables(data: DataSet) -> list[Table]:
 
 def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
     """Draw the figures of a data set or of a run, and save each."""
-    narrow = figures.draw(content, figures.NARROW)
+    narrow, kinds = figures.draw(content, figures.NARROW), figures.kinds_of(content)
     return [
-        _picture(f"{prefix}{kind}", figures.CAPTIONS[kind], figure, narrow[kind], out)
+        _picture(f"{prefix}{kind}", kinds[kind][0], figure, narrow[kind], out)
         for kind, figure in figures.draw(content).items()
     ]
 

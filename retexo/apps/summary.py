@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
+from partitioning.features.schema import describe
 from retexo.results.formats import format_score
 from retexo.scores import title_of
 
@@ -40,6 +41,13 @@ def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
     """Return the scores of baselines without training, stored with link prediction data."""
     links = {} if directory.meta is None else directory.meta.links
     return {"baselines": links.get("baselines", {})} if links else {}
+
+
+def describe_features(directory: PartitionDirectory) -> list[str]:
+    """Return lines on the width of the features and on what became of each column."""
+    meta = directory.meta
+    width = [] if meta is None else [f"{meta.num_features:,} columns of each node"]
+    return [*width, *describe(directory.feature_pipelines)]
 
 
 def print_results(

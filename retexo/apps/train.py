@@ -26,7 +26,7 @@ from retexo.apps.inference import with_model_of
 from retexo.apps.partition_request import data_checksums
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
-from retexo.apps.summary import baselines_of, print_results
+from retexo.apps.summary import baselines_of, describe_features, print_results
 from retexo.errors import Interrupted, TrainingError, describe_error
 from retexo.launch import start_workers
 from retexo.launch.handshake import RunInfo
@@ -217,6 +217,7 @@ class Training:
                 "versions": versions(),
                 "settings": self.settings.stored,
                 "partition_digest": self.directory.digest(),
+                "features": describe_features(self.directory),
                 "data_checksums": {} if meta is None else data_checksums(meta),
                 "restarts": {"count": len(self.causes), "causes": self.causes},
             }

@@ -35,8 +35,8 @@ JOINED = 5
 """Rows of score_bins for a point of the calibration."""
 SHARES = ("accuracy", "f1", "auc", "precision", "mrr", "hits")
 """Words in the names of scores between 0 and 1."""
-NAME_WIDTH = 34
-"""Characters per line of a method's name."""
+NAME_WIDTH, TITLE_WIDTH = 34, 24
+"""Characters per line of a method's name in a legend, and as the title of a heat map."""
 WIDE, NARROW = 11.8, 3.9
 """Width of the page in inches, in windows of 1,200 px and 400 px."""
 LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
@@ -66,6 +66,11 @@ def check_installed() -> None:
         )
 
 
+def kinds_of(content: DataSet | Run) -> "Kinds":
+    """Return the kinds of figures of a data set, or of one run."""
+    return OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
+
+
 def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
     """Draw the figures of a data set, or of one run, that have data, by name.
 
@@ -73,11 +78,8 @@ def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
     """
     import matplotlib as mpl
 
-    kinds: Mapping[str, tuple[str, Callable[[Any, float], Figure | None]]] = (
-        OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
-    )
     with mpl.rc_context(STYLE):
-        figures = {name: make(content, width) for name, (_, make) in kinds.items()}
+        figures = {name: make(content, width) for name, (_, make) in kinds_of(content).items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
 
@@ -200,32 +202,38 @@ def _plot_pairs(shown: list[tuple[str, np.ndarray[Any, Any]]], width: float) -> 
     if parts < 2:
         return None
     figure, all_axes = make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    drawn = all_axes[: len(shown)]
     most = max(float(table.max()) for _, table in shown) or 1.0
-    for axes, (name, table) in zip(all_axes, shown, strict=False):
+    for axes, (name, table) in zip(drawn, shown, strict=True):
         own = np.eye(len(table), dtype=bool)
         image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
         axes.set_facecolor("0.9")
         axes.set(xlabel="receiver (partition)", ylabel="sender (partition)")
-        axes.set_title(_wrap(name), fontsize=9)
-        _write_numbers(axes, np.where(own, 0, table), most, format_bytes)
-        bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda x, _: format_bytes(x))
-        bar.set_label("bytes", fontsize=8)
+        axes.set_title(_wrap(name, TITLE_WIDTH), fontsize=9)
+        _write_numbers(axes, np.where(own, 0, table), table / most, format_bytes)
+    bar = figure.colorbar(image, ax=drawn, shrink=0.8, format=lambda x, _: format_bytes(x))
+    bar.set_label("bytes", fontsize=8)
     return figure
 
 
 def _write_numbers(
-    axes: "Axes", table: "np.ndarray[Any, Any]", most: float, text: Callable[[float], str]
+    axes: "Axes",
+    table: "np.ndarray[Any, Any]",
+    colours: "np.ndarray[Any, Any]",
+    text: Callable[[float], str],
 ) -> None:
-    """Write what is not 0 into the cells of a heat map [n, n], white on dark ones."""
+    """Write what is not 0 into the cells of a heat map, white on dark ones.
+
+    table, colours: [n, n]; the colours between 0 and 1.
+    """
     axes.grid(False)
     if len(table) > MAX_NUMBERS:
         return
     axes.set_xticks(range(len(table)))
     axes.set_yticks(range(len(table)))
     for row, column in zip(*np.nonzero(table), strict=True):
-        value = table[row, column]
-        ink, size = "white" if value > DARK * most else "black", 7 if len(table) <= 4 else 5
-        words = text(value).replace(" ", "\n")
+        ink, size = "white" if colours[row, column] > DARK else "black", 7 if len(table) <= 4 else 5
+        words = text(table[row, column]).replace(" ", "\n")
         axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=size)
 
 
@@ -280,7 +288,7 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
     figure, (axes,) = make_axes(1, width, 3.6)
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    _write_numbers(axes, table, table.sum(axis=1).max(), lambda count: f"{count:,}")
+    _write_numbers(axes, table, shares, lambda count: f"{count:,}")
     names = [_shorten(str(name)) for name in run.classes]
     axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
     axes.set_yticks(range(len(names)), names)
@@ -421,7 +429,6 @@ OF_RUN: Kinds = {
         plot_pairs_of_run,
     ),
 }
-CAPTIONS = {name: caption for name, (caption, _) in {**OF_DATA_SET, **OF_RUN}.items()}
 
 
 # --- what several figures need ----------

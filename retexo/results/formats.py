@@ -42,10 +42,12 @@ def format_score(value: float | None, name: str = "") -> str:
     return f"{value:.6g}" if name in OF_DATA_UNIT else f"{value:.4f}"
 
 
-def format_setting(value: Any) -> str:
-    """Format a setting's value briefly: 30 for [30]."""
+def format_setting(value: Any, digits: int = 17) -> str:
+    """Format a setting's value briefly: 30 for [30]; 17 digits keep a float as it is."""
     if isinstance(value, list | tuple):
-        return ",".join(map(format_setting, value))
+        return ",".join(format_setting(each, digits) for each in value)
+    if isinstance(value, float):
+        return json.dumps(float(f"{value:.{digits}g}"))
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 

@@ -29,6 +29,7 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
         "Scores": ((_scores(run),), ("learning",)),
         "Classes": ((class_table(data),), ("confusion", "ranking", "calibration")),
         "Bytes": ((bytes_table(data),), ("pairs",)),
+        "Features": ((_features(run),), ()),
         "Time and settings": ((_seconds(run), _memory(run), _choices(run), _settings(run)), ()),
     }
     sections = [
@@ -36,6 +37,7 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
             title,
             [table.without("method") for table in found if table is not None and table.rows],
             [pictures[name] for name in names if name in pictures],
+            plain=title == "Features",
         )
         for title, (found, names) in parts.items()
     ]
@@ -68,6 +70,12 @@ def _scores(run: Run) -> Table:
     ).without_empty_columns()
 
 
+def _features(run: Run) -> Table:
+    """Return the table of columns by role and encoding, and of those that were left out."""
+    rows = [[line] for line in run.summary.get("features", [])]
+    return Table("Columns", ["what became of the columns of each table"], rows)
+
+
 def _seconds(run: Run) -> Table:
     """Return the table of seconds by phase, of training and of the whole command."""
     seconds = run.summary["seconds"]
@@ -89,7 +97,7 @@ def _memory(run: Run) -> Table:
 def _choices(run: Run) -> Table:
     """Return the table of what validation and the program chose: threshold, class weights ..."""
     chosen = flatten(run.summary.get("chosen", {}))
-    rows = [[name.replace("_", " "), format_setting(value)] for name, value in chosen.items()]
+    rows = [[name.replace("_", " "), format_setting(value, 6)] for name, value in chosen.items()]
     return Table("Chosen", ["what", "value"], rows, "By validation, or from the training nodes.")
 
 

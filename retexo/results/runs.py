@@ -56,6 +56,7 @@ SHAPE: dict[str, Any] = {
     **dict.fromkeys(("train?", "val?", "test?", "standard_error?"), SCORES_SHAPE),
     "baselines?": {"*": SCORES_SHAPE},
     "baseline?": {},
+    "features?": [str],
     "rounds": [COUNT],
     "peak_memory_bytes": [COUNT],
     "peak_private_bytes": [COUNT],

@@ -350,6 +350,7 @@ FIELDS = {
     "restarts",
     "partition_digest",
     "data_checksums",
+    "features",
     "resumed",
 }
 

@@ -374,7 +374,9 @@ def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
             *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", *SMALL),
         ]
     )
-    train.run(settings, folder / "run")
+    summary = train.run(settings, folder / "run")
+    assert summary["features"][0] == "6 columns of each node"
+    assert "nodes: left out: note, columns.ignore" in summary["features"]
     return folder
 
 

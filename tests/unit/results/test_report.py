@@ -398,7 +398,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        self.words += data.replace("\xa0", " ")
 
 
 @pytest.fixture(scope="module")
@@ -547,6 +547,9 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         baseline={"class": "<b>", "accuracy": 0.8, "balanced_accuracy": 0.5},
         test={"accuracy": 0.72, "balanced_accuracy": 0.675, "micro_f1": 0.72, "macro_f1": 0.6},
     )
+    summary = json.loads((run / "summary.json").read_text())
+    summary["features"] = ["4 columns of each node", "nodes: left out: note, columns.ignore"]
+    (run / "summary.json").write_text(json.dumps(summary))
     report.make(folder / "out", run)
     return folder / "out"
 
@@ -557,6 +560,7 @@ def test_the_page_of_one_run(single: Path) -> None:
         "Balanced accuracy on test is 0.6750 (standard error 0.",
         "always predicting <b>, the most frequent class of training and validation",
         "The 2 workers sent 1.5 kB: gradients 67%",
+        "nodes: left out: note, columns.ignore",
     ):
         assert text in page.words
     text = (single / "report.md").read_text()
@@ -581,14 +585,15 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run",
         classes={"test": [{"class": each, **dict.fromkeys(CLASS_SCORES, 1)} for each in "ab"]},
-        confusion=[[30, 10], [4, 6]],
+        confusion=[[30, 10], [1, 6]],
         calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
     )
     drawn = figures.draw(read_run(run))
     assert_axes_are_named(drawn)
     axes = drawn["confusion"].axes[0]
-    assert [text.get_text() for text in axes.texts] == ["30", "10", "4", "6"]
-    assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [0.4, 0.6]]
+    assert [text.get_text() for text in axes.texts] == ["30", "10", "1", "6"]
+    assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [1 / 7, 6 / 7]]
+    assert [text.get_color() for text in axes.texts] == ["white", "black", "black", "white"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
     assert drawn["calibration"].axes[0].lines[-1].get_xydata().tolist() == [[0.75, 0.7]]
     metric = drawn["learning"].axes[1]
