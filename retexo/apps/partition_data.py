@@ -158,7 +158,12 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
     }
     if split.pairs is not None:
         with _timed(seconds, "baselines"):
-            provenance["links"] = _describe_links(split.pairs, assignment[graph.target])
+            part_of = assignment[graph.target][split.pairs.rows["train"]]
+            provenance["links"] = {
+                **split.pairs.description,
+                "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()),
+                "baselines": baselines(split.pairs),
+            }
     with _timed(seconds, "write"):
         meta, statistics = write(
             directory,
@@ -240,16 +245,6 @@ def _split_pairs(
     pairs = replace(pairs, graph=add_kinds(pairs.graph, settings.features))
     no_masks = dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)
-
-
-def _describe_links(pairs: LinkSplit, assignment: Assignment) -> dict[str, Any]:
-    """Return the field `links` of meta.json."""
-    part_of = assignment[pairs.rows["train"]]
-    return {
-        **pairs.description,
-        "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()),
-        "baselines": baselines(pairs),
-    }
 
 
 def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
@@ -362,32 +357,10 @@ def count_cover_rows(
             sources.append((src + first[source]) * num_parts + receiver[cut])
             sums.append((dst + first_sum) * num_parts + sender[cut])
         first_sum += graph.nodes[destination].num_nodes
-    return _count_cover(np.concatenate(sources), np.concatenate(sums))
-
-
-def _count_cover(rows: NDArray[np.int64], partial_sums: NDArray[np.int64]) -> int:
-    """Return the size of the smallest vertex cover of edges between two sets of keys, [E] each."""
-    num_rows, left = _number_keys(rows)
-    num_sums, right = _number_keys(partial_sums)
-    weights = np.ones(num_rows, np.int64), np.ones(num_sums, np.int64)
+    keys = (np.concatenate(sources), np.concatenate(sums))
+    (rows, left), (partial_sums, right) = (np.unique(each, return_inverse=True) for each in keys)
+    weights = np.ones(len(rows), np.int64), np.ones(len(partial_sums), np.int64)
     return minimum_cover(left, right, *weights).weight
-
-
-def _number_keys(keys: NDArray[np.int64]) -> tuple[int, NDArray[np.int64]]:
-    """Return the number of distinct keys, and each key's rank among them.
-
-    np.unique takes twice as long.
-    """
-    order = np.argsort(keys)
-    is_first = np.diff(keys[order], prepend=-1) > 0
-    rank = np.empty_like(keys)
-    rank[order] = np.cumsum(is_first) - 1
-    return int(is_first.sum()), rank
-
-
-def is_local(settings: PartitionSettings) -> bool:
-    """Return whether nothing has to be downloaded; InputError for an unknown data set."""
-    return datasets.is_local(settings)
 
 
 def _find_existing(

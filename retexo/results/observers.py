@@ -23,30 +23,31 @@ class Observers:
         self, run_dir: Path, callbacks: Sequence[Callback], trackers: dict[str, Callback]
     ) -> None:
         self._run_dir = run_dir
-        self._callbacks, self._trackers = callbacks, trackers
-        self._started: list[Callback] = []
+        self._observers = [*trackers.items(), *((None, callback) for callback in callbacks)]
+        """With the names of trackers in `logger`."""
+        self._started: list[tuple[str | None, Callback]] = []
         self._last_round = (-1, -1)
         """Layer and number of the last round that was passed on."""
 
     @property
     def are_none(self) -> bool:
         """Return whether nothing follows the run."""
-        return not self._callbacks and not self._trackers
+        return not self._observers
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Tell all that the run starts; InputError if a tracker cannot be used."""
         flat = flatten(settings)
-        for name, tracker in self._trackers.items():
+        for tracker, observer in self._observers:
             try:
-                tracker.on_start(flat, self._run_dir)
+                observer.on_start(flat, self._run_dir)
             except Exception as error:
-                raise InputError(
-                    f"logger={name}: {first_line(error)}; correct that, or leave it out"
-                ) from error
-            self._started.append(tracker)
-        for callback in self._callbacks:
-            self._call_callback(callback, lambda each: each.on_start(flat, self._run_dir))
-            self._started.append(callback)
+                if tracker is not None:
+                    raise InputError(
+                        f"logger={tracker}: {first_line(error)}; correct that, or leave it out"
+                    ) from error
+                _note_callback(error, observer)
+                raise
+            self._started.append((tracker, observer))
 
     def look(self, phase: str, bytes_sent: int, rounds: Sequence[Mapping[str, Any]] = ()) -> None:
         """Pass on new rounds; a restarted run repeats some, which are passed on only once."""
@@ -60,51 +61,43 @@ class Observers:
         self._call(lambda each: each.on_progress(phase, bytes_sent))
 
     def finish(self, bytes_sent: int) -> None:
-        """Tell all that the run is done and saved; what a callback raises then is logged."""
-        for callback in self._callbacks:
-            with _logging_errors(callback):
-                callback.on_progress("done", bytes_sent)
-        self._call_trackers(lambda each: each.on_progress("done", bytes_sent))
+        """Tell all that the run is done and saved; what they raise then is logged."""
+        self._call_at_end(lambda each: each.on_progress("done", bytes_sent))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell all that have started that the run has ended; what they raise is logged."""
-        for each in self._started:
-            with _logging_errors(each):
-                each.on_end(summary)
-
-    def _call_callback(self, callback: Callback, function: Callable[[Callback], None]) -> None:
-        """Call a function of a user's callback.
-
-        An error is noted with the callback's name and raised.
-        """
-        try:
-            function(callback)
-        except Exception as error:
-            error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
-            raise
+        self._call_at_end(lambda each: each.on_end(summary))
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all callbacks and trackers."""
-        for callback in self._callbacks:
-            self._call_callback(callback, function)
-        self._call_trackers(function)
-
-    def _call_trackers(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all trackers; one that fails is left out from then on."""
-        for name, tracker in list(self._trackers.items()):
+        """Call a function of all; a tracker that fails is left out from then on."""
+        for tracker, observer in list(self._started):
             try:
-                function(tracker)
+                function(observer)
             except Exception as error:
+                if tracker is None:
+                    _note_callback(error, observer)
+                    raise
+                line = first_line(error)
                 logger.warning(
-                    "logger=%s: %s; the run goes on without it",
-                    name,
-                    first_line(error),
-                    exc_info=True,
+                    "logger=%s: %s; the run goes on without it", tracker, line, exc_info=True
                 )
-                self._started.remove(tracker)
-                del self._trackers[name]
+                self._started = [each for each in self._started if each[1] is not observer]
                 with suppress(Exception):  # it has failed already
-                    tracker.on_end({"status": "failed"})
+                    observer.on_end({"status": "failed"})
+
+    def _call_at_end(self, function: Callable[[Callback], None]) -> None:
+        """Call a function of all at the end of a run; errors are logged with their traceback."""
+        for _, observer in self._started:
+            try:
+                function(observer)
+            except Exception as error:
+                name, line = _name_of(observer), first_line(error)
+                logger.warning("%s: %s at the end of the run", name, line, exc_info=True)
+
+
+def _note_callback(error: Exception, callback: Callback) -> None:
+    """Note in an error which user's callback raised it."""
+    error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
 
 
 def _as_callback(given: Any) -> Callback:
@@ -117,16 +110,6 @@ def _as_callback(given: Any) -> Callback:
             " subclass of retexo.Callback; give a list of these"
         )
     return RoundCallback(given)
-
-
-@contextmanager
-def _logging_errors(callback: Callback) -> Iterator[None]:
-    """Log an error of a callback or tracker at the end of a run, with its traceback."""
-    try:
-        yield
-    except Exception as error:
-        message = "%s: %s at the end of the run"
-        logger.warning(message, _name_of(callback), first_line(error), exc_info=True)
 
 
 def _name_of(callback: Callback) -> str:
