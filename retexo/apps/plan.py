@@ -85,16 +85,13 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     plain = estimate_traffic(with_values(settings, without_coding), directory, partitions)
     prediction = _plan_prediction(settings, directory, partitions)
     limit = settings.num_rounds
-    rounds = {"limit": limit}
     totals = {name: other.total(limit) for name, other in options.items()}
     result = {
         "partitions": str(directory.path),
         "workers": len(partitions),
-        "rounds": rounds,
-        "bytes": {name: predicted.total(number) for name, number in rounds.items()},
-        "bytes_unsmoothed": {
-            name: predicted.unsmoothed.total(number) for name, number in rounds.items()
-        },
+        "rounds": {"limit": limit},
+        "bytes": {"limit": predicted.total(limit)},
+        "bytes_unsmoothed": {"limit": predicted.unsmoothed.total(limit)},
         "bytes_each_round": [
             predicted.total([1] * len(limit), ["gradients"], layer) for layer in range(len(limit))
         ],
@@ -104,11 +101,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "options": dict(
             sorted(totals.items(), key=lambda option: option[1])
         ),  # the fewest bytes first
-        **_estimate_by_formulas(settings, directory, partitions, plain, rounds),
-        "network_seconds": {
-            name: network_seconds(predicted, len(partitions), number)
-            for name, number in rounds.items()
-        },
+        **_estimate_by_formulas(settings, directory, partitions, plain),
+        "network_seconds": {"limit": network_seconds(predicted, len(partitions), limit)},
     }
     write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
@@ -143,7 +137,6 @@ def _estimate_by_formulas(
     directory: PartitionDirectory,
     parts: Sequence[Partition],
     plain: TrafficEstimate,
-    rounds: dict[str, tuple[int, ...]],
 ) -> dict[str, Any]:
     """Return bytes of the other methods, by baseline, and bytes of memory of each worker.
 
@@ -151,17 +144,12 @@ def _estimate_by_formulas(
     """
     architecture: Any = find_architecture(settings, directory, parts)
     if not parts[0].is_plain:
-        baselines = {
-            name: hetero_baseline_bytes(plain, parts, architecture, number)
-            for name, number in rounds.items()
-        }
-        return {"baselines": baselines, "memory_bytes": []}
+        sent = hetero_baseline_bytes(plain, parts, architecture, settings.num_rounds)
+        return {"baselines": {"limit": sent}, "memory_bytes": []}
     sizes = Sizes.of(settings, parts, architecture)
     num_train = sum(int(partition.train_mask.sum()) for partition in parts)
     return {
-        "baselines": {
-            name: baseline_bytes(plain, sizes, number) for name, number in rounds.items()
-        },
+        "baselines": {"limit": baseline_bytes(plain, sizes, settings.num_rounds)},
         "memory_bytes": [
             worker_memory(partition, architecture, settings, num_train) for partition in parts
         ],
@@ -267,15 +255,16 @@ def _print(
     )
     _print_entries(predicted)
     at_most = "" if all(entry.exact for entry in predicted.entries) else "at most"
-    for which, rounds in result["rounds"].items():
-        print(f"\nall bytes, rounds per layer {', '.join(map(str, rounds))} ({which})")
-        own, unsmoothed = result["bytes"][which], result["bytes_unsmoothed"][which]
-        rows = [("this configuration", own, at_most)]
-        if unsmoothed < own:
-            rows.append(("  if smoothing does not help", unsmoothed, "at most"))
-        baselines = result["baselines"][which]
-        rows += [(name, sent, _format_ratio(name, sent, own)) for name, sent in baselines.items()]
-        print_columns(rows)
+    rounds, own, unsmoothed = (
+        result[name]["limit"] for name in ("rounds", "bytes", "bytes_unsmoothed")
+    )
+    print(f"\nall bytes, rounds per layer {', '.join(map(str, rounds))} (limit)")
+    rows = [("this configuration", own, at_most)]
+    if unsmoothed < own:
+        rows.append(("  if smoothing does not help", unsmoothed, "at most"))
+    baselines = result["baselines"]["limit"]
+    rows += [(name, sent, _format_ratio(name, sent, own)) for name, sent in baselines.items()]
+    print_columns(rows)
     prediction = result["prediction"]
     if prediction:
         rows_in = ", ".join(dict.fromkeys(prediction["precision"]))
@@ -283,7 +272,7 @@ def _print(
         print()
         print_columns([(f"app=predict, rows in {rows_in}", prediction["bytes"], remark)])
     if result["workers"] <= MAX_SHOWN:
-        print(f"\nby sender (down) and receiver ({which})")
+        print("\nby sender (down) and receiver (limit)")
         print_columns(bytes_by_peer(predicted, result["workers"], rounds).tolist(), width=16)
     if result["smoothing"]:
         print()
@@ -292,7 +281,7 @@ def _print(
             [heading, *((name, *row.values()) for name, row in result["smoothing"].items())]
         )
     print(
-        f"\nwhat would save most here, at the same rounds ({which}); what is not exact needs a look"
+        "\nwhat would save most here, at the same rounds (limit); what is not exact needs a look"
         " at the accuracy"
     )
     print_columns(
@@ -314,7 +303,7 @@ def _print(
             f"\nmemory per worker, private, about: {max(memory):,.0f} MiB at most,"
             f" {min(memory):,.0f} MiB at least"
         )
-    seconds = result["network_seconds"][which]
+    seconds = result["network_seconds"]["limit"]
     print(f"seconds to send this at 1 Gbit/s a worker, at least: {seconds:,.3g}")
     print(f"bytes by peer in {run_dir / 'plan.json'}")
 

@@ -144,6 +144,8 @@ class Checkpoint:
     graph: dict[str, Any] = field(default_factory=dict)
     """Settings of these partitions that a graph to predict needs as well, such as symmetrize; and
     `weighted`, the relations whose edges had weights."""
+    checksums: dict[str, str] = field(default_factory=dict)
+    """sha256 of the layers' files, by name."""
 
     @property
     def weighted(self) -> frozenset[EdgeType]:
@@ -176,7 +178,37 @@ class Checkpoint:
 
     def stages(self) -> list[Stage]:
         """Return the trained stages in evaluation mode; InputError for a damaged file."""
-        return load_model(self.directory)[1]
+        depth = self.architecture.model.depth
+        paths = [self.directory / f"layer{layer}.safetensors" for layer in range(depth)]
+        for path in paths:
+            if not path.is_file():
+                raise InputError(
+                    f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all"
+                    " of it"
+                )
+            if file_checksum(path) != self.checksums.get(path.name):
+                raise InputError(
+                    f"{path}: its checksum is not the one in model.json: damaged, or of another"
+                    " run; copy it again"
+                )
+        _check_sizes(self.architecture, self.directory)
+        try:
+            stages = build_network(self.architecture, seed=0)
+        except UNREADABLE as error:  # more parameters than there is memory for
+            raise _damaged(self.directory, error) from error
+        for stage, path in zip(stages, paths, strict=True):
+            try:
+                stage.eval().load_state_dict(load_file(path))
+            except UNREADABLE as error:
+                raise InputError(
+                    f"{path}: not a layer of this model: {first_line(error)}"
+                ) from error
+            if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
+                raise InputError(
+                    f"{path}: holds parameters that are NaN or infinite; train with a lower"
+                    " learning_rate"
+                )
+        return stages
 
 
 def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
@@ -188,96 +220,87 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
     """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():
-            content, architecture = _read_model(directory)
             break
     else:
         raise InputError(
             f"{setting}={path}: has no checkpoint/model.json; give the run directory of a"
             " finished app=train"
         )
+    content = _read_content(directory)
     if content.get("own_model"):
         raise InputError(
             f"{setting}={path}: trainer={content.get('trainer')} keeps no network"
             ", only scores in summary.json; train by another trainer"
         )
-    _check_pipelines(directory, content.get("features"))
     try:
-        names = content.get("class_names", [])
+        architecture = read_architecture(content["architecture"])
+        check_types(architecture)
+        check_types(architecture.model)
+        check_model(architecture.model)
+        if architecture.model.grows:
+            raise ValueError("num_layers is no number")
+        names, depth = content.get("class_names", []), architecture.model.depth
         check_states(content.get("features", {}))
-        graph = content.get("graph", {})
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
+        given = content.get("exchange_precision")
+        precision = ["fp32"] * depth if given is None else given
+        if len(precision) != depth:
+            raise ValueError(f"exchange_precision {precision} of {depth} layers")
         targets = content.get("targets")  # of a regression
         return Checkpoint(
             directory,
             architecture,
             content["multilabel"],
             content["partition_digest"],
-            OutputHeads.from_json(
-                content["answer"], architecture.model.depth, architecture.num_classes
-            ),
-            _exchange(content.get("exchange_precision"), architecture.model.depth),
+            OutputHeads.from_json(content["answer"], depth, architecture.num_classes),
+            ExchangeSettings(precision=precision),
             content.get("trainer"),
             names,
             content.get("features", {}),
             targets and TargetScale.from_json(targets, architecture.num_classes),
-            graph,
+            content.get("graph", {}),
+            content["checksums"],
         )
     except KeyError as error:
         raise InputError(
             f"{directory / 'model.json'}: has no {error}; not a checkpoint of a run"
         ) from error
     except (*UNREADABLE, InputError) as error:
-        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
+        raise _damaged(directory, error) from error
 
 
-def _check_pipelines(directory: Path, states: Any) -> None:
-    """InputError for feature pipelines of another version; what is damaged is found later."""
-    found = states.values() if isinstance(states, dict) else ()
-    versions = [each.get("version") for each in found if isinstance(each, dict)]
+def _damaged(directory: Path, error: Exception) -> InputError:
+    return InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}")
+
+
+def _read_content(directory: Path) -> dict[str, Any]:
+    """Read model.json, and check its version, its shape and the version of the pipelines."""
+    path = directory / "model.json"
+    try:
+        content: dict[str, Any] = parse_json(read_text(path))
+        version = content["version"]
+    except UNREADABLE as error:
+        raise InputError(
+            f"{path}: not the description of a checkpoint: {first_line(error)}"
+        ) from error
+    if version != VERSION:
+        raise InputError(
+            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that"
+            " trained it, or train again"
+        )
+    try:
+        check_shape(content, SHAPE, "")
+    except ValueError as error:
+        raise _damaged(directory, error) from error
+    versions = [state.get("version") for state in content.get("features", {}).values()]
     others = [each for each in versions if type(each) is not int or each != VERSION_OF_STATES]
     if others:
         raise InputError(
-            f"{directory / 'model.json'}: its feature pipeline has version {others[0]!r}, this"
-            f" program reads version {VERSION_OF_STATES}; use the retexo that trained it, or train"
-            " again"
+            f"{path}: its feature pipeline has version {others[0]!r}, this program reads version"
+            f" {VERSION_OF_STATES}; use the retexo that trained it, or train again"
         )
-
-
-def _exchange(precision: list[str] | None, num_layers: int) -> ExchangeSettings:
-    """Return the exchange settings of a checkpoint. Without a precision rows are not rounded.
-
-    Raises:
-        TypeError, ValueError, InputError: The precision is not valid.
-    """
-    exchange = ExchangeSettings(precision=["fp32"] * num_layers if precision is None else precision)
-    if len(exchange.precision) != num_layers:
-        raise ValueError(f"exchange_precision {precision} of {num_layers} layers")
-    return exchange
-
-
-def load_model(directory: Path) -> tuple[AnyArchitecture, list[Stage]]:
-    """Load the trained stages in evaluation mode; InputError for a damaged file."""
-    content, architecture = _read_model(directory)
-    paths = [directory / f"layer{layer}.safetensors" for layer in range(architecture.model.depth)]
-    for path in paths:
-        _check_layer(path, content["checksums"])
-    _check_sizes(architecture, directory)
-    try:
-        stages = build_network(architecture, seed=0)
-    except UNREADABLE as error:  # more parameters than there is memory for
-        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
-    for stage, path in zip(stages, paths, strict=True):
-        try:
-            stage.eval().load_state_dict(load_file(path))
-        except UNREADABLE as error:
-            raise InputError(f"{path}: not a layer of this model: {first_line(error)}") from error
-        if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
-            raise InputError(
-                f"{path}: holds parameters that are NaN or infinite; train with a lower"
-                " learning_rate"
-            )
-    return architecture, stages
+    return content
 
 
 def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
@@ -289,7 +312,7 @@ def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
         with torch.device("meta"):
             stages = build_network(architecture, seed=0)
     except UNREADABLE as error:
-        raise InputError(f"{directory / 'model.json'}: damaged: {first_line(error)}") from error
+        raise _damaged(directory, error) from error
     for layer, stage in enumerate(stages):
         path = directory / f"layer{layer}.safetensors"
         stated = {name: tuple(tensor.shape) for name, tensor in stage.state_dict().items()}
@@ -303,45 +326,3 @@ def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
                 f"{path}: not a layer of this model: {name} has the shape {found.get(name)},"
                 f" model.json says {stated.get(name)}"
             )
-
-
-def _check_layer(path: Path, checksums: dict[str, str]) -> None:
-    """InputError if a layer's file is missing or is not the one whose checksum model.json has."""
-    if not path.is_file():
-        raise InputError(
-            f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"
-        )
-    if file_checksum(path) != checksums.get(path.name):
-        raise InputError(
-            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy"
-            " it again"
-        )
-
-
-def _read_model(directory: Path) -> tuple[dict[str, Any], AnyArchitecture]:
-    """Read and check model.json."""
-    path = directory / "model.json"
-    try:
-        content = parse_json(read_text(path))
-        version = content["version"]
-    except UNREADABLE as error:
-        raise InputError(
-            f"{path}: not the description of a checkpoint: {first_line(error)}"
-        ) from error
-    if version != VERSION:
-        raise InputError(
-            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that"
-            " trained it, or train again"
-        )
-    try:
-        check_shape(content, SHAPE, "")
-        architecture = read_architecture(content["architecture"])
-        check_types(architecture)
-        check_types(architecture.model)
-        check_model(architecture.model)
-        if architecture.model.grows:
-            raise ValueError("num_layers is no number")
-        content["checksums"].items()  # KeyError without it
-    except (*UNREADABLE, InputError) as error:
-        raise InputError(f"{path}: damaged: {first_line(error)}") from error
-    return content, architecture

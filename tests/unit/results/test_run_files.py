@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,11 +29,11 @@ from partitioning.file_io import exclusive
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, build_stages
+from retexo.models.stage import Architecture, OutputHeads, build_stages
 from retexo.results import run_log, trackers
 from retexo.results.atomic_write import UNFINISHED, write_json
 from retexo.results.callbacks import Callback
-from retexo.results.checkpoint import load_model, open_checkpoint, save_layer, save_model
+from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.results.observers import observing
 from retexo.results.predictions import (
     Predictions,
@@ -412,9 +412,10 @@ def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Arc
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
     shape = architecture("gcn", {})
     save_layer(tmp_path, 0, build_stages(shape, 7)[0])
-    save_model(tmp_path, shape, {})
+    described = {"multilabel": False, "partition_digest": "", "answer": asdict(OutputHeads((1,)))}
+    save_model(tmp_path, shape, described)
     with pytest.raises(InputError, match=r"not a complete checkpoint"):
-        load_model(tmp_path)
+        open_checkpoint(tmp_path).stages()
 
 
 @pytest.mark.parametrize(
