@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 HYDRA_FOLDERS = ("outputs", "multirun")
 """Folders of Hydra's single runs and of --multirun."""
 PNG_DPI = 150
+TABLES = (
+    tables.results_table,
+    tables.class_table,
+    tables.bytes_table,
+    tables.comparison_table,
+)
+"""Of a data set; a function returns None where the data set has nothing to show."""
 STATUSES = ("done", "failed", "unfinished", "damaged")
 
 
@@ -76,13 +83,14 @@ def _report_runs(
     folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet], out: Path
 ) -> Report:
     """Report on several runs; write the csv files and the figures."""
+    file_names = [re.sub(r"[^A-Za-z0-9_]+", "-", data.name).strip("-") for data in data_sets]
     sections = [
         Section(
             data.name,
-            _tables(data),
-            _pictures(data, f"{index}-{re.sub(r'[^A-Za-z0-9_]+', '-', data.name)[:60]}-", out),
+            [table for make in TABLES if (table := make(data)) is not None],
+            _pictures(data, f"{index}-{name[:60]}-", out),
         )
-        for index, data in enumerate(data_sets)
+        for index, (name, data) in enumerate(zip(file_names, data_sets, strict=True))
     ]
     last = [table for table in (tables.unfinished_table(runs), _notes(data_sets)) if table]
     if last:
@@ -107,17 +115,6 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
         " ".join(conclude(run.summary, path)[:-1]),
         run_page.sections_of(run, data, pictures),
     )
-
-
-def _tables(data: DataSet) -> list[Table]:
-    """Return the tables of a data set that have content."""
-    found = [
-        tables.results_table(data),
-        tables.class_table(data),
-        tables.bytes_table(data),
-        tables.comparison_table(data),
-    ]
-    return [table for table in found if table is not None]
 
 
 def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:

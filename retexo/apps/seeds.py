@@ -21,6 +21,8 @@ from partitioning.partition_settings import PartitionSettings
 from retexo.apps.resume import OUTPUTS, check_unused
 from retexo.apps.summary import print_rows
 from retexo.results.atomic_write import write_json
+from retexo.results.formats import format_score
+from retexo.scores import title_of
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
@@ -98,14 +100,12 @@ def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def _print_table(found: dict[str, Any], run_dir: Path) -> None:
-    def line(scores: dict[str, Any]) -> str:
-        spread = "" if scores["std"] is None else f" +- {scores['std']:.4f}"
-        return f"{scores['mean']:.4f}{spread}"
-
     rows = {"seeds": ", ".join(map(str, found["seeds"]))}
-    for score in found.get("test", {}):
-        parts = [
-            f"{line(found[each][score])} ({each})" for each in ("val", "test") if each in found
-        ]
-        rows[score] = ", ".join(parts)
+    for name in found.get("test", {}):
+        scores = {split: found[split][name] for split in ("val", "test") if split in found}
+        rows[title_of(name)] = ", ".join(
+            " +- ".join(format_score(value, name) for value in each.values() if value is not None)
+            + f" ({split})"
+            for split, each in scores.items()
+        )
     print_rows({**rows, "results": str(run_dir)})

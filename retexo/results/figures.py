@@ -185,21 +185,18 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     return figure
 
 
-def plot_bytes_by_pair(data: DataSet, width: float) -> "Figure | None":
-    """Plot mean bytes by sender and receiver: one heat map per method."""
-    tables = [
-        (method, [run.bytes_sent["by_peer"] for run in method.done]) for method in data.methods
+def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
+    """Plot bytes by sender and receiver: a heat map of a run, or of each method's mean."""
+    runs = (
+        {"": [content]} if isinstance(content, Run) else {m.name: m.done for m in content.methods}
+    )
+    shown = [
+        (name, np.mean([run.bytes_sent["by_peer"] for run in done], axis=0))
+        for name, done in runs.items()
+        if done
     ]
-    shown = [(method.name, np.mean(found, axis=0)) for method, found in tables if found]
-    if len(shown) > MAX_METHODS:
-        return None
-    return _plot_pairs(shown, width)
-
-
-def _plot_pairs(shown: list[tuple[str, np.ndarray[Any, Any]]], width: float) -> "Figure | None":
-    """Plot heat maps of bytes by sender and receiver [W, W], with their titles, on one scale."""
     parts = max((len(table) for _, table in shown), default=0)
-    if parts < 2:
+    if parts < 2 or len(shown) > MAX_METHODS:
         return None
     figure, all_axes = make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
     drawn = all_axes[: len(shown)]
@@ -238,11 +235,6 @@ def _write_numbers(
 
 
 # --- of one run ----------
-
-
-def plot_pairs_of_run(run: Run, width: float) -> "Figure | None":
-    """Plot bytes by sender and receiver."""
-    return _plot_pairs([("", np.array(run.bytes_sent["by_peer"], float))], width)
 
 
 def plot_learning(run: Run, width: float) -> "Figure | None":
@@ -311,11 +303,10 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
     if not shown:
         return None
     figure, (axes,) = make_axes(1, width, 3.6)
-    ends = [value for points in shown.values() for each in points for value in each[1:]]
-    low, high = min(ends), max(ends)
+    ends = np.concatenate([points[1:].ravel() for points in shown.values()])
+    low, high = ends.min(), ends.max()
     axes.plot([low, high], [low, high], color="0.6", linewidth=1, linestyle="--")
-    for split, points in shown.items():
-        counts, across, up = np.array(points).T
+    for split, (counts, across, up) in shown.items():
         colour = SPLIT_COLOURS[split]
         axes.plot(across, up, color=colour, linewidth=1, label=SPLITS[split])
         areas = 6 + 80 * counts / counts.max()
@@ -325,28 +316,21 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
     return figure
 
 
-def _calibration_points(run: Run) -> dict[str, list[tuple[float, float, float]]]:
-    """Return count, predicted probability and share of each bin, by split."""
+def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
+    """Return count, predicted probability and share of each bin, [3, bins], by split."""
     found = {}
     for split in SPLIT_COLOURS:
         bins = run.summary.get("score_bins", {}).get(split, [])
-        points = [
-            (each["count"], each["confidence"], each["accuracy"])
-            for each in run.summary.get("calibration", {}).get(split, [])
-        ]
+        rows = run.summary.get("calibration", {}).get(split, [])
         if bins:
-            points = []
-            for first in range(0, len(bins), JOINED):
-                joined = bins[first : first + JOINED]
-                yes, no = (
-                    sum(each[name] for each in joined) for name in ("positives", "negatives")
-                )
-                total = sum(
-                    each["probability"] * (each["positives"] + each["negatives"]) for each in joined
-                )
-                points.append((yes + no, total / (yes + no), yes / (yes + no)))
-        if points:
-            found[split] = points
+            names = ("probability", "positives", "negatives")
+            probability, yes, no = np.array([[each[name] for name in names] for each in bins]).T
+            sums = np.stack([yes + no, probability * (yes + no), yes])
+            joined = np.add.reduceat(sums, range(0, len(bins), JOINED), axis=1)
+            found[split] = np.stack([joined[0], joined[1] / joined[0], joined[2] / joined[0]])
+        elif rows:
+            names = ("count", "confidence", "accuracy")
+            found[split] = np.array([[each[name] for name in names] for each in rows]).T
     return found
 
 
@@ -402,7 +386,7 @@ OF_DATA_SET: Kinds = {
     ),
     "pairs": (
         "Mean bytes from each partition (row) to each other one (column).",
-        plot_bytes_by_pair,
+        plot_pairs,
     ),
 }
 OF_RUN: Kinds = {
@@ -426,7 +410,7 @@ OF_RUN: Kinds = {
     ),
     "pairs": (
         "Bytes from each partition (row) to each other one (column).",
-        plot_pairs_of_run,
+        plot_pairs,
     ),
 }
 
