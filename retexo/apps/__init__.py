@@ -26,7 +26,11 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     name = settings.app
     if callbacks and name != "train":
         raise InputError(f"app={name}: callbacks follow app=train only; leave them out")
-    if any(each is not None and "://" in each for each in _addresses(settings)):
+    places = (
+        *(settings.partition_dir, settings.dataset_file, settings.checkpoint_dir),
+        settings.remote.upload,
+    )
+    if any(place is not None and "://" in place for place in places):
         from retexo.apps import remote_files
 
         return remote_files.run_with_copies(settings, run_dir, callbacks)
@@ -37,9 +41,3 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
         if name == "partition_data":
             return (app.verify if settings.verify else app.run)(settings)
         return app.run(settings, run_dir, *([callbacks] if callbacks else []))
-
-
-def _addresses(settings: Settings) -> tuple[str | None, ...]:
-    """Return the settings that may name a place in an object store."""
-    places = (settings.partition_dir, settings.dataset_file, settings.checkpoint_dir)
-    return (*places, settings.remote.upload)

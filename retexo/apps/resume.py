@@ -96,8 +96,15 @@ def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
         write_json(run_dir / DONE_FILE, summary)
 
 
-def _check_kinds(run_dir: Path, ranks: range) -> None:
-    """InputError for a folder with the name of a file that this run writes, or the reverse."""
+def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
+    """InputError for a run directory in use, or a `resume` without state/run.json.
+
+    Also for a folder with the name of a file that this run writes, or the reverse.
+    With resume=auto the command goes on with the run of the directory.
+
+    Args:
+        ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.
+    """
     states = [f"state/rank{rank}" for rank in ranks]
     for name in (*FILES, *(f"{state}/tape" for state in states), *FOLDERS, *states):
         path, is_folder = run_dir / name, name in (*FOLDERS, *states)
@@ -106,17 +113,6 @@ def _check_kinds(run_dir: Path, ranks: range) -> None:
             raise InputError(
                 f"{path}: has to be {kind}; remove it, or choose another hydra.run.dir"
             )
-
-
-def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
-    """InputError for a run directory in use, or a `resume` without state/run.json.
-
-    With resume=auto the command goes on with the run of the directory.
-
-    Args:
-        ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.
-    """
-    _check_kinds(run_dir, ranks)
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
             f"resume={resume}: has no state/run.json to resume from; give the run directory of an"

@@ -81,10 +81,9 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     settings = with_found_parts(settings)
     shared = shared_settings(settings)
     # 2. A finished run needs no partitions: its data may be gone.
-    source = settings.resume
-    is_new_job = settings.is_multirun_job and source is None
-    ignored = settings_of_directory(settings)
-    finished = resume.finished("auto" if is_new_job else source, run_dir, shared, ignored)
+    is_new_job = settings.is_multirun_job and settings.resume is None
+    source = "auto" if is_new_job else settings.resume
+    finished = resume.finished(source, run_dir, shared, settings_of_directory(settings))
     if finished is not None:
         logger.info("%s: this run is finished already", run_dir)
         return finished
@@ -92,8 +91,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # are made.
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
-        source = settings.resume
-    resume.check_place(source, run_dir, settings.local_ranks)
+    resume.check_place(settings.resume, run_dir, settings.local_ranks)
     check_machine(settings)
     # 4. Find or make the partitions. What the run stores of them does not change `shared`: nodes
     # and resumed runs compare the digest instead.
@@ -106,7 +104,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # 5. Compare the partitions with the model of `init`, and with those of the run to resume.
     if initial is not None:
         check_continues(initial, directory, settings.local_ranks)
-    resume.check_same(source, run_dir, description, shared)
+    resume.check_same(settings.resume, run_dir, description, shared)
     # 6. Train. Up to here nothing was written but partitions.
     with (
         observing(settings, run_dir, callbacks) as observers,
