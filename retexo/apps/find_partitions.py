@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from partitioning import datasets, local_copies
-from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
@@ -21,10 +20,10 @@ from retexo.apps.partition_request import (
     FIXED,
     NAMES,
     directory_of,
+    find_differences,
     is_file_value,
     made_with,
     requested_settings,
-    stored_request,
 )
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import DEFAULTS, DEFINED, keys
@@ -289,23 +288,18 @@ def _find_differences(
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
     assert directory.meta is not None
-    there = stored_request(directory.meta, requested)
-    if isinstance(directory.meta, HeteroMeta):
-        there["target"] = directory.meta.target  # also where it is the default
     given = set(settings.given)
     given |= {stored for stored, name in NAMES.items() if name in given}
     if settings.is_multirun_job and "seed" in given:
         given |= keys(lambda setting: setting.is_seed)
     if settings.split.kind == "default":
         given.discard("split")
-    found = {}
-    for name in sorted(given & requested.keys()):
-        here = requested[name]
+    return {
+        name: (here, there)
+        for name, (there, here) in find_differences(directory.meta, requested).items()
         # The data need not be on the machine that trains.
-        is_elsewhere = is_file_value(here) and here["sha256"] is None
-        if not is_elsewhere and here != there.get(name):
-            found[name] = (here, there.get(name))
-    return found
+        if name in given & requested.keys() and not (is_file_value(here) and here["sha256"] is None)
+    }
 
 
 def _format_value(value: Any) -> str:

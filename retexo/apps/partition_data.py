@@ -51,8 +51,8 @@ from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
     describe_difference,
     directory_of,
+    find_differences,
     requested_settings,
-    stored_request,
 )
 from retexo.exchange.cover import minimum_cover
 
@@ -381,13 +381,9 @@ def _find_existing(
             f"{directory}: exists and was not written by this program; set another partition_dir, "
             "or overwrite=true to replace it"
         )
-    names = sorted(request.keys() | meta.request.keys())
-    there = stored_request(meta, request)
-    differing = [name for name in names if request.get(name) != there.get(name)]
+    differing = find_differences(meta, request)
     if differing:
-        changes = ", ".join(
-            describe_difference(name, there.get(name), request.get(name)) for name in differing
-        )
+        changes = ", ".join(describe_difference(name, *both) for name, both in differing.items())
         raise InputError(
             f"{directory}: exists with other settings: {changes}; "
             "set overwrite=true to replace it, or another partition_dir"

@@ -152,16 +152,22 @@ def is_file_value(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"name", "sha256"}
 
 
-def stored_request(meta: Meta, request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request of a directory in the form of `request`, so that the two can be compared.
+def find_differences(meta: Meta, request: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ between a directory and a request: name -> (there, here).
 
-    A relation is named as in `request`.
+    A relation is named as in the request.
     """
     there = dict(meta.request)
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]
-    return there
+    if isinstance(meta, HeteroMeta) and "target" in request:
+        there["target"] = meta.target  # also where it is the default
+    return {
+        name: (there.get(name), request.get(name))
+        for name in sorted(there.keys() | request.keys())
+        if there.get(name) != request.get(name)
+    }
 
 
 def made_with(meta: Meta) -> dict[str, Any]:
