@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partitioning import datasets, local_copies
+from partitioning import local_copies
 from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
@@ -131,7 +131,7 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
         return _make(settings, "overwrite=true")
     directory = _find(settings)
     if directory is None:
-        if settings.num_nodes > 1 or not datasets.is_local(settings):
+        if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings)
         return _make(settings, f"no partition directory at {directory_of(settings)}")
     if PUBLIC_CODE_DIR in (directory.path, *directory.path.parents):
@@ -169,7 +169,7 @@ def _check_overwrite(settings: Settings) -> None:
                 f" command did not make ({found.path}; it would make {named}); leave"
                 " overwrite out to use them"
             )
-    if not settings.is_multirun_job and not datasets.is_local(settings):
+    if not settings.is_multirun_job and not partition_data.is_local(settings):
         raise InputError(
             f"overwrite=true: {settings.dataset_name} is not in {settings.dataset_dir}, so"
             f" {named} cannot be made again; app=partition_data downloads it, or leave overwrite"
@@ -249,7 +249,7 @@ def _missing_error(settings: Settings) -> InputError:
         path.name for path in named.parent.glob(f"{glob.escape(settings.dataset_name)}-*-*-*")
     )
     there = f" {named.parent} has {', '.join(others)}." if others else ""
-    if datasets.is_local(settings):
+    if partition_data.is_local(settings):
         how = (
             "Make it on one node with app=partition_data and the same settings, and copy it to the"
             " others"

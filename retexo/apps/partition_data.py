@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from partitioning import datasets, hypergraph, local_copies, metis, node_split
 from partitioning.assign import Assignment, assign, check_memory
+from partitioning.datasets import is_local as is_local
 from partitioning.datasets import objects as objects
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
