@@ -7,6 +7,7 @@ P partitions, N nodes, N_t nodes of one type.
 
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from partitioning import hypergraph, metis
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.graph_data import AnyGraph, HeteroGraphData, first_nodes
+from partitioning.graph_data import DESTINATION, AnyGraph, HeteroGraphData, first_nodes
 from partitioning.partition_settings import PartitionSettings
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ def assign(
         int64 [N_t] by node type.
     """
     num_parts = settings.num_partitions
+    if isinstance(graph, HeteroGraphData) and graph.labelled is not None:
+        return _assign_edges(graph, settings)
     if settings.partition_method == "file":
         path = Path(str(settings.partition_file))
         if isinstance(graph, HeteroGraphData):
@@ -69,6 +72,18 @@ def assign(
             hypergraph.balance(parts, nets, training, num_parts, types)
     _warn_of_imbalance(parts, settings)
     return _split_by_type(graph, parts)
+
+
+def _assign_edges(graph: HeteroGraphData, settings: PartitionSettings) -> dict[str, Assignment]:
+    """Assign the nodes without the labelled edges, and each of these where its destination is."""
+    edges = graph.from_ends
+    nodes = {name: table for name, table in graph.nodes.items() if name != graph.target}
+    relations = {each: held for each, held in graph.relations.items() if each not in edges.values()}
+    rest = replace(graph, nodes=nodes, relations=relations, target=next(iter(nodes)), labelled=None)
+    found = assign(rest, np.zeros(rest.nodes[rest.target].num_nodes, np.bool_), settings)
+    to_edges = edges[DESTINATION]
+    found[graph.target] = found[to_edges[0]][graph.relations[to_edges].src]
+    return {name: found[name] for name in graph.nodes}
 
 
 def _number_types(graph: AnyGraph) -> NDArray[np.int64]:

@@ -12,12 +12,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import check_dense
-from partitioning.datasets.edge_tables import read_edges
+from partitioning.datasets.edge_tables import find_ends, read_edges
 from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
 from partitioning.datasets.raw import RawRelation, check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
+from partitioning.datasets.table_files import column_names
 from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
@@ -102,6 +103,35 @@ def read_addition(
         if len(frame):  # a table without rows may have no columns either
             relations[each] = _new_edges(held, each, frame, known, grown)
     return Addition(made, _add_reverse(held, relations, grown))
+
+
+def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> tuple[Any, Any]:
+    """Turn edges whose labels are predicted into new nodes with edges, for `read_addition`.
+
+    Args:
+        held: The graph; its labelled edges are nodes.
+        known: Its nodes by type.
+        frame: A data frame of src, dst and the edges' own columns.
+
+    Raises:
+        InputError: the graph has no labelled edges, or the frame lacks src or dst.
+    """
+    graph, columns = held.encoded, held.settings.columns
+    if isinstance(graph, GraphData) or graph.labelled is None:
+        raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
+    table, taken = to_frame(frame, "edges"), known[graph.target]
+    ends = find_ends(table, columns)
+    numbers = np.empty(0, np.int64) if taken.ids is None or taken.named else taken.ids
+    first = max(int(numbers.max(initial=-1)) + 1, taken.num_nodes)
+    ids = [f"new {first + row}" if taken.named else first + row for row in range(len(frame))]
+    roles = {role: (asked_names(role, columns) or (role,))[0] for role in ("id", "src", "dst")}
+    left = [*ends, *find_usual("id", column_names(table)), roles["id"]]
+    own = frame.drop(columns=[name for name in frame if str(name).strip() in left])
+    edges = {}
+    for each, end in zip(graph.from_ends.values(), ends, strict=True):
+        name = next(name for name in frame if str(name).strip() == end)
+        edges[each] = type(frame)({roles["src"]: frame[name].to_numpy(), roles["dst"]: ids})
+    return {graph.target: own.assign(**{roles["id"]: ids})}, edges
 
 
 def _new_nodes(

@@ -33,6 +33,8 @@ PLAIN_TYPE = ""
 """The node type of a plain graph. No heterogeneous graph has it: its types need names."""
 PLAIN_RELATION: EdgeType = ("", "", "")
 """The edge type of a plain graph."""
+SOURCE, DESTINATION = "source", "destination"
+"""The relations from the ends of a labelled edge to it (datasets/labelled_edges.py)."""
 Features = NDArray[np.float32] | sp.csr_array
 """Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes rows on access."""
 Endpoints = NDArray[np.signedinteger[Any]]
@@ -76,6 +78,13 @@ class NodeTable:
     @property
     def num_nodes(self) -> int:
         return len(self.node_ids)
+
+    def shown_ids(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the ids of some nodes as the data set writes them: int64 [n], or str."""
+        if self.node_names is None:
+            ids: NDArray[Any] = self.node_ids[rows]
+            return ids
+        return np.array(self.node_names.take(rows.astype(np.int64)).tolist(), np.str_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +248,18 @@ class HeteroGraphData:
     test_mask: NDArray[np.bool_] | None = None
     class_names: tuple[str | int, ...] | None = None
     """[C] names of the classes; None: 0 ... C-1."""
+    target_time: NDArray[np.float64] | None = None
+    """[N] of the target's nodes, for a split by time; None: no times."""
+    labelled: EdgeType | None = None
+    """The relation whose edges are the target's nodes (datasets/labelled_edges.py); None: none."""
+
+    @property
+    def from_ends(self) -> dict[str, EdgeType]:
+        """The relations from the ends of the labelled edges to them, by SOURCE and DESTINATION."""
+        if self.labelled is None:
+            return {}
+        ends = {SOURCE: self.labelled[0], DESTINATION: self.labelled[2]}
+        return {end: (name, end, self.target) for end, name in ends.items()}
 
     def with_tables(
         self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
@@ -279,6 +300,7 @@ class HeteroGraphData:
             table.node_ids,
             node_names=table.node_names,
             class_names=self.class_names,
+            node_time=self.target_time,
             **fields,
         )
 

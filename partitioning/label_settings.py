@@ -15,6 +15,13 @@ class LabelSettings(Checked):
         "are a matrix of 0 and 1; multilabel also splits cells such as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
     )
+    of: str = setting(
+        "nodes",
+        "with dataset_name=file: what has the labels; task=edge_classification and edge_regression"
+        " set edges (docs/edges.md)",
+        one_of("nodes", "edges"),
+        of_partitioner=True,
+    )
     unknown: Any = setting(
         None,
         "with dataset_name=file: what stands for no label besides blank cells and -1, such as"

@@ -7,6 +7,7 @@ none.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,25 @@ class Split:
         }
 
 
-def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Split:
+def draw(
+    graph: GraphData, settings: SplitSettings, recipe: SplitRecipe, sources: Ids | None = None
+) -> Split:
     """Split the labelled nodes of a graph by the user's settings, or else by the data set's recipe.
 
     A setting that is not None replaces the recipe's value if both are of the same kind. Equal
     settings and seed give equal masks.
 
+    Args:
+        graph: Its nodes.
+        settings: The user's.
+        recipe: The data set's.
+        sources: int64 [N] of nodes that are edges: the source of each, for split.by=source.
+
     Raises:
         InputError: names the setting that cannot be met.
     """
     kind = recipe.kind if settings.kind == "default" else settings.kind
-    values = _resolve(kind, settings, recipe)
+    values = _resolve(kind, settings, recipe, has_sources=sources is not None)
     if kind == "none":
         nobody = np.zeros(graph.num_nodes, np.bool_)
         return Split(nobody, nobody, nobody, {"kind": kind})
@@ -103,7 +112,8 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
         if kind == "per_class":
             masks = _draw_per_class(graph, values, rng)
         else:
-            masks = _draw_fraction(graph, values, _nodes_in_order(graph, settings, kind, rng))
+            nodes = _nodes_in_order(graph, settings, kind, rng)
+            masks = _draw_fraction(graph, values, nodes, sources if settings.by else None)
         values = {"seed": settings.seed, **values}
         if settings.stratify:
             values["stratify"] = True
@@ -127,7 +137,9 @@ def draw(graph: GraphData, settings: SplitSettings, recipe: SplitRecipe) -> Spli
     return Split(train, val, test, description={"kind": kind, **values})
 
 
-def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[str, Any]:
+def _resolve(
+    kind: str, settings: SplitSettings, recipe: SplitRecipe, *, has_sources: bool
+) -> dict[str, Any]:
     """Return the values for this kind: the user's, else the recipe's if it is of the same kind."""
     others = ("kind", "seed", "drop_unlabelled", "stratify", "index", "inductive", *PAIR_SETTINGS)
     if settings.stratify and kind != "fraction":
@@ -141,9 +153,11 @@ def _resolve(kind: str, settings: SplitSettings, recipe: SplitRecipe) -> dict[st
             " split=given"
         )
     names = [field.name for field in fields(settings) if field.name not in others]
-    if any(getattr(settings, name) is not None for name in PAIR_SETTINGS):
+    by_source = has_sources and settings.by == "source" and kind == "fraction"
+    if settings.edges is not None or (settings.by is not None and not by_source):
         raise InputError(
-            "split.edges and split.by have a meaning with task=link_prediction alone: remove them"
+            "split.edges and split.by have a meaning with task=link_prediction alone, but for"
+            " split.by=source with split=fraction and labels of edges: remove them"
         )
     given = {name: getattr(settings, name) for name in names}
     useless = [
@@ -271,10 +285,13 @@ def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
     return times
 
 
-def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list[Mask]:
+def _draw_fraction(
+    graph: GraphData, values: dict[str, Any], nodes: Ids, sources: Ids | None
+) -> list[Mask]:
     """Return the masks of three successive shares of `nodes`, the labelled nodes in order.
 
-    The bounds are rounded, so shares that add up to 1 leave no node out.
+    The bounds are rounded, so shares that add up to 1 leave no node out. With `sources` they are
+    shares of the sources, each of which has all its nodes in one set.
     """
     shares = [_share(name, values[name]) for name in SPLITS]
     if sum(shares) > 1 + 1e-9:
@@ -284,9 +301,15 @@ def _draw_fraction(graph: GraphData, values: dict[str, Any], nodes: Ids) -> list
         raise InputError(
             f"{given}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
         )
-    bounds = np.rint(np.cumsum(shares) * len(nodes)).astype(np.int64)
-    train, val, rest = np.split(nodes, bounds[:2])
-    return [_mask(graph.num_nodes, ids) for ids in (train, val, rest[: bounds[2] - bounds[1]])]
+    rank = np.arange(len(nodes))
+    if sources is not None:  # in the order in which the nodes name them
+        _, first, number = np.unique(sources[nodes], return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[number]
+    bounds = np.rint(np.cumsum([0, *shares]) * (rank.max(initial=-1) + 1))
+    return [
+        _mask(graph.num_nodes, nodes[(begin <= rank) & (rank < end)])
+        for begin, end in pairwise(bounds)
+    ]
 
 
 def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:

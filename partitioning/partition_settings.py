@@ -294,8 +294,15 @@ class PairSettings(Checked):
     )
     relation: str | None = setting(
         None,
-        "link prediction on heterogeneous graphs: SOURCE__RELATION__DESTINATION, or "
+        "links or labelled edges of heterogeneous graphs: SOURCE__RELATION__DESTINATION, or "
         "RELATION if that is unique",
+        of_partitioner=True,
+    )
+    message_edges: str = setting(
+        "train",
+        "labelled edges: which of them carry messages; all: also those of validation and test, by"
+        " time those until the last training edge",
+        one_of("train", "all"),
         of_partitioner=True,
     )
     spectral: int = setting(
@@ -376,6 +383,11 @@ class DatasetSettings(Checked):
     def is_unlabelled(self) -> bool:
         """Whether the graph may lack labels and masks: it is only predicted."""
         return self.split.kind == "none"
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether edges have the labels."""
+        return self.labels.of == "edges"
 
     @property
     def drop_unknown(self) -> bool:

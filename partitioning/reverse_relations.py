@@ -23,6 +23,8 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     """
     relations, skipped = dict(graph.relations), []
     for each, relation in graph.relations.items():
+        if graph.labelled is not None and each[2] == graph.target:
+            continue  # a labelled edge sends to nobody
         back = each[2], f"{REVERSE}{each[1]}", each[0]
         if back in relations or (
             each[1].startswith(REVERSE)
@@ -40,7 +42,7 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
             )
     if skipped:
         log.warning("relations without an added reverse, because it exists: %s", ", ".join(skipped))
-    return HeteroGraphData(**{**vars(graph), "relations": relations})
+    return replace(graph, relations=relations)
 
 
 def _find_reverse(graph: HeteroGraphData, each: EdgeType) -> EdgeType | None:

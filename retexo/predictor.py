@@ -58,7 +58,13 @@ from retexo.worker.graph import task_of_checkpoint
 logger = logging.getLogger(__name__)
 
 OUTPUTS = ("frame", "tensors", "arrays")
-OF_TRAINING_GRAPH = ("symmetrize", "duplicates", "relations.reverse", "task.relation")
+OF_TRAINING_GRAPH = (
+    "symmetrize",
+    "duplicates",
+    "relations.reverse",
+    "task.relation",
+    "labels.of",
+)
 """Settings of the training graph that a new graph takes over."""
 D = TypeVar("D", bound=DatasetSettings)
 
@@ -236,6 +242,7 @@ class Predictor:
         node_ids: Any = None,
         *,
         new: tuple[Any, Any] | None = None,
+        edges: Any = None,
         output: str | None = None,
     ) -> Any:
         """Classes and probabilities, or the values of a regression.
@@ -248,6 +255,8 @@ class Predictor:
             node_ids: Ids of nodes, in the order of the result; None: all.
             new: New nodes and their edges to each other and to the graph, in the form of a pair of
                 data frames; the result has these nodes, and the graph stays as it is.
+            edges: Of a model of edges, a data frame of further edges between nodes of the graph, in
+                the form of the table of edges; the result has their rows, from 0 on.
             output: "frame": a DataFrame with the columns id, class and p0 ... (of a regression
                 id and value), as app=predict writes it; "tensors": a dictionary of tensors, and the
                 ids; "arrays": a retexo.results.predictions.Predictions; None: as of `load`.
@@ -255,7 +264,15 @@ class Predictor:
         Raises:
             InputError: an id is unknown, or the graph is not what the model was trained for.
         """
-        return self._convert(self._predict_nodes(graph, node_ids, new), output, embeddings=False)
+        if edges is None:
+            found = self._predict_nodes(graph, node_ids, new)
+        elif node_ids is not None or new is not None:
+            raise InputError("edges, node_ids, new: give one of them")
+        else:
+            held = self._use(graph)
+            made = graph_addition.as_edge_nodes(held.graph.read, held.known, edges)
+            found = replace(self._predict_new(held, made), ids=np.arange(len(edges)))
+        return self._convert(found, output, embeddings=False)
 
     def embed(
         self,

@@ -98,7 +98,9 @@ class Nodes(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Nodes":
-        """ValueError unless a request gives either ids or new nodes with edges."""
+        """ValueError unless a request gives ids, new nodes with edges, or edges to predict."""
+        if self.are_edges:
+            return self
         if (self.ids is None) == (self.nodes is None):
             raise ValueError("give ids of nodes of the graph, or nodes (and edges): one of them")
         if self.ids is not None and self.edges is not None:
@@ -111,6 +113,11 @@ class Nodes(BaseModel):
                 " type"
             )
         return self
+
+    @property
+    def are_edges(self) -> bool:
+        """Whether the request has edges alone, whose own classes or values are asked for."""
+        return self.ids is None and self.nodes is None and isinstance(self.edges, list)
 
     @property
     def size(self) -> int:
@@ -399,6 +406,10 @@ def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) 
     call = model.embed if embeddings else model.predict
     if asked.ids is not None:
         found = call(node_ids=asked.ids, output="arrays")
+    elif asked.are_edges:
+        if embeddings:
+            raise InputError("edges: /predict has their classes or values; /embed is of nodes")
+        found = model.predict(edges=pd.DataFrame(asked.edges), output="arrays")
     else:
         found = call(new=asked.frames(), output="arrays")
     counts.nodes.labels("new" if asked.ids is None else "known").inc(len(found.ids))

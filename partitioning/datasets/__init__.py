@@ -41,6 +41,7 @@ from partitioning.datasets import (
     wikics,
 )
 from partitioning.datasets.download import Archive, Remote, ensure, library
+from partitioning.datasets.labelled_edges import connect
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
@@ -52,7 +53,7 @@ from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting, definitions
 
 log = logging.getLogger(__name__)
-OF_TABLES = ("labels.kind", "labels.unknown", "duplicates", "edges.unknown")
+OF_TABLES = ("labels.kind", "labels.of", "labels.unknown", "duplicates", "edges.unknown")
 """Settings that only dataset_name=file has, besides columns.* and tables.*."""
 
 
@@ -235,6 +236,8 @@ def add_reverse(
                 "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true"
                 " adds the reverse of each relation"
             )
+        if graph.labelled is not None:  # after the split, which takes edges out
+            return connect(graph, settings) if settings.is_unlabelled else graph
         return add_reverse_relations(graph) if settings.relations.reverse else graph
     kind = settings.features.kind
     for key, given in (

@@ -98,7 +98,7 @@ def read_edges(
     nodes: tuple[Nodes, Nodes],
     *,
     drop_unknown: bool = False,
-    with_features: bool = False,
+    with_features: bool | None = False,
     remedy: str = DROP,
 ) -> RawRelation:
     """Read the edges and look up both ends.
@@ -108,7 +108,8 @@ def read_edges(
         columns: Roles of columns.
         nodes: The nodes of the sources, and of the destinations.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
-        with_features: Whether further columns are features of the edges; else they are left out.
+        with_features: Whether further columns are features of the edges; else they are left out;
+            None: without a word, as they are read elsewhere.
         remedy: What the message about an unknown end finishes with.
     """
     if has_columns(path):
@@ -173,7 +174,7 @@ def _find_rows(
 
 
 def _read_columns(
-    path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool
+    path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool | None
 ) -> tuple[RawRelation, list[Any]]:
     """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells."""
     names, index = without_index(column_names(path))
@@ -183,7 +184,7 @@ def _read_columns(
     found = zip(ROLES, (*ends, weight, time, kind), strict=True)
     roles = {role: name for role, name in found if name is not None}
     others = [name for name in names if name not in roles.values()]
-    if others and not with_features:
+    if others and with_features is False:
         log.warning("%s: columns %s: left out", path, join_names(others, "`"))
     requested = {name: requested_role(name, columns, path) for name in others if with_features}
     exact = [*ends, kind, *(name for name, role in requested.items() if role == "categorical")]
@@ -236,7 +237,7 @@ def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
     ]
 
 
-def _read_arrays(path: Path, *, with_features: bool) -> RawRelation:
+def _read_arrays(path: Path, *, with_features: bool | None) -> RawRelation:
     """Read an npz with src, dst and, optionally, weight and features, or an npy array [E, 2]."""
     if path.suffix == ".npy":
         edges = read_npy(path)
@@ -251,4 +252,4 @@ def _read_arrays(path: Path, *, with_features: bool) -> RawRelation:
     if not {"src", "dst"} <= arrays.keys():
         held = join_names(list_arrays(path)) or "nothing"
         raise InputError(f"{path}: has {held}; expected src and dst, an entry per edge")
-    return RawRelation.of_arrays(path, arrays, with_features=with_features)
+    return RawRelation.of_arrays(path, arrays, with_features=with_features is True)

@@ -41,6 +41,12 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.datasets.array_files import list_arrays, read_arrays
+from partitioning.datasets.labelled_edges import (
+    OF_LABELLED,
+    find_labelled,
+    take_edge_arrays,
+    with_edge_nodes,
+)
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
 from partitioning.datasets.raw import OF_EDGES, OF_NODES, RawGraph, RawNodes, RawRelation, build
 from partitioning.datasets.table_files import KINDS, has_columns, stem_of
@@ -130,7 +136,9 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         is_plain = each == PLAIN_RELATION
         where = path if is_plain else f"{path}: {SEPARATOR.join(each)}"
         relations[each] = RawRelation.of_arrays(
-            where, graph.relations[each], with_features=is_plain or not settings.links
+            where,
+            graph.relations[each],
+            with_features=(is_plain or not settings.links) and not settings.of_edges,
         )
     for name in sorted(graph.types, key="{}.npz".format):
         num_nodes = None
@@ -139,7 +147,12 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
             ends = [end for end in (edges.src, edges.dst) if end.dtype.kind in "iu" and len(end)]
             num_nodes = max([int(end.max()) + 1 for end in ends], default=0)
         nodes[name] = RawNodes.of_arrays(path / name, graph.types[name], num_nodes)
-    return build(RawGraph(stem_of(path.resolve()), nodes, relations), settings)
+    raw = RawGraph(stem_of(path.resolve()), nodes, relations)
+    if settings.of_edges:
+        has_labels = {each: "edge_label" in held for each, held in graph.relations.items()}
+        labelled = find_labelled(has_labels, settings)
+        raw = with_edge_nodes(raw, labelled, take_edge_arrays(path, graph.relations[labelled]))
+    return build(raw, settings)
 
 
 def from_frames(
@@ -156,8 +169,9 @@ def from_frames(
 
 def read_npz(path: Path) -> ArrayGraph:
     """Read form (a); InputError if it is damaged or holds Python objects."""
-    arrays = read_arrays(path, (*OF_NODES, *OF_EDGES))
-    edges = {name: arrays.pop(name) for name in OF_EDGES if name in arrays}
+    of_edges = (*OF_EDGES, *OF_LABELLED)
+    arrays = read_arrays(path, (*OF_NODES, *of_edges))
+    edges = {name: arrays.pop(name) for name in of_edges if name in arrays}
     return ArrayGraph({PLAIN_TYPE: arrays}, {PLAIN_RELATION: edges})
 
 
@@ -165,7 +179,7 @@ def _check_names(
     path: Path, arrays: Collection[str], held: Collection[str], settings: DatasetSettings
 ) -> None:
     """InputError if an array of a plain graph is missing; `held`: the names that its file has."""
-    is_blank = settings.links or settings.is_unlabelled
+    is_blank = settings.links or settings.is_unlabelled or settings.of_edges
     needed = ("src", "dst") if is_blank else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:

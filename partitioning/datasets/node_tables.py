@@ -5,7 +5,7 @@ matrix. N nodes of a type.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -71,6 +71,7 @@ def read_table(
     id_name: str | None = None,
     are_labels: bool = False,
     regression: bool = False,
+    skip: Collection[str] = (),
 ) -> Table:
     """Read a table of nodes.
 
@@ -80,6 +81,7 @@ def read_table(
         id_name: The column of ids; None: by its name.
         are_labels: Whether columns without a role are labels; else they are features.
         regression: Whether labels are numbers.
+        skip: Columns that are read elsewhere.
     """
     if isinstance(path, Path) and path.suffix == ".npz":
         return _read_csr(path) if is_csr(path) else _read_npz(path, regression=regression)
@@ -89,14 +91,19 @@ def read_table(
             return Table(path, len(array), None, "", {"label": (array, str(path))})
         rows = array.reshape(-1, 1) if array.ndim == 1 else array
         return Table(path, len(array), None, "", {"feat": (rows, str(path))})
-    return _read_columns(path, columns, id_name, are_labels, regression)
+    return _read_columns(path, columns, id_name, are_labels, regression, skip)
 
 
 def _read_columns(
-    path: Source, settings: ColumnSettings, id_name: str | None, are_labels: bool, regression: bool
+    path: Source,
+    settings: ColumnSettings,
+    id_name: str | None,
+    are_labels: bool,
+    regression: bool,
+    skip: Collection[str],
 ) -> Table:
     """Find the role of each column of a table, and convert it; arguments as of `read_table`."""
-    roles, features, index = _find_roles(path, settings, id_name, are_labels)
+    roles, features, index = _find_roles(path, settings, id_name, are_labels, skip)
     label = roles.get("label", [])
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
     categorical = [name for name, role in features.items() if role == "categorical"]
@@ -140,7 +147,11 @@ def _read_columns(
 
 
 def _find_roles(
-    path: Source, columns: ColumnSettings, id_name: str | None, are_labels: bool
+    path: Source,
+    columns: ColumnSettings,
+    id_name: str | None,
+    are_labels: bool,
+    skip: Collection[str],
 ) -> tuple[dict[str, list[str]], dict[str, str | None], dict[str, str]]:
     """Find the role of each column of a table of nodes.
 
@@ -150,6 +161,7 @@ def _find_roles(
         Columns that are an index, and the reason why they are left out.
     """
     names, index = without_index(column_names(path))
+    names = [name for name in names if name not in skip]
     label = find_labels(names, columns, path)
     split = find_column("split", names, columns, path)
     if split is not None and requested_role(split, columns, path) is not None:

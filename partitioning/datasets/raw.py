@@ -181,6 +181,8 @@ class RawGraph:
     name: str
     nodes: Mapping[str, RawNodes]
     relations: Mapping[EdgeType, RawRelation]
+    labelled: EdgeType | None = None
+    """As of HeteroGraphData."""
 
 
 def build_named(
@@ -232,10 +234,10 @@ def build(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
         for each, relation in raw.relations.items()
     }
     of_labels: Any = {"class_names": labels.names, **masks}
+    time = held.values.get("time")
+    if time is not None:
+        time = check_times(time, held.num_nodes, held.at("time"), may_be_blank=True)
     if is_plain:
-        time = held.values.get("time")
-        if time is not None:
-            time = check_times(time, held.num_nodes, held.at("time"), may_be_blank=True)
         tables: Any = plain_fields(nodes, relations)
         return GraphData(
             raw.name,
@@ -253,7 +255,15 @@ def build(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
             schema = Schema.of_matrix(raw.relations[each].path, relation.edge_feat.shape[1])
             relations[each] = replace(relation, schema=schema)
     return HeteroGraphData(
-        raw.name, nodes, relations, target, labels.values, labels.num_classes, **of_labels
+        raw.name,
+        nodes,
+        relations,
+        target,
+        labels.values,
+        labels.num_classes,
+        target_time=time,
+        labelled=raw.labelled,
+        **of_labels,
     )
 
 

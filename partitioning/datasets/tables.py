@@ -27,6 +27,11 @@ import numpy as np
 from partitioning.array_checks import Array
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
 from partitioning.datasets.find_ids import Ends, find_id_columns
+from partitioning.datasets.labelled_edges import (
+    find_labelled,
+    read_edge_nodes,
+    with_edge_nodes,
+)
 from partitioning.datasets.node_tables import (
     Table,
     find_nodes,
@@ -46,7 +51,12 @@ from partitioning.datasets.table_files import (
     warn_unread,
 )
 from partitioning.errors import InputError, join_names
-from partitioning.features.roles import check_requested, columns_of_relation, without_index
+from partitioning.features.roles import (
+    check_requested,
+    columns_of_relation,
+    find_labels,
+    without_index,
+)
 from partitioning.features.schema import Source
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
@@ -285,7 +295,7 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
     ends = _find_all_ends(found, columns)
     tables = {each: _read_nodes(each, found, ends, settings) for each in found.nodes}
     check_weight_column(columns, found.edges.values())
-    if columns.time is not None and not is_plain and not settings.links:
+    if columns.time is not None and not (is_plain or settings.links or settings.of_edges):
         raise InputError(
             f"columns.time={columns.time}: nodes of several types are not split by time;"
             " leave it out, or set it with task=link_prediction"
@@ -296,8 +306,9 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
         tables |= {name: [] for name in types if name not in tables}
     nodes = {each: find_nodes(held, each, grows=grows) for each, held in tables.items()}
     counts = {each: held.num_nodes for each, held in nodes.items()}
+    labelled = _find_labelled(found, settings) if settings.of_edges else None
     relations = {
-        each: _read_relation(each, table, nodes, found, settings)
+        each: _read_relation(each, table, nodes, found, settings, skips=each == labelled)
         for each, table in found.edges.items()
     }
     for each, held in nodes.items() if grows else ():
@@ -310,12 +321,27 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
                 each and f" of {each}",
             )
     made = {each: join_tables(held, nodes[each]) for each, held in tables.items()}
-    if found.has_splits and not (settings.links or settings.is_unlabelled):
-        made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
-    if columns.relation is not None:
-        relations = _split_relations(relations)
-        made = {each or NODE: raw for each, raw in made.items()}
-    return RawGraph(name, made, relations)
+    has_splits = found.has_splits and not (settings.links or settings.is_unlabelled)
+    if labelled is None:
+        if has_splits:
+            made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
+        if columns.relation is not None:
+            relations = _split_relations(relations)
+            made = {each or NODE: raw for each, raw in made.items()}
+        return RawGraph(name, made, relations)
+    edges, rows = read_edge_nodes(found.edges[labelled], relations[labelled], settings)
+    if has_splits:
+        edges = _with_splits(edges, found.folder, rows)
+    return with_edge_nodes(RawGraph(name, made, relations), labelled, edges)
+
+
+def _find_labelled(found: GraphTables, settings: DatasetSettings) -> EdgeType:
+    """Find the relation whose edges have labels."""
+    has_labels = {
+        each: has_columns(table) and bool(find_labels(column_names(table), settings.columns, table))
+        for each, table in found.edges.items()
+    }
+    return find_labelled(has_labels, settings)
 
 
 def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType, RawRelation]:
@@ -413,7 +439,8 @@ def _read_nodes(
         for table in held
     ]
     has_labels = "label" in find_tables(tables)
-    if is_plain and not has_labels and not (settings.links or settings.is_unlabelled):
+    is_blank = settings.links or settings.is_unlabelled or settings.of_edges
+    if is_plain and not has_labels and not is_blank:
         raise InputError(
             f"{found.folder}: no labels: expected a column `label` in nodes or features"
             " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
@@ -429,8 +456,10 @@ def _read_relation(
     nodes: Mapping[str, Nodes],
     found: GraphTables,
     settings: DatasetSettings,
+    *,
+    skips: bool,
 ) -> RawRelation:
-    """Read the table of edges of one relation."""
+    """Read the table of edges of one relation; `skips`: its features are read elsewhere."""
     for end in (each[0], each[2]):
         if end not in nodes:
             raise InputError(
@@ -443,8 +472,9 @@ def _read_relation(
         (nodes[each[0]], nodes[each[2]]),
         drop_unknown=settings.drop_unknown,
         # Means of the features of edges by type would reveal the edges to predict.
-        with_features=not settings.links
-        or (each == PLAIN_RELATION and settings.columns.relation is None),
+        with_features=None
+        if skips
+        else not settings.links or (each == PLAIN_RELATION and settings.columns.relation is None),
     )
 
 

@@ -37,11 +37,24 @@ from partitioning.directory.partition import (
 )
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.graph_data import (
+    DESTINATION,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SOURCE,
+    EdgeType,
+)
 from partitioning.node_names import Names
 from partitioning.random_rows import random_rows
 
-GRAPH_SETTINGS = ("symmetrize", "duplicates", "features", "relations.reverse", "task.relation")
+GRAPH_SETTINGS = (
+    "symmetrize",
+    "duplicates",
+    "features",
+    "relations.reverse",
+    "task.relation",
+    "labels.of",
+)
 
 
 class MissingPartitions(InputError):
@@ -193,6 +206,12 @@ class PartitionDirectory:
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
         return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target_type))
+
+    def ends_of_edges(self, part: int) -> dict[str, Any]:
+        """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION."""
+        folder = node_folder(self.path / f"part{part}", self.own_meta.target_type)
+        files = {name: folder / f"{name}.npy" for name in (SOURCE, DESTINATION)}
+        return {name: load_array(file) for name, file in files.items() if file.is_file()}
 
 
 def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:

@@ -124,11 +124,11 @@ def read_meta(path: Path) -> Meta:
             f"{path}: was not partitioned by this program, so it cannot be changed; make a"
             " directory by app=partition_data"
         )
-    if meta.links:
+    task = "task=link_prediction" if meta.links else "labels.of=edges"
+    if meta.links or meta.request.get("labels.of") == "edges":
         raise InputError(
-            f"{path}: made with task=link_prediction, whose pairs and spectral embedding depend on"
-            " the whole graph; partition the changed tables again (app=partition_data"
-            " overwrite=true)"
+            f"{path}: made with {task}, whose split and messages depend on the whole graph;"
+            " partition the changed tables again (app=partition_data overwrite=true)"
         )
     return meta
 

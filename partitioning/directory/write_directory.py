@@ -308,7 +308,11 @@ class _PartWriter:
             names = table.node_names.take(inner)
             self._save(place / NAME_FILES[0], names.text)
             self._save(place / NAME_FILES[1], names.ends)
-        if isinstance(self.graph, GraphData) and self.graph.features_of_ids:
+        if not isinstance(self.graph, GraphData):
+            for end, each in self.graph.from_ends.items() if name == self.graph.target else ():
+                rows = self.graph.relations[each].src[inner]
+                self._save(place / f"{end}.npy", self.graph.nodes[each[0]].shown_ids(rows))
+        elif self.graph.features_of_ids:
             self._save(place / HALO_IDS, table.node_ids[self.layouts[name].node_order[halo]])
 
     def _write_target(self, folder: Path, part: int) -> dict[str, int]:

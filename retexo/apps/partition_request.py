@@ -32,11 +32,12 @@ FIXED = keys(lambda each: each.of_partitioner and each.compared) - {"edges.unkno
 
 
 def directory_of(settings: PartitionSettings) -> Path:
-    """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS; -links or -regression follows NAME.
+    """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS; -links, -edges or -regression follows NAME.
 
     For dataset_name=file, NAME is the stem of dataset_file.
     """
     task = "-links" if settings.links else "-regression" if settings.regression else ""
+    task = f"-edges{task}" if settings.of_edges else task
     name = f"{_data_name(settings)}{task}-{settings.partition_method}-{settings.part_obj}"
     return check_path("partition_dir", settings.partition_dir) / f"{name}-{settings.num_partitions}"
 
@@ -119,6 +120,13 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
             **pair_split,
         }
         request |= {"task.spectral": settings.task.spectral, "task.paths": settings.task.paths}
+    if settings.of_edges:
+        request |= {
+            "labels.of": "edges",
+            "task.relation": settings.task.relation,
+            "task.message_edges": settings.task.message_edges,
+            "split.by": settings.split.by,
+        }
     if settings.regression:
         request["task"] = "node_regression"
     if settings.target is not None:

@@ -101,6 +101,7 @@ def run(
                 job.directory.class_names,
                 {"train": nodes.train_mask, "val": nodes.val_mask, "test": nodes.test_mask},
             )
+            known |= job.directory.ends_of_edges(rank)
             write_part(
                 *(job.run_dir, rank, found, job.predict.format, known),
                 embeddings=job.predict.embeddings,

@@ -1,0 +1,179 @@
+"""Edges with labels become nodes of a type of their own, to which both their ends send (labels.of).
+
+    (SOURCE, "source", EDGE) and (DESTINATION, "destination", EDGE)
+
+An edge is then learned as a node is. Its features are the edge's own columns. It sends to nobody,
+so its label reaches no other edge. Its relation stays, for messages between the ends: without the
+validation and test edges, unless task.message_edges=all.
+
+E edges of the relation.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioning.array_checks import Array, Ints
+from partitioning.datasets.node_tables import join_tables, read_table
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.raw import RawGraph, RawNodes, RawRelation
+from partitioning.errors import InputError, join_names
+from partitioning.features.schema import Source
+from partitioning.graph_data import (
+    DESTINATION,
+    PLAIN_RELATION,
+    SEPARATOR,
+    SOURCE,
+    EdgeType,
+    HeteroGraphData,
+)
+from partitioning.links.link_split import is_relation
+from partitioning.partition_settings import DatasetSettings
+from partitioning.reverse_relations import add_reverse_relations
+
+log = logging.getLogger(__name__)
+
+NODE, EDGE = "node", "edge"
+"""The type of the nodes and the relation of a plain graph, once its edges are nodes, too."""
+OF_LABELLED = {"edge_label": "label", "edge_id": "node_id"} | {
+    f"edge_{name}_mask": f"{name}_mask" for name in ("train", "val", "test")
+}
+"""Names of arrays of edges, and of those of nodes that they become; edge_feat becomes feat."""
+
+
+def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings) -> EdgeType:
+    """Find the relation whose edges have labels: the one that task.relation names, or the only one.
+
+    Args:
+        relations: Whether each relation has labels.
+        settings: With task.relation; without a split there need not be labels.
+
+    Raises:
+        InputError: there is none, or several.
+    """
+    for name, wrong in (
+        ("duplicates=merge", settings.duplicates == "merge"),
+        (f"columns.relation={settings.columns.relation}", settings.columns.relation is not None),
+    ):
+        if wrong:
+            raise InputError(f"{name}: not with labels of edges, each of which is learned by itself")
+    asked = settings.task.relation
+    names = {each: SEPARATOR.join(_named(each)) for each in relations}
+    matching = [each for each, name in names.items() if is_relation(asked, name)]
+    if asked is None:
+        matching = [each for each, has_labels in relations.items() if has_labels]
+        if settings.is_unlabelled and len(relations) == 1:
+            matching = list(relations)
+    if len(matching) != 1:
+        there = join_names(names[each] for each in matching or relations)
+        raise InputError(
+            f"task.relation={asked}: {'several relations have' if matching else 'none has'} labels"
+            f" of edges, a column `label` (columns.label=NAME for another) or an array edge_label:"
+            f" {there}; choose one by task.relation, or add the labels"
+        )
+    if not (settings.is_unlabelled or relations[matching[0]]):
+        raise InputError(
+            f"task.relation={asked}: its edges have no labels: add a column `label`"
+            " (columns.label=NAME for another), or an array edge_label"
+        )
+    return matching[0]
+
+
+def read_edge_nodes(
+    table: Source, held: RawRelation, settings: DatasetSettings
+) -> tuple[RawNodes, Nodes]:
+    """Read the rows of a table of edges as nodes, and find these by their ids.
+
+    Args:
+        table: The table.
+        held: Its edges; their columns are no features.
+        settings: How it is read.
+    """
+    roles = {} if held.schema is None else held.schema.roles
+    skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
+    found = read_table(table, settings.columns, skip=skip, regression=settings.regression)
+    if found.rows != len(held.src):
+        raise InputError(
+            f"{table}: {found.rows - len(held.src)} of {found.rows} edges have an end that is no"
+            " node, which labels of edges cannot have: take these rows out"
+        )
+    nodes = Nodes(found.rows, found.ids, grows=False, where=found.ids_where)
+    return join_tables([found], nodes), nodes
+
+
+def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
+    """Take the arrays of labelled edges as those of nodes."""
+    names = OF_LABELLED | {"edge_feat": "feat"}
+    of_nodes = {names[name]: array for name, array in arrays.items() if name in names}
+    return RawNodes.of_arrays(path, of_nodes, len(arrays["src"]))
+
+
+def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGraph:
+    """Add the edges of a relation as nodes."""
+    for name, each in raw.nodes.items():
+        if "label" in each.values:
+            raise InputError(
+                f"{each.at('label')}: labels of nodes{name and f' {name}'}, and {edges.path} has"
+                " those of edges; take one out (columns.label, columns.ignore), or set"
+                " task=node_classification"
+            )
+    nodes = {name or NODE: each for name, each in raw.nodes.items()}
+    relations = {_named(name): held for name, held in raw.relations.items()}
+    source, name, destination = _named(labelled)
+    target = name if name not in nodes else f"{name}_{EDGE}"
+    held = relations[source, name, destination]
+    number = np.arange(edges.num_nodes)
+    for end, kind, rows in ((source, SOURCE, held.src), (destination, DESTINATION, held.dst)):
+        relations[end, kind, target] = RawRelation(held.path, rows, number)
+    return RawGraph(raw.name, nodes | {target: edges}, relations, (source, name, destination))
+
+
+def _named(each: EdgeType) -> EdgeType:
+    """Return a relation with names; the one of a plain graph has none."""
+    return (NODE, EDGE, NODE) if each == PLAIN_RELATION else each
+
+
+def connect(
+    graph: HeteroGraphData, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
+) -> HeteroGraphData:
+    """Choose the edges that carry messages, and add reverse relations to them.
+
+    Args:
+        graph: A graph with labelled edges, whose relation has all of them.
+        settings: With task.message_edges and relations.reverse.
+        held_out: [E] validation and test edges; None: there is no split.
+    """
+    assert graph.labelled is not None
+    relation, relations = graph.relations[graph.labelled], dict(graph.relations)
+    if held_out is not None and settings.task.message_edges == "train":
+        kept = ~held_out
+    elif held_out is not None and settings.split.kind == "time":
+        assert graph.target_time is not None
+        kept = graph.target_time <= graph.target_time[~held_out].max(initial=-np.inf)
+    else:
+        kept = np.ones(relation.num_edges, np.bool_)
+    if not kept.all():
+        log.warning(
+            "%s: %d of %d edges carry no messages: validation and test edges"
+            " (task.message_edges=%s)",
+            SEPARATOR.join(graph.labelled),
+            int((~kept).sum()),
+            len(kept),
+            settings.task.message_edges,
+        )
+    data: dict[str, Any] = {name: array[kept] for name, array in relation.edge_data.items()}
+    relations[graph.labelled] = replace(
+        relation, src=relation.src[kept], dst=relation.dst[kept], edge_time=None, **data
+    )
+    graph = replace(graph, relations=relations)
+    return add_reverse_relations(graph) if settings.relations.reverse else graph
+
+
+def sources_of(graph: HeteroGraphData) -> Ints:
+    """Return the position of each labelled edge's source, int64 [E]."""
+    return graph.relations[graph.from_ends[SOURCE]].src.astype(np.int64)

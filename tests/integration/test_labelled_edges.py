@@ -1,0 +1,282 @@
+"""Classes and numbers of edges (docs/edges.md), from tables to predictions.
+
+Accounts and their payments are a plain graph; users and the items they rate are typed.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import retexo
+from partitioning import datasets
+from partitioning.datasets.labelled_edges import connect
+from partitioning.directory.read_directory import find
+from partitioning.errors import InputError
+from partitioning.graph_data import MASKS, HeteroGraphData
+from retexo.apps import evaluate, partition_data, plan, predict, train
+from retexo.settings.compose import compose
+
+ACCOUNTS, PAYMENTS = 90, 900
+TASK = "edge_classification"
+PAYS, FROM, TO = (
+    ("node", "edge", "node"),
+    ("node", "source", "edge"),
+    ("node", "destination", "edge"),
+)
+SHARES = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
+GIVEN = (
+    *("dataset_name=file", "dataset_file=bank", "columns.label=is_fraud", "device=cpu"),
+    *("cluster.threads=1", "columns.time=day", "seed=3"),
+)
+TRAINED = ("hidden_dim=16", "num_layers=2", "num_rounds=[40]", "stopping=none", "dropout=0")
+
+
+def write_bank(folder: Path, *, random_labels: bool = False) -> pd.DataFrame:
+    """Fraud depends on the amount and both accounts; a tenth of the payments has no label."""
+    rng = np.random.default_rng(0)
+    risk, age = rng.normal(size=(2, ACCOUNTS))
+    names = np.array([f"a{row}" for row in range(ACCOUNTS)])
+    src, dst = rng.integers(ACCOUNTS, size=(2, PAYMENTS))
+    amount = rng.normal(size=PAYMENTS)
+    is_fraud = risk[src] + risk[dst] + amount > 0.5
+    if random_labels:
+        is_fraud = rng.random(PAYMENTS) < 0.5
+    edges = pd.DataFrame({"src": names[src], "dst": names[dst], "amount": amount})
+    edges["day"] = np.arange(PAYMENTS)
+    edges["is_fraud"] = np.where(is_fraud, "yes", "no")
+    edges.loc[rng.random(PAYMENTS) < 0.1, "is_fraud"] = None
+    folder.mkdir()
+    nodes = pd.DataFrame({"id": names, "risk": risk, "age": age})
+    nodes.to_csv(folder / "nodes.csv", index=False)
+    edges.to_csv(folder / "edges.csv", index=False)
+    return edges
+
+
+def write_ratings(folder: Path) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    taste, genre = rng.normal(size=60), rng.normal(size=30)
+    users, items = rng.integers(60, size=800), rng.integers(30, size=800)
+    stars = 3 + taste[users] + genre[items] + 0.1 * rng.normal(size=800)
+    for name in ("nodes", "edges"):
+        (folder / name).mkdir(parents=True)
+    of_users = pd.DataFrame({"id": np.arange(60) + 100, "taste": taste})
+    of_users.to_csv(folder / "nodes" / "user.csv", index=False)
+    pd.DataFrame({"id": np.arange(30), "genre": genre}).to_csv(
+        folder / "nodes" / "item.csv", index=False
+    )
+    rated = pd.DataFrame({"user": users + 100, "item": items, "stars": stars})
+    rated.to_csv(folder / "edges" / "user__rated__item.csv", index=False)
+    return rated
+
+
+def read(*settings: str, folder: str = "bank", task: str = TASK) -> HeteroGraphData:
+    given = ["dataset_name=file", f"dataset_file={folder}", *settings]
+    graph = datasets.read_graph(compose(given, task))
+    assert isinstance(graph, HeteroGraphData)
+    return graph
+
+
+@pytest.fixture
+def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
+    monkeypatch.chdir(tmp_path)
+    return write_bank(Path("bank"))
+
+
+def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
+    graph = read("columns.label=is_fraud", "columns.time=day")
+    assert list(graph.nodes) == ["node", "edge"]
+    assert (graph.target, graph.labelled, graph.class_names) == ("edge", PAYS, ("no", "yes"))
+    names = graph.nodes["node"].node_names
+    assert names is not None
+    for each, column in ((FROM, "src"), (TO, "dst")):
+        ends = graph.relations[each]
+        assert np.array(names.tolist())[ends.src].tolist() == bank[column].tolist()
+        assert ends.dst.tolist() == list(range(PAYMENTS))
+    known = [{"no": 0, "yes": 1}.get(each, -1) for each in bank["is_fraud"]]
+    assert graph.labels.tolist() == known
+    np.testing.assert_allclose(graph.nodes["edge"].features[:, 0], bank["amount"], rtol=1e-6)
+    assert graph.nodes["edge"].features.shape[1] == 1
+    assert graph.target_time is not None
+    assert graph.target_time.tolist() == bank["day"].tolist()
+    assert graph.relations[PAYS].edge_feat is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ((), "train"),
+        (("task.message_edges=all",), "all"),
+        (("split=time", "task.message_edges=all"), "before"),
+    ],
+)
+def test_edges_that_are_held_out_carry_no_messages(
+    bank: pd.DataFrame, settings: tuple[str, ...], kept: str
+) -> None:
+    made = compose(["dataset_name=file", "dataset_file=bank", *GIVEN[2:], *settings], TASK)
+    graph: Any = datasets.read_graph(made)
+    held_out = np.zeros(PAYMENTS, np.bool_)
+    held_out[600:700] = True
+    found = connect(graph, made, held_out)
+    expected = {
+        "train": ~held_out,
+        "all": np.ones(PAYMENTS, np.bool_),
+        "before": np.ones(PAYMENTS, np.bool_),
+    }[kept]
+    whole = graph.relations[PAYS]
+    for each, ends in ((PAYS, ("src", "dst")), (("node", "rev_edge", "node"), ("dst", "src"))):
+        assert found.relations[each].src.tolist() == getattr(whole, ends[0])[expected].tolist()
+        assert found.relations[each].dst.tolist() == getattr(whole, ends[1])[expected].tolist()
+    assert not [each for each in found.relations if each[0] == "edge"]
+
+
+def test_by_time_later_edges_carry_no_messages(bank: pd.DataFrame) -> None:
+    given = [*GIVEN, "split=time", *SHARES[1:], "task.message_edges=all"]
+    train_graph: Any = datasets.read_graph(compose(given, TASK))
+    held_out = train_graph.target_time > 450
+    found = connect(train_graph, compose(given, TASK), held_out)
+    assert found.relations[PAYS].num_edges == 451
+
+
+def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
+    given = [*GIVEN, *SHARES, "split.by=source", "num_partitions=2", "partition_dir=parts"]
+    partition_data.run(compose(given, TASK))
+    directory = find(list(Path("parts").iterdir()), None)
+    sets: dict[str, set[str]] = {}
+    for part in range(2):
+        held = directory.read_hetero(part)
+        ends = directory.ends_of_edges(part)["source"]
+        for mask in MASKS:
+            sets.setdefault(mask, set()).update(ends[getattr(held, mask).numpy()].tolist())
+    assert all(sets.values())
+    assert len(set.union(*sets.values())) == sum(map(len, sets.values()))
+
+
+def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataFrame) -> None:
+    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", "task.class_weights=none"]
+    tables = {}
+    for parts in (1, 3):
+        settings = [*given, f"num_partitions={parts}", f"partition_dir=parts{parts}"]
+        run = train.run(compose(settings, TASK), Path(f"run{parts}"))
+        with_model = [*settings, f"checkpoint_dir=run{parts}", "predict.format=csv"]
+        predict.run(compose(with_model, TASK), Path(f"predicted{parts}"))
+        tables[parts] = pd.read_csv(f"predicted{parts}/predictions.csv")
+        again = evaluate.run(compose(with_model, TASK), Path(f"evaluated{parts}"))
+        assert again["test"]["roc_auc"] == pytest.approx(run["test"]["roc_auc"], abs=1e-6)
+        _check_planned_bytes(settings, run, Path(f"plan{parts}"))
+        assert run["test"]["roc_auc"] > 0.8
+    one, three = tables[1], tables[3]
+    assert list(one) == ["id", "class", "p0", "p1", "known_class", "split", "source", "destination"]
+    assert one["source"].tolist() == bank["src"].tolist()
+    assert one["destination"].tolist() == bank["dst"].tolist()
+    assert one["known_class"].fillna("").tolist() == bank["is_fraud"].fillna("").tolist()
+    assert three.drop(columns=["p0", "p1", "class"]).equals(one.drop(columns=["p0", "p1", "class"]))
+    np.testing.assert_allclose(three["p1"], one["p1"], rtol=0, atol=2e-4)
+
+
+def _check_planned_bytes(settings: list[str], run: dict[str, Any], place: Path) -> None:
+    planned: Counter[str] = Counter()
+    bounded = set()
+    for each in plan.run(compose([*settings, "app=plan"], TASK), place)["entries"]:
+        rounds = run["rounds"][each["layer"]] if each["kind"] == "gradients" else 1
+        planned[each["kind"]] += each["num_bytes"] * rounds
+        bounded |= set() if each["exact"] else {each["kind"]}
+    for kind, sent in run["bytes"]["by_kind"].items():
+        assert sent <= planned[kind] if kind in bounded else sent == planned[kind], kind
+    assert not {"setup", "metrics"} & bounded
+
+
+def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> None:
+    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "partition_dir=parts"]
+    train.run(compose(settings, TASK), Path("run"))
+    nodes = pd.read_csv("bank/nodes.csv")
+    model = retexo.load("run").attach((nodes, bank.drop(columns="is_fraud")))
+    known = model.predict()
+    found = model.predict(edges=bank.drop(columns="is_fraud").head(20))
+    assert found["id"].tolist() == list(range(20))
+    np.testing.assert_allclose(found["p1"], known["p1"].head(20), rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match="a0x"):
+        model.predict(edges=pd.DataFrame({"src": ["a0x"], "dst": ["a1"], "amount": 1.0, "day": 1}))
+    with pytest.raises(InputError, match="edges, node_ids, new: give one"):
+        model.predict(edges=bank.head(1), node_ids=[1])
+
+
+@pytest.mark.parametrize("messages", ["train", "all"])
+def test_random_labels_are_not_learned_from_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_bank(Path("bank"), random_labels=True)
+    given = [*GIVEN, *SHARES, *TRAINED, "num_partitions=2", f"task.message_edges={messages}"]
+    run = train.run(compose(given, TASK), Path("run"))
+    assert abs(run["test"]["roc_auc"] - 0.5) < 0.13  # four standard errors of 200 edges
+
+
+def test_numbers_of_edges_between_two_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rated = write_ratings(Path("shop"))
+    task, columns = "edge_regression", ("columns.label=stars", "columns.src=user")
+    graph = read(*columns, "columns.dst=item", folder="shop", task=task)
+    assert (graph.target, graph.labelled) == ("rated", ("user", "rated", "item"))
+    np.testing.assert_allclose(graph.labels[:, 0], rated["stars"])
+    given = ["dataset_name=file", "dataset_file=shop", *columns, "columns.dst=item", *SHARES]
+    run = train.run(
+        compose([*given, *TRAINED, "num_partitions=3", "num_rounds=[150]"], task), Path("run")
+    )
+    assert run["test"]["r2"] > 0.8
+
+
+def test_edges_of_npz(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    src, dst = rng.integers(9, size=(2, 30))
+    label, feat = rng.integers(2, size=30), rng.normal(size=(30, 2))
+    np.savez(tmp_path / "g.npz", src=src, dst=dst, feat=np.eye(9), edge_label=label, edge_feat=feat)
+    graph = read(folder=str(tmp_path / "g.npz"))
+    assert graph.labels.tolist() == label.tolist()
+    np.testing.assert_allclose(graph.nodes["edge"].features, feat.astype(np.float32))
+    assert graph.relations[FROM].src.tolist() == src.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "settings", "message"),
+    [
+        ("labels of nodes", [], r"nodes\.csv: .*labels of nodes, and .*edges\.csv has"),
+        (
+            "two relations",
+            [],
+            "several relations have labels of edges.*choose one",
+        ),
+        ("no labels", [], "none has labels of edges"),
+        ("unknown end", ["edges.unknown=drop"], "1 of 4 edges have an end that is no node, which"),
+        ("unknown end", [], "row 3 is"),
+        ("fine", ["task.relation=likes"], "task.relation=likes"),
+        ("fine", ["duplicates=merge"], "duplicates=merge"),
+        ("fine", ["symmetrize=true"], "relations.reverse=true"),
+    ],
+)
+def test_what_edges_with_labels_cannot_be(
+    tmp_path: Path, change: str, settings: list[str], message: str
+) -> None:
+    nodes, edges = "id,x\n1,1\n2,2\n3,3\n", "src,dst,label\n1,2,a\n2,3,b\n3,1,a\n2,1,b\n"
+    if change == "labels of nodes":
+        nodes = "id,x,label\n1,1,u\n2,2,v\n3,3,u\n"
+    if change == "no labels":
+        edges = edges.replace("label", "note")
+    if change == "unknown end":
+        edges = edges.replace("2,1,b", "9,1,b")
+    if change == "two relations":
+        for name in ("nodes", "edges"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "nodes" / "t.csv").write_text(nodes)
+        for name in ("a", "b"):
+            (tmp_path / "edges" / f"t__{name}__t.csv").write_text(edges)
+    else:
+        (tmp_path / "nodes.csv").write_text(nodes)
+        (tmp_path / "edges.csv").write_text(edges)
+    with pytest.raises(InputError, match=message):
+        read(*settings, folder=str(tmp_path))
