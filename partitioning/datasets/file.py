@@ -37,6 +37,7 @@ or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing i
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,8 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         has_labels = {each: "edge_label" in held for each, held in graph.relations.items()}
         labelled = find_labelled(has_labels, settings)
         raw = with_edge_nodes(raw, labelled, take_edge_arrays(path, graph.relations[labelled]))
+    elif left := {*OF_LABELLED} & {*chain.from_iterable(graph.relations.values())}:
+        log.warning("%s: arrays of labelled edges are left out: %s", path, join_names(sorted(left)))
     return build(raw, settings)
 
 

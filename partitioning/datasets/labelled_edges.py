@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
+from partitioning.datasets.array_files import read_arrays
 from partitioning.datasets.node_tables import join_tables, read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.raw import RawGraph, RawNodes, RawRelation
@@ -94,6 +95,10 @@ def read_edge_nodes(
         held: Its edges; their columns are no features.
         settings: How it is read.
     """
+    if isinstance(table, Path) and table.suffix == ".npz":
+        arrays = read_arrays(table, ("src", "edge_feat", *OF_LABELLED), warn=False)
+        raw = take_edge_arrays(table, arrays)
+        return raw, Nodes(raw.num_nodes, raw.node_id, grows=False)
     roles = {} if held.schema is None else held.schema.roles
     skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
     found = read_table(table, settings.columns, skip=skip, regression=settings.regression)

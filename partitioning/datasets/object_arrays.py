@@ -39,9 +39,10 @@ INDICES = {
 """Lists of nodes, and the masks that are made of them."""
 OF_ALL = {name: name for name in (*MASKS, "node_id")}
 PYG_NODES = OF_ALL | INDICES | {"x": "feat", "y": "label"}
-PYG_EDGES = {"edge_weight": "edge_weight", "edge_attr": "edge_feat"}
+PYG_EDGES = {"edge_weight": "edge_weight", "edge_attr": "edge_feat", "edge_label": "edge_label"}
+PYG_TYPED_EDGES = PYG_EDGES | {"y": "edge_label"} | {mask: f"edge_{mask}" for mask in MASKS}
 DGL_NODES = OF_ALL | {"feat": "feat", "feature": "feat", "label": "label"}
-"""From the names of attributes to ours; so are the two above."""
+"""From the names of attributes to ours; so are those above."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +90,13 @@ def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
         relations = {tuple(each): (f"data[{each}]", data[each]) for each in data.edge_types}
     nodes, edges = {}, {}
     for each, (where, store) in relations.items():
-        given = store.to_dict()
+        given, names = store.to_dict(), PYG_TYPED_EDGES if is_typed else PYG_EDGES
         src, dst = _ends_of(given.pop("edge_index", None), where)
+        if given.get("edge_label_index") is not None:  # whose edges are others
+            names = {name: ours for name, ours in names.items() if name != "edge_label"}
         if not is_typed:
-            given = {key: value for key, value in given.items() if key in PYG_EDGES}
-        arrays = _convert(given, PYG_EDGES, where, len(src), "edge")
+            given = {key: value for key, value in given.items() if key in names}
+        arrays = _convert(given, names, where, len(src), "edge")
         edges[each] = {"src": src, "dst": dst, **arrays}
     for name, (where, store) in types.items():
         given = store.to_dict()

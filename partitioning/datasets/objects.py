@@ -134,7 +134,8 @@ def to_table(frame: Any, what: str) -> "pa.Table":
 def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
     """Write an npz, or for several types the folder PATH without .npz; return its path."""
     plain = graph.plain
-    if not any("label" in arrays for arrays in graph.types.values()):
+    held = [*graph.types.values(), *graph.relations.values()]
+    if not any({"label", "edge_label"} & arrays.keys() for arrays in held):
         whose = "each node" if plain is not None else "each node of a type"
         raise InputError(
             f"the graph has no labels, which are what is learned: give {whose} a class, or -1"

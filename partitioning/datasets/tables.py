@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from partitioning.array_checks import Array
+from partitioning.datasets.array_files import list_arrays
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
 from partitioning.datasets.find_ids import Ends, find_id_columns
 from partitioning.datasets.labelled_edges import (
@@ -338,7 +339,9 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
 def _find_labelled(found: GraphTables, settings: DatasetSettings) -> EdgeType:
     """Find the relation whose edges have labels."""
     has_labels = {
-        each: has_columns(table) and bool(find_labels(column_names(table), settings.columns, table))
+        each: bool(find_labels(column_names(table), settings.columns, table))
+        if has_columns(table)
+        else table.suffix == ".npz" and "edge_label" in list_arrays(Path(str(table)))
         for each, table in found.edges.items()
     }
     return find_labelled(has_labels, settings)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import retexo
 from partitioning import datasets
@@ -240,6 +241,36 @@ def test_edges_of_npz(tmp_path: Path) -> None:
     assert graph.labels.tolist() == label.tolist()
     np.testing.assert_allclose(graph.nodes["edge"].features, feat.astype(np.float32))
     assert graph.relations[FROM].src.tolist() == src.tolist()
+
+
+@pytest.mark.parametrize("kind", ["plain", "typed"])
+def test_edges_of_pyg(kind: str, tmp_path: Path) -> None:
+    pyg = pytest.importorskip("torch_geometric.data")
+    rng = np.random.default_rng(0)
+    ends, labels = torch.from_numpy(rng.integers(9, size=(2, 30))), torch.arange(30) % 2
+    if kind == "plain":
+        data = pyg.Data(x=torch.eye(9), edge_index=ends, edge_label=labels)
+    else:
+        data = pyg.HeteroData()
+        data["u"].x = torch.eye(9)
+        data["u", "rated", "u"].edge_index, data["u", "rated", "u"].y = ends, labels
+        for name, mask in zip(MASKS, (labels == 0, labels == 1, labels == 2), strict=True):
+            data["u", "rated", "u"][name] = mask
+    path = retexo.from_pyg(data, tmp_path / "g.npz")
+    graph = read(folder=path)
+    assert graph.labels.tolist() == labels.tolist()
+    source = graph.relations[graph.from_ends["source"]]
+    assert source.src.tolist() == ends[0].tolist()
+    assert (graph.train_mask is None) == (kind == "plain")
+
+
+def test_labels_of_edges_are_left_out_of_node_tasks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrays = {"src": [0, 1], "dst": [1, 0], "label": [0, 1], "edge_label": [0, 1]}
+    np.savez(tmp_path / "g.npz", feat=np.eye(2), **arrays)
+    datasets.read_graph(compose(["dataset_name=file", f"dataset_file={tmp_path}/g.npz"]))
+    assert "arrays of labelled edges are left out: edge_label" in caplog.text
 
 
 @pytest.mark.parametrize(
