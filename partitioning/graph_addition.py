@@ -120,18 +120,20 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
     if isinstance(graph, GraphData) or graph.labelled is None:
         raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
     table, taken = to_frame(frame, "edges"), known[graph.target]
-    ends = find_ends(table, columns)
+    ends = find_ends(table, columns_of_relation(columns, graph.labelled))
     numbers = np.empty(0, np.int64) if taken.ids is None or taken.named else taken.ids
     first = max(int(numbers.max(initial=-1)) + 1, taken.num_nodes)
     ids = [f"new {first + row}" if taken.named else first + row for row in range(len(frame))]
-    roles = {role: (asked_names(role, columns) or (role,))[0] for role in ("id", "src", "dst")}
-    left = [*ends, *find_usual("id", column_names(table)), roles["id"]]
+    id_name = (asked_names("id", columns) or ("id",))[0]
+    left = [*ends, *find_usual("id", column_names(table)), id_name]
     own = frame.drop(columns=[name for name in frame if str(name).strip() in left])
     edges = {}
     for each, end in zip(graph.from_ends.values(), ends, strict=True):
         name = next(name for name in frame if str(name).strip() == end)
-        edges[each] = type(frame)({roles["src"]: frame[name].to_numpy(), roles["dst"]: ids})
-    return {graph.target: own.assign(**{roles["id"]: ids})}, edges
+        named = columns_of_relation(columns, each)
+        src, dst = ((asked_names(role, named) or (role,))[0] for role in ("src", "dst"))
+        edges[each] = type(frame)({src: frame[name].to_numpy(), dst: ids})
+    return {graph.target: own.assign(**{id_name: ids})}, edges
 
 
 def _new_nodes(

@@ -3,6 +3,7 @@
 Accounts and their payments are a plain graph; users and the items they rate are typed.
 """
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -199,10 +200,25 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     found = model.predict(edges=bank.drop(columns="is_fraud").head(20))
     assert found["id"].tolist() == list(range(20))
     np.testing.assert_allclose(found["p1"], known["p1"].head(20), rtol=0, atol=1e-6)
+    _check_service((nodes, bank.drop(columns="is_fraud")), found)
     with pytest.raises(InputError, match="a0x"):
         model.predict(edges=pd.DataFrame({"src": ["a0x"], "dst": ["a1"], "amount": 1.0, "day": 1}))
     with pytest.raises(InputError, match="edges, node_ids, new: give one"):
         model.predict(edges=bank.head(1), node_ids=[1])
+
+
+def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFrame) -> None:
+    pytest.importorskip("uvicorn", reason="the extra serve")
+    from test_service import Service
+
+    service = Service(Path("run"), graph)
+    try:
+        rows = json.loads(graph[1].head(20).to_json(orient="records"))
+        status, content = service.ask("/predict", {"edges": rows})
+    finally:
+        service.stop()
+    assert status == 200, content
+    assert [each["class"] for each in content["predictions"]] == expected["class"].tolist()
 
 
 @pytest.mark.parametrize("messages", ["train", "all"])

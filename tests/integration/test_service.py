@@ -148,6 +148,18 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
     "nothing": ("/predict", {}, 422, "give ids of nodes of the graph, or nodes"),
     "no ids": ("/predict", {"ids": []}, 422, "give at least one node"),
     "both": ("/predict", {"ids": ["c01"], "nodes": [NEW]}, 422, "one of them"),
+    "edges of a model of nodes": (
+        "/predict",
+        {"edges": [{"src": "c01", "dst": "c02"}]},
+        422,
+        "edges: the model predicts nodes",
+    ),
+    "no embedding of edges": (
+        "/embed",
+        {"edges": [{"src": "c01", "dst": "c02"}]},
+        422,
+        "/embed is of nodes",
+    ),
     "unknown key": ("/predict", {"id": ["c01"]}, 422, "id: Extra inputs"),
     "unknown id": ("/predict", {"ids": ["c99"]}, 422, "the graph has no node c99"),
     "other kind of id": ("/predict", {"ids": [True]}, 422, "ids.0"),
