@@ -40,7 +40,7 @@ from partitioning.reverse_relations import add_reverse_relations
 log = logging.getLogger(__name__)
 
 NODE, EDGE = "node", "edge"
-"""The type of the nodes and the relation of a plain graph, once its edges are nodes, too."""
+"""The type of the nodes and the relation of a plain graph that becomes one with types."""
 OF_LABELLED = {"edge_label": "label", "edge_id": "node_id"} | {
     f"edge_{name}_mask": f"{name}_mask" for name in ("train", "val", "test")
 }
@@ -62,7 +62,9 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
         (f"columns.relation={settings.columns.relation}", settings.columns.relation is not None),
     ):
         if wrong:
-            raise InputError(f"{name}: not with labels of edges, each of which is learned by itself")
+            raise InputError(
+                f"{name}: not with labels of edges, each of which is learned by itself"
+            )
     asked = settings.task.relation
     names = {each: SEPARATOR.join(_named(each)) for each in relations}
     matching = [each for each, name in names.items() if is_relation(asked, name)]

@@ -29,6 +29,7 @@ from partitioning.datasets.array_files import list_arrays
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
 from partitioning.datasets.find_ids import Ends, find_id_columns
 from partitioning.datasets.labelled_edges import (
+    NODE,
     find_labelled,
     read_edge_nodes,
     with_edge_nodes,
@@ -72,8 +73,6 @@ NODE_TABLES = {
 }
 """The tables of nodes of a plain folder, and their formats."""
 EDGES = (*SUFFIXES, "npy")
-NODE = "node"
-"""The type of the nodes of a plain folder where a column names relations."""
 TYPED = (*SUFFIXES, "npy", "npz")
 """The formats of the tables of a typed folder."""
 
