@@ -189,8 +189,10 @@ class Training:
                 self._pause()
         except BaseException as error:
             if self.summary:
+                ended = isinstance(error, SystemExit)  # by a signal
+                said = f"terminated ({start_workers.signal_name(error)})" if ended else None
                 with suppress(TrainingError):  # with a full disk the first error is enough
-                    self._write_summary(status="failed", error=_describe_error(error))
+                    self._write_summary(status="failed", error=said or describe_error(error))
             raise
 
     def _attempt(self) -> dict[str, Any]:
@@ -291,10 +293,3 @@ class Training:
         self.summary |= changes
         if self.settings.node_rank == 0:
             write_json(self.run_dir / "summary.json", self.summary)
-
-
-def _describe_error(error: BaseException) -> str:
-    """Return the text of an error, or of the signal that ended the run."""
-    if isinstance(error, SystemExit):
-        return f"terminated ({start_workers.signal_name(error)})"
-    return describe_error(error)
