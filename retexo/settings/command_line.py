@@ -89,6 +89,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
         if _depth(value) > MAX_DEPTH:
             raise InputError(f"{name}: nested more than {MAX_DEPTH} deep")
         bare = name.lstrip("+~").strip()
+        if not bare:
+            raise InputError(f"{override}: not a setting; write NAME=VALUE")
         if "hydra" not in bare:
             continue
         if not HYDRA_SETTINGS.fullmatch(bare):

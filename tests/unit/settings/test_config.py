@@ -788,6 +788,12 @@ def test_a_long_text_many_times_is_refused(tmp_path: Path, content: str) -> None
         check_config_dir(str(tmp_path))
 
 
+@pytest.mark.parametrize("override", ["=5", "+=5", "~"])
+def test_an_override_without_a_name(override: str) -> None:
+    with pytest.raises(InputError, match=r": not a setting; write NAME=VALUE"):
+        compose([override])
+
+
 def test_an_error_without_a_message_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("null: 5\n")
     ended = run_main("--config-dir", str(tmp_path), "--config-name", "mine", cwd=tmp_path)
