@@ -42,6 +42,11 @@ Endpoints = NDArray[np.signedinteger[Any]]
 """
 
 
+def is_relation(name: str | None, full: str) -> bool:
+    """Return whether a name is SOURCE__RELATION__DESTINATION, `full`, or its RELATION."""
+    return name == full or f"{SEPARATOR}{name}{SEPARATOR}" in full
+
+
 def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
     """Return the narrower integer type that holds 0 ... num_nodes - 1."""
     return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64

@@ -32,8 +32,8 @@ from partitioning.graph_data import (
     SOURCE,
     EdgeType,
     HeteroGraphData,
+    is_relation,
 )
-from partitioning.links.link_split import is_relation
 from partitioning.partition_settings import DatasetSettings
 from partitioning.reverse_relations import add_reverse_relations
 

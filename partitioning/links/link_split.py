@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes
+from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes, is_relation
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from partitioning.links.spectral_embedding import choose_spectral_embedding
@@ -417,11 +417,6 @@ def find_relation(graph: HeteroGraphData, name: str | None) -> str:
         return matching[0]
     choices = ", ".join(matching or relations)
     raise InputError(f"task.relation={name}: {graph.name} has the relations {choices}; choose one")
-
-
-def is_relation(name: str | None, full: str) -> bool:
-    """Return whether a name is SOURCE__RELATION__DESTINATION, `full`, or its RELATION."""
-    return name == full or f"{SEPARATOR}{name}{SEPARATOR}" in full
 
 
 def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:

@@ -21,7 +21,7 @@ from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
-from partitioning.links.link_split import is_relation
+from partitioning.graph_data import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
 from retexo.settings.schema import DEFAULTS, DEFINED, keys
 
