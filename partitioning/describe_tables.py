@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from partitioning import datasets, node_split
 from partitioning.errors import InputError
 from partitioning.features.agreed import AgreedColumn, propose, read_agreed
-from partitioning.features.build import stored_columns
+from partitioning.features.build import encode_tables, stored_columns
 from partitioning.features.encoder import State
 from partitioning.features.roles import MissingColumn
-from partitioning.features.schema import Rows, Schema
+from partitioning.features.schema import Rows, Schema, describe
 from partitioning.features.statistics import FittedRows
 from partitioning.features.sums import (
     AddUp,
@@ -33,11 +33,12 @@ from partitioning.site_folders import SiteFolders, read_sites
 from partitioning.site_tables import SITE_TABLES, find_site_table, read_site_table
 
 
-def describe_tables(dataset: DatasetSettings) -> dict[str, Any]:
+def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]]:
     """Propose the columns of the tables with features: nodes, edges, or nodes/TYPE.
 
     Returns:
         By table what columns.json holds, for a site's nodes; see partitioning/features/agreed.py.
+        Lines on what reading decides: labels, split, roles of columns, and what is left out.
 
     Raises:
         InputError: there is no such table, or it cannot be read.
@@ -49,13 +50,18 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Any]:
                 f"dataset_file={dataset.dataset_file}: holds several sites; describe one, such as"
                 f" {sites[0].folder}"
             )
-        return _describe_site(sites[0], dataset.columns, dataset.features.fit)
+        return _describe_site(sites[0], dataset.columns, dataset.features.fit), []
     graph = datasets.read_graph(dataset)
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
-    train = node_split.draw(
-        labelled, dataset.split, datasets.recipe(dataset.dataset_name).split
-    ).train
+    split = node_split.draw(labelled, dataset.split, datasets.recipe(dataset.dataset_name).split)
+    train = split.train
     rows = train if dataset.features.fit == "train" and train.any() else None
+    sizes = ", ".join(f"{getattr(split, name).sum()} {name}" for name in node_split.SPLITS)
+    lines = [
+        f"label: {graph.label_kind}, {graph.num_classes} classes, of"
+        f" {labelled.labelled.sum()} of {labelled.num_nodes} nodes; split: {sizes}",
+        *describe(encode_tables(graph, dataset.features, train)[1]),
+    ]
     tables: dict[str, tuple[Any, Schema | None, NDArray[np.bool_] | None]] = {}
     plain = not isinstance(graph, HeteroGraphData)
     for name, table in graph.nodes.items():
@@ -76,7 +82,7 @@ def describe_tables(dataset: DatasetSettings) -> dict[str, Any]:
     }
     if not found:
         raise InputError(f"{graph.name}: has no table with feature columns to describe")
-    return found
+    return found, lines
 
 
 def _propose(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None) -> dict[str, Any]:

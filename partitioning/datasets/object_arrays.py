@@ -88,6 +88,7 @@ def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
     if is_typed:
         types = {name: (f"data[{name!r}]", data[name]) for name in data.node_types}
         relations = {tuple(each): (f"data[{each}]", data[each]) for each in data.edge_types}
+        _warn_left_out(data.to_dict().get("_global_store", ()), (), "data")
     nodes, edges = {}, {}
     for each, (where, store) in relations.items():
         given, names = store.to_dict(), PYG_TYPED_EDGES if is_typed else PYG_EDGES
@@ -305,8 +306,11 @@ def _convert(
             kind = "sparse" if is_sparse else array.dtype
             raise InputError(f"{what}: {kind} values; expected numbers or texts, a row per {per}")
         if array.ndim == 0 or array.shape[0] != count:
+            is_one = ours == "label" and array.shape in ((), (1,), (1, 1))
+            remedy = "; a label of the whole graph is none of its nodes: give each one" * is_one
             raise InputError(
-                f"{what} has shape {list(array.shape)}; expected {count} rows, one per {per}"
+                f"{what} has shape {list(array.shape)}; expected {count} rows, one per"
+                f" {per}{remedy}"
             )
         if is_sparse:
             arrays |= csr_arrays(array.tocsr())

@@ -28,7 +28,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     check_unused(run_dir, (FILE, AGREED_FILE))
     if settings.dataset_name == "parts" and settings.features.spec is not None:
         return _fit_together(settings, run_dir)
-    proposed = describe_tables(settings)
+    proposed, decided = describe_tables(settings)
+    print(*decided, sep="\n", end="\n" * bool(decided))
     for table, content in proposed.items():
         for name, column in content["columns"].items():
             values = column.get("range") or ", ".join(column["categories"])

@@ -554,13 +554,14 @@ def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
 
 
 def test_tables_of_several_types_are_described(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also that settings which a stored pipeline decides are named."""
+    """With what reading decides; also that settings which a stored pipeline decides are named."""
     for folder in ("nodes", "edges"):
         (tmp_path / "g" / folder).mkdir(parents=True)
     rng = np.random.default_rng(0)
     films = pd.DataFrame({"id": range(30), "label": rng.integers(0, 2, 30), "year": range(30)})
+    films["shown"] = [f"2024-01-{1 + day:02d}" for day in range(30)]
     films.to_csv(tmp_path / "g/nodes/film.csv", index=False)
     actors = pd.DataFrame({"id": range(20), "age": rng.integers(18, 90, 20)})
     actors.to_csv(tmp_path / "g/nodes/actor.csv", index=False)
@@ -570,6 +571,15 @@ def test_tables_of_several_types_are_described(
     common += ["split.train=0.6", "split.val=0.2", "split.test=0.2", "features.missing=mean"]
     proposed = describe.run(compose([*common, "app=describe"]), tmp_path / "described")
     assert [*proposed] == ["nodes/actor", "nodes/film", "edges/actor__plays__film"]
+    decided = [
+        "label: multiclass, 2 classes, of 30 of 30 nodes; split: 18 train, 6 val, 6 test",
+        "nodes/film: id id; label label",
+        "nodes/film: numeric (standardised): year",
+        "nodes/film: left out: shown, a date: columns.date=shown makes it a feature, in seconds",
+        "edges/actor__plays__film: src src; dst dst",
+    ]
+    said = capsys.readouterr().out
+    assert [said.count(line) for line in decided] == [1] * 5
     assert proposed["edges/actor__plays__film"]["columns"]["pay"]["range"] == [0.0, 60.0]
     asked = [*common, "num_partitions=2", f"partition_dir={tmp_path}/one"]
     partition_data.run(compose(asked))

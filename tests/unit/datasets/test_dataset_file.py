@@ -585,6 +585,10 @@ def test_dates_are_features_on_request(tmp_path):
     ):
         load(tmp_path)
     assert load(tmp_path, columns={"date": ("a",)}).features.tolist() == [[0], [129600]]
+    pd.DataFrame({"id": [0, 1]} | tables.pop("features")).to_parquet(tmp_path / "nodes.parquet")
+    (tmp_path / "features.parquet").unlink()
+    with pytest.raises(InputError, match=r"no node has features: `a` is left out, a date: columns"):
+        load(tmp_path)
 
 
 def test_an_npy_whose_header_ends_too_early(tmp_path):

@@ -218,7 +218,7 @@ def assert_heterograph(path):
     assert graph.nodes["person"].num_nodes == 2
 
 
-def test_pyg_of_several_types(tmp_path):
+def test_pyg_of_several_types(tmp_path, caplog):
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
     edges, movie = heterograph()
     data = pyg.data.HeteroData()
@@ -231,8 +231,10 @@ def test_pyg_of_several_types(tmp_path):
         data[each].edge_index = torch.tensor(ends)
     data["person", "acts_in", "movie"].edge_weight = torch.tensor([1.0, 2, 3])
     data["person", "acts_in", "movie"].edge_attr = EDGE_FEAT
+    data.y, data.num_classes = torch.tensor([1]), 3
     path = retexo.from_pyg(data, tmp_path / "g.npz")
     assert path == str(tmp_path / "g")
+    assert "data: `num_classes`, `y`: left out" in caplog.text
     assert_heterograph(path)
     with pytest.raises(InputError, match="exists"):
         retexo.from_pyg(data, path)
@@ -343,7 +345,11 @@ def test_attributes_without_meaning_and_missing_weights_are_named(
         ({"num_nodes": 6}, r"x has shape \[4, 4\]; expected 6 rows, one per node \(as .*num_nodes"),
         ({"num_nodes": -1}, "num_nodes is -1; expected the number of nodes"),
         ({"y": torch.tensor([[0, 1, 0, 1]])}, r"y has shape \[1, 4\]; expected 4 rows"),
-        ({"y": torch.tensor([1])}, r"y has shape \[1\]; expected 4 rows, one per node \(as data"),
+        (
+            {"y": torch.tensor([1])},
+            r"y has shape \[1\]; expected 4 rows, one per node \(as data.*of the whole graph",
+        ),
+        ({"y": torch.tensor(3.5)}, r"y has shape \[\]; .*; a label of the whole graph"),
         ({"y": {"a": 1}}, "y: object values; expected numbers or texts"),
         ({"y": torch.eye(4).to_sparse()}, "y: sparse values"),
         ({"x": torch.ones(4, 2, device="meta")}, "x: Cannot copy out of meta tensor"),
