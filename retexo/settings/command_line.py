@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from partitioning.errors import InputError
 from partitioning.file_io import is_unicode
+from partitioning.setting_fields import refuse
 from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
 
@@ -45,13 +46,17 @@ def options_first(arguments: Sequence[str]) -> list[str]:
         InputError: An option or override is not allowed.
     """
     known, rest = _Parser().parse_known_args(arguments)
-    if known.experimental_rerun is not None:
-        raise InputError("--experimental-rerun: not supported; give the whole command again")
-    if known.config_path is not None:
-        raise InputError(
+    refuse(
+        (
+            known.experimental_rerun is not None,
+            "--experimental-rerun: not supported; give the whole command again",
+        ),
+        (
+            known.config_path is not None,
             f"--config-path={known.config_path}: not supported; --config-dir=DIR adds a folder of"
-            " your own files"
-        )
+            " your own files",
+        ),
+    )
     if known.config_dir is not None:
         check_config_dir(known.config_dir)
     options = [
@@ -81,27 +86,27 @@ def check_overrides(overrides: Sequence[str]) -> None:
     check_unicode(overrides)
     for override in overrides:
         name, _, value = override.partition("=")
-        if len(override) > MAX_CHARACTERS:
-            raise InputError(
-                f"{name[:80]}: {len(override):,} characters, {MAX_CHARACTERS:,} at most; "
-                "put long values into a file of --config-dir"
-            )
-        if _depth(value) > MAX_DEPTH:
-            raise InputError(f"{name}: nested more than {MAX_DEPTH} deep")
         bare = name.lstrip("+~").strip()
-        if not bare:
-            raise InputError(f"{override}: not a setting; write NAME=VALUE")
-        if "hydra" not in bare:
-            continue
-        if not HYDRA_SETTINGS.fullmatch(bare):
-            raise InputError(
+        makes_class = bare.startswith(("hydra.sweeper", "hydra.launcher"))
+        is_target = bare.endswith("._target_") and TARGET.fullmatch(value) is not None
+        refuse(
+            (
+                len(override) > MAX_CHARACTERS,
+                f"{name[:80]}: {len(override):,} characters, {MAX_CHARACTERS:,} at most; "
+                "put long values into a file of --config-dir",
+            ),
+            (_depth(value) > MAX_DEPTH, f"{name}: nested more than {MAX_DEPTH} deep"),
+            (not bare, f"{override}: not a setting; write NAME=VALUE"),
+            (
+                "hydra" in bare and HYDRA_SETTINGS.fullmatch(bare) is None,
                 f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher,"
-                " mode and verbose; leave it out"
-            )
-        if bare.startswith(("hydra.sweeper", "hydra.launcher")):
-            is_target = bare.endswith("._target_") and TARGET.fullmatch(value)
-            if "${" in value or ("_target_" in override and not is_target):
-                raise InputError(f"{override}: must not name a function or class; leave it out")
+                " mode and verbose; leave it out",
+            ),
+            (
+                makes_class and ("${" in value or ("_target_" in override and not is_target)),
+                f"{override}: must not name a function or class; leave it out",
+            ),
+        )
 
 
 def _depth(value: str) -> int:

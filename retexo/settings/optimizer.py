@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from partitioning.errors import InputError
+from partitioning.setting_fields import refuse
 from retexo.settings.run_settings import OptimizerSettings
 
 OPTIMIZERS = (
@@ -33,16 +34,21 @@ def check_optimizer(settings: OptimizerSettings) -> None:
             f" {', '.join(OPTIMIZERS)}"
         )
     known = set(inspect.signature(optimizer_class(settings)).parameters) - {"params"}
-    for own, instead in (("lr", "learning_rate"), ("weight_decay", "weight_decay")):
-        if own in arguments:
-            raise InputError(f"optimizer.{own}: set {instead} instead")
-    for name in arguments:
-        if name not in known:
-            raise InputError(f"optimizer.{name}: {target} has only {', '.join(sorted(known))}")
-    if settings.weight_decay and "weight_decay" not in known:
-        raise InputError(
-            f"weight_decay={settings.weight_decay}: {target} has none; set weight_decay=0"
-        )
+    instead = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+    refuse(
+        *(
+            (own in arguments, f"optimizer.{own}: set {name} instead")
+            for own, name in instead.items()
+        ),
+        *(
+            (name not in known, f"optimizer.{name}: {target} has only {', '.join(sorted(known))}")
+            for name in arguments
+        ),
+        (
+            settings.weight_decay != 0 and "weight_decay" not in known,
+            f"weight_decay={settings.weight_decay}: {target} has none; set weight_decay=0",
+        ),
+    )
     _try_optimizer(settings)
 
 
