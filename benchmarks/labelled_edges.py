@@ -36,11 +36,11 @@ from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from retexo.apps import train
 from retexo.settings.compose import compose
 
 Array = NDArray[Any]
 SETS = ("train", "val", "test")
+METHODS = ("regression", "boosting", "PyG", "lazy", "full_graph")
 SHARES = (0.6, 0.2, 0.2)
 
 
@@ -105,7 +105,7 @@ def run_ours(data: Data, seed: int, trainer: str, *, classes: bool) -> dict[str,
         given = ["dataset_name=file", f"dataset_file={folder}", f"partition_dir={folder}/parts"]
         given += ["num_layers=3", f"seed={seed}", f"trainer={trainer}"]
         given += ["stopping.metric=roc_auc"] if classes else []
-        run = train.run(compose(given, task), Path(folder) / "run")
+        run = common.train(compose(given, task), Path(folder) / "run")
     names = ("roc_auc", "average_precision") if classes else ("r2",)
     return {name: run["test"][name] for name in names} | {"MB": run["bytes"]["total"] / 1e6}
 
@@ -188,6 +188,7 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
 def main() -> None:
     parser = common.parser(__doc__, seeds=5)
     parser.add_argument("data", choices=("payments", "ratings"))
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     arguments = parser.parse_args()
     classes = arguments.data == "payments"
     make = make_payments if classes else make_ratings
@@ -207,8 +208,8 @@ def main() -> None:
             "lazy": partial(run_ours, data, seed, "lazy"),
             "full_graph": partial(run_ours, data, seed, "full_graph"),
         }
-        for name, run in runs.items():
-            for metric, value in run(classes=classes).items():
+        for name in arguments.methods:
+            for metric, value in runs[name](classes=classes).items():
                 found[name][metric].append(value)
                 print(f"seed {seed}: {name}: {metric} {value:.4f}", flush=True)
     for name, scores in found.items():
