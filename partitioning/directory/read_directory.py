@@ -209,6 +209,8 @@ class PartitionDirectory:
 
     def ends_of_edges(self, part: int) -> dict[str, Any]:
         """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION."""
+        if self.description is None:
+            return {}
         folder = node_folder(self.path / f"part{part}", self.own_meta.target_type)
         files = {name: folder / f"{name}.npy" for name in (SOURCE, DESTINATION)}
         return {name: load_array(file) for name, file in files.items() if file.is_file()}

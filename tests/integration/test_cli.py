@@ -557,7 +557,7 @@ def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> No
     report = ("app=report", "report.runs=on-degree", "hydra.run.dir=report-degree")
     assert run_main(*report, cwd=place).rc == 0
     page = (place / "report-degree" / "report.md").read_text()
-    assert "| features.kind | given, degree | given |" in page
+    assert "| features.kind | given,degree | given |" in page
 
 
 def test_a_callback_that_fails_after_the_last_round_is_logged(
