@@ -105,7 +105,7 @@ def run_ours(data: Data, seed: int, trainer: str, *, classes: bool) -> dict[str,
         given = ["dataset_name=file", f"dataset_file={folder}", f"partition_dir={folder}/parts"]
         given += ["num_layers=3", f"seed={seed}", f"trainer={trainer}"]
         given += ["stopping.metric=roc_auc"] if classes else []
-        run = common.train(compose(given, task), Path(folder) / "run")
+        run = common.train(compose(given, task), tempfile.mkdtemp(dir=folder))
     names = ("roc_auc", "average_precision") if classes else ("r2",)
     return {name: run["test"][name] for name in names} | {"MB": run["bytes"]["total"] / 1e6}
 
