@@ -119,6 +119,13 @@ class Relation:
         """The arrays of EDGE_DATA that exist, [E_r, ...] by name."""
         return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
 
+    def take(self, rows: NDArray[np.integer[Any]]) -> "Relation":
+        """Return some of the edges, by index (features that are encoded when taken need one),
+        without their times.
+        """
+        data: Any = {name: array[rows] for name, array in self.edge_data.items()}
+        return replace(self, src=self.src[rows], dst=self.dst[rows], edge_time=None, **data)
+
 
 Table = TypeVar("Table", NodeTable, Relation)
 

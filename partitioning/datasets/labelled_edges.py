@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,10 +172,7 @@ def connect(
             len(kept),
             settings.task.message_edges,
         )
-    data: dict[str, Any] = {name: array[kept] for name, array in relation.edge_data.items()}
-    relations[graph.labelled] = replace(
-        relation, src=relation.src[kept], dst=relation.dst[kept], edge_time=None, **data
-    )
+    relations[graph.labelled] = relation.take(np.flatnonzero(kept))
     graph = replace(graph, relations=relations)
     return add_reverse_relations(graph) if settings.relations.reverse else graph
 

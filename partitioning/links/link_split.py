@@ -20,7 +20,14 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, GraphData, HeteroGraphData, first_nodes, is_relation
+from partitioning.graph_data import (
+    PLAIN_RELATION,
+    SEPARATOR,
+    GraphData,
+    HeteroGraphData,
+    first_nodes,
+    is_relation,
+)
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from partitioning.links.spectral_embedding import choose_spectral_embedding
@@ -181,16 +188,8 @@ def _possible_ends(graph: GraphData) -> tuple[Ints, Ints]:
 
 def keep_edges(graph: GraphData, is_kept: NDArray[np.bool_]) -> GraphData:
     """Return the graph with the edges of a mask, bool [E]."""
-    kept = np.flatnonzero(is_kept)  # features that are encoded when taken need indices
-    data: dict[str, Any] = {name: each[kept] for name, each in graph.edge_data.items()}
-    return replace(
-        graph,
-        src=graph.src[kept],
-        dst=graph.dst[kept],
-        edge_time=None,
-        relation=None,
-        **data,
-    )
+    kept = graph.relations[PLAIN_RELATION].take(np.flatnonzero(is_kept))
+    return replace(graph.with_tables(graph.nodes, {PLAIN_RELATION: kept}), relation=None)
 
 
 def _number_pairs(rows: Ints, num_nodes: int) -> Ints:
