@@ -18,7 +18,6 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
 from partitioning.datasets.raw import RawRelation, check_and_merge_edges, check_table
 from partitioning.datasets.symmetry import reverse_too
-from partitioning.datasets.table_files import column_names
 from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
@@ -119,20 +118,20 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
     graph, columns = held.encoded, held.settings.columns
     if isinstance(graph, GraphData) or graph.labelled is None:
         raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
-    table, taken = to_frame(frame, "edges"), known[graph.target]
-    ends = find_ends(table, columns_of_relation(columns, graph.labelled))
+    taken = known[graph.target]
+    ends = find_ends(to_frame(frame, "edges"), columns_of_relation(columns, graph.labelled))
     numbers = np.empty(0, np.int64) if taken.ids is None or taken.named else taken.ids
     first = max(int(numbers.max(initial=-1)) + 1, taken.num_nodes)
     ids = [f"new {first + row}" if taken.named else first + row for row in range(len(frame))]
     id_name = (asked_names("id", columns) or ("id",))[0]
-    left = [*ends, *find_usual("id", column_names(table)), id_name]
-    own = frame.drop(columns=[name for name in frame if str(name).strip() in left])
+    frame = frame.rename(columns=lambda name: str(name).strip())
+    left = {*ends, *find_usual("id", frame.columns), id_name}
     edges = {}
     for each, end in zip(graph.from_ends.values(), ends, strict=True):
-        name = next(name for name in frame if str(name).strip() == end)
         named = columns_of_relation(columns, each)
         src, dst = ((asked_names(role, named) or (role,))[0] for role in ("src", "dst"))
-        edges[each] = type(frame)({src: frame[name].to_numpy(), dst: ids})
+        edges[each] = type(frame)({src: frame[end].to_numpy(), dst: ids})
+    own = frame.drop(columns=list(left), errors="ignore")
     return {graph.target: own.assign(**{id_name: ids})}, edges
 
 

@@ -41,7 +41,7 @@ from partitioning.datasets import (
     wikics,
 )
 from partitioning.datasets.download import Archive, Remote, ensure, library
-from partitioning.datasets.labelled_edges import connect
+from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
@@ -237,7 +237,7 @@ def add_reverse(
                 " adds the reverse of each relation"
             )
         if graph.labelled is not None:  # after the split, which takes edges out
-            return connect(graph, settings) if settings.is_unlabelled else graph
+            return choose_message_edges(graph, settings) if settings.is_unlabelled else graph
         return add_reverse_relations(graph) if settings.relations.reverse else graph
     kind = settings.features.kind
     for key, given in (

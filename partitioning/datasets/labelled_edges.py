@@ -29,8 +29,9 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     SEPARATOR,
     SOURCE,
+    AnyGraph,
     EdgeType,
-    HeteroGraphData,
+    GraphData,
     is_relation,
 )
 from partitioning.partition_settings import DatasetSettings
@@ -144,17 +145,18 @@ def _named(each: EdgeType) -> EdgeType:
     return (NODE, EDGE, NODE) if each == PLAIN_RELATION else each
 
 
-def connect(
-    graph: HeteroGraphData, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
-) -> HeteroGraphData:
+def choose_message_edges(
+    graph: AnyGraph, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
+) -> AnyGraph:
     """Choose the edges that carry messages, and add reverse relations to them.
 
     Args:
-        graph: A graph with labelled edges, whose relation has all of them.
+        graph: A graph whose relation of labelled edges has all of them; another stays as it is.
         settings: With task.message_edges and relations.reverse.
         held_out: [E] validation and test edges; None: there is no split.
     """
-    assert graph.labelled is not None
+    if isinstance(graph, GraphData) or graph.labelled is None:
+        return graph
     relation, relations = graph.relations[graph.labelled], dict(graph.relations)
     if held_out is not None and settings.task.message_edges == "train":
         kept = ~held_out
@@ -177,6 +179,8 @@ def connect(
     return add_reverse_relations(graph) if settings.relations.reverse else graph
 
 
-def sources_of(graph: HeteroGraphData) -> Ints:
-    """Return the position of each labelled edge's source, int64 [E]."""
+def sources_of(graph: AnyGraph) -> Ints | None:
+    """Return the position of each labelled edge's source, int64 [E]; None without such edges."""
+    if isinstance(graph, GraphData) or graph.labelled is None:
+        return None
     return graph.relations[graph.from_ends[SOURCE]].src.astype(np.int64)

@@ -19,7 +19,7 @@ from partitioning import datasets, hypergraph, local_copies, metis, node_split
 from partitioning.assign import Assignment, assign, check_memory
 from partitioning.datasets import is_local as is_local
 from partitioning.datasets import objects as objects
-from partitioning.datasets.labelled_edges import connect, sources_of
+from partitioning.datasets.labelled_edges import choose_message_edges, sources_of
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
@@ -213,12 +213,8 @@ def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -
     """Draw or take the split, then encode the features with training nodes' statistics."""
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset_name).split
-    sources = None
-    if isinstance(graph, HeteroGraphData) and graph.labelled is not None:
-        sources = sources_of(graph)
-    split = node_split.draw(labelled, settings.split, recipe, sources)
-    if isinstance(graph, HeteroGraphData) and graph.labelled is not None:
-        graph = connect(graph, settings, split.val | split.test)
+    split = node_split.draw(labelled, settings.split, recipe, sources_of(graph))
+    graph = choose_message_edges(graph, settings, split.val | split.test)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     graph, states = make_features(graph, settings.features, split.train, stored)
     return _SplitGraph(graph, masks, split.describe(), states)

@@ -15,7 +15,7 @@ import torch
 
 import retexo
 from partitioning import datasets
-from partitioning.datasets.labelled_edges import connect
+from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.directory.read_directory import find
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, HeteroGraphData
@@ -122,7 +122,7 @@ def test_edges_that_are_held_out_carry_no_messages(
     graph: Any = datasets.read_graph(made)
     held_out = np.zeros(PAYMENTS, np.bool_)
     held_out[600:700] = True
-    found = connect(graph, made, held_out)
+    found: Any = choose_message_edges(graph, made, held_out)
     expected = {
         "train": ~held_out,
         "all": np.ones(PAYMENTS, np.bool_),
@@ -139,7 +139,7 @@ def test_by_time_later_edges_carry_no_messages(bank: pd.DataFrame) -> None:
     given = [*GIVEN, "split=time", *SHARES[1:], "task.message_edges=all"]
     train_graph: Any = datasets.read_graph(compose(given, TASK))
     held_out = train_graph.target_time > 450
-    found = connect(train_graph, compose(given, TASK), held_out)
+    found: Any = choose_message_edges(train_graph, compose(given, TASK), held_out)
     assert found.relations[PAYS].num_edges == 451
 
 
