@@ -124,6 +124,8 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
     first = max(int(numbers.max(initial=-1)) + 1, taken.num_nodes)
     ids = [f"new {first + row}" if taken.named else first + row for row in range(len(frame))]
     id_name = (asked_names("id", columns) or ("id",))[0]
+    if any(name is not None for name in frame.index.names):  # columns, as in other tables
+        frame = frame.reset_index()
     frame = frame.rename(columns=lambda name: str(name).strip())
     left = {*ends, *find_usual("id", frame.columns), id_name}
     edges = {}

@@ -200,6 +200,8 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     found = model.predict(edges=bank.drop(columns="is_fraud").head(20))
     assert found["id"].tolist() == list(range(20))
     np.testing.assert_allclose(found["p1"], known["p1"].head(20), rtol=0, atol=1e-6)
+    indexed = model.predict(edges=bank.drop(columns="is_fraud").head(20).set_index("src"))
+    np.testing.assert_array_equal(indexed["p1"], found["p1"])
     _check_service((nodes, bank.drop(columns="is_fraud")), found)
     with pytest.raises(InputError, match="a0x"):
         model.predict(edges=pd.DataFrame({"src": ["a0x"], "dst": ["a1"], "amount": 1.0, "day": 1}))
