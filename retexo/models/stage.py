@@ -23,7 +23,7 @@ from retexo.models.convolution import (
     make_norm,
     xavier,
 )
-from retexo.models.matrix import dropout, matmul
+from retexo.models.matrix import dropout, matmul, to_dense
 from retexo.models.scorer import Scorer
 from retexo.settings.options import MAX_LAYERS, MODELS, ModelSettings
 from retexo.settings.run_settings import REACHES
@@ -101,7 +101,8 @@ class Stage(nn.Module):
         added           h = relu(LN(D(S_1) W_1 + ... + conv(x)))
 
     The output is h, or the aggregate after the convolution's weights, A x W, without norm and
-    activation.
+    activation. With model.residual (He et al., CVPR 2016) it is x + W_2 D(h) + b, in the first
+    layer without x, and a norm stands before the head.
     """
 
     def __init__(
@@ -134,6 +135,11 @@ class Stage(nn.Module):
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
         self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
+        self.expand = self.head_norm = None
+        if model.residual and num_classes is not None:
+            self.expand = nn.Linear(self.hidden_dim, self.hidden_dim)
+            self.head_norm = make_norm(model.norm, self.hidden_dim)
+        self.adds_input = model.residual and not features
         self.activation = make_activation(model.activation)
         self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
         self.dropout_rate = model.dropout
@@ -150,7 +156,7 @@ class Stage(nn.Module):
     def trunk(self) -> nn.ModuleList:
         """The modules of the stage that compute embeddings: all but the head."""
         return nn.ModuleList(
-            part for part in (self.conv, self.norm, self.skips) if part is not None
+            part for part in (self.conv, self.norm, self.skips, self.expand) if part is not None
         )
 
     @property
@@ -214,12 +220,19 @@ class Stage(nn.Module):
         parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
         if parts:
             out = sum(parts, start=out) if self.conv.adds_skips else torch.cat((*parts, out), dim=1)
-        return out if self.norm is None else self.activation(self.norm(out))
+        out = out if self.norm is None else self.activation(self.norm(out))
+        if self.expand is None:
+            return out
+        kept = dropout(out, self.dropout_rate, self.training)
+        out = matmul(kept, self.expand.weight.T, self.expand.bias)
+        own = inputs.skips[[*self.skips].index("rows")]
+        return out + to_dense(own) if self.adds_input else out
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if self.head is None:
             return hidden
-        read = dropout(hidden, self.dropout_rate, self.training) if self.skips else hidden
+        read = hidden if self.head_norm is None else self.head_norm(hidden)
+        read = dropout(read, self.dropout_rate, self.training) if self.skips else read
         return matmul(read, self.head.weight.T, self.head.bias)
 
     def _to_parameter_dtype(self, out: Tensor) -> Tensor:
@@ -377,9 +390,11 @@ def _build_stage(
             LayerShape(num_in, num_classes, True, conv_settings, num_edge_features)
         )
         return Stage(conv, None, model, is_last=True)
-    share = 0 if kind.adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
+    adds_skips = kind.adds_skips or model.residual
+    share = 0 if adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
     width = max(1, model.hidden_dim - share * len(skips))
     conv = build_convolution(LayerShape(num_in, width, False, conv_settings, num_edge_features))
+    conv.adds_skips = adds_skips
     known = {"rows": num_in, "edges": architecture.num_edge_features}
     widths = (known.get(name, num_features) for name in skips)
     return Stage(
@@ -392,9 +407,7 @@ def _build_stage(
         },
         features=not layer,
         is_last=is_last,
-        outputs_aggregate=model.output == "aggregate"
-        and kind.linear_aggregation
-        and not (is_last or model.lookahead),
+        outputs_aggregate=model.passes_aggregate and kind.linear_aggregation and not is_last,
     )
 
 
@@ -402,6 +415,6 @@ def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...
     """The skip connections of a stage."""
     if layer == 0 or not model.input_skip:
         return ("rows",) if model.self_weight else ()
-    if model.lookahead and model.self_weight:
+    if linear and (model.lookahead or model.residual) and model.self_weight:
         return ("rows", "features", "aggregate")
     return ("features", "aggregate") if linear else ("features", "rows")

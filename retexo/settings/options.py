@@ -69,10 +69,14 @@ class ModelSettings(Checked):
         "activation; gat and pooling always use the activation",
         one_of("activation", "aggregate"),
     )
+    residual: bool = setting(
+        False,
+        "residual layers, for deep networks; needs model.self_weight, sets model.output=activation",
+    )
     lookahead: int = setting(
         0,
-        "1: train each layer together with the next one; sends aggregates of boundary nodes "
-        "once per layer and sets model.output=activation; 0: train each layer alone",
+        "1: train each layer together with the next one, which sets model.output=activation; 0: "
+        "train each layer alone",
         within(0, 1),
     )
 
@@ -97,6 +101,11 @@ class ModelSettings(Checked):
     def depth(self) -> int:
         """The number of layers that plan and network are made for."""
         return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
+
+    @property
+    def passes_aggregate(self) -> bool:
+        """Whether linear aggregators pass on the weighted aggregate, not the activation."""
+        return self.output == "aggregate" and not (self.lookahead or self.residual)
 
     def features_dropout(self, num_columns: int) -> float:
         """Dropout rate of features with so many columns, and of their aggregate."""

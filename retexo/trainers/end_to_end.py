@@ -80,8 +80,9 @@ def collect_modules(stages: Sequence[Stage]) -> nn.Module:
 
     The scorer is for link prediction.
     """
-    last = [each for each in (stages[-1].head, stages[-1].scorer) if each is not None]
-    return nn.ModuleList([*(stage.trunk for stage in stages), *last])
+    last = stages[-1]
+    heads = [each for each in (last.head_norm, last.head, last.scorer) if each is not None]
+    return nn.ModuleList([*(stage.trunk for stage in stages), *heads])
 
 
 def fit(

@@ -43,6 +43,7 @@ class LazyTrainer(Trainer):
         "model.self_weight": True,
         "model.input_skip": True,
         "model.output": "aggregate",
+        "model.residual": False,
         "model.lookahead": 0,
     }
 

@@ -256,7 +256,7 @@ def _find_inputs_from_neighbours(context: Context, layer: int, stage: Stage) -> 
     if isinstance(conv, LinearConvolution) and conv.self_loop_scale(none, none) is not None:
         return (False,) * len(names)
     rows_are_sums = (
-        layer > 0 and context.settings.model.output == "aggregate" and conv.linear_aggregation
+        layer > 0 and context.settings.model.passes_aggregate and conv.linear_aggregation
     )
     return tuple(name != "features" and (name != "rows" or rows_are_sums) for name in names)
 

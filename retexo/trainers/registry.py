@@ -90,6 +90,11 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
                 f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
                 " leave it out"
             )
+    if settings.model.residual and not settings.model.self_weight:
+        raise InputError(
+            "model.residual=true: a residual layer reads a node's own row, which"
+            " model.self_weight=false leaves out; set model.self_weight=true"
+        )
     if settings.model.lookahead:
         _check_lookahead(settings)
     if settings.task.links:

@@ -18,6 +18,7 @@ ONLY_LAZY: dict[str, Any] = {
     "model.self_weight": False,
     "model.input_skip": False,
     "model.output": "activation",
+    "model.residual": False,
     "model.lookahead": 0,
 }
 """The only values of these settings that trainers support which do not list them in TAKES."""
@@ -42,7 +43,7 @@ class Trainer:
     """Whether it can hide held-out nodes (split.inductive)."""
     EDGE_FEATURES: ClassVar[bool] = False
     """Whether networks without attention read edge features, as means over in-edges."""
-    TAKES: ClassVar[tuple[str, ...]] = ("model.self_weight", "model.input_skip")
+    TAKES: ClassVar[tuple[str, ...]] = ("model.self_weight", "model.input_skip", "model.residual")
     """The settings of ONLY_LAZY that it supports on plain graphs, with any value but auto."""
     HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = ONLY_LAZY
     """The only values of these settings that it supports on heterogeneous graphs."""

@@ -53,6 +53,7 @@ SPARSE = ("gcn", "sage-mean", "gat-mean")
 CASES = [(name, "dense") for name in MODELS] + [(name, "sparse") for name in SPARSE]
 LOCAL_3 = ("gradient=local", "local_epochs=3")
 AHEAD = "model.lookahead=1"
+RESIDUAL = ("model.residual=true", "model.self_weight=true", "num_layers=4")
 POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
     "model.self_weight=true",
@@ -108,6 +109,9 @@ FEW: dict[str, tuple[str, tuple[str, ...]]] = {
     "sage-mean-ahead-rows": ("third", (*MODELS["sage-mean"], "model.self_weight=true", AHEAD)),
     "sage-mean-ahead": ("dense", (*MODELS["sage-mean"], AHEAD)),
     "sage-mean-ahead-plain": ("dense", (*MODELS["sage-mean"], AHEAD, "exchange=plain")),
+    "sage-mean-ahead-residual": ("third", (*MODELS["sage-mean"], *RESIDUAL, AHEAD)),
+    "gcn-skips-residual": ("dense", (*MODELS["gcn"], *SKIPS, *RESIDUAL, AHEAD)),
+    "gat-skips-residual": ("third", (*MODELS["gat-mean"], *SKIPS, *RESIDUAL)),
     "gin-ahead-hops": ("third", (*MODELS["gin"], *SKIPS, AHEAD, "smoothing.reach=hops")),
     **{
         f"gcn-skips-{loss}": (

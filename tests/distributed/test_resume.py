@@ -50,6 +50,7 @@ DEFAULTS = (
     "num_layers=auto",
     "max_layers=4",
     "model.lookahead=1",
+    "model.residual=true",
 )
 LONG = pytest.mark.long("another message of a layer, of which one is tried, or masks")
 SECURE = (

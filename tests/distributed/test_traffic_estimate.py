@@ -90,13 +90,13 @@ class Case:
     edges: bool = False
     """Whether edges have weights and features."""
     ahead: bool = False
-    """Whether layers look ahead."""
+    """Whether residual layers look ahead."""
 
     def settings(self, *overrides: str) -> TrainSettings:
         options = (*MODELS[self.model], *EXCHANGES[self.exchange], *GRADIENTS[self.gradient])
         options += (SKIPS if self.skips else ()) + (("smoothing.reach=hops",) if self.hops else ())
         options += ("exchange.precision=[int8,int4]",) if self.int4 else ()
-        options += ("model.lookahead=1",) if self.ahead else ()
+        options += ("model.lookahead=1", "model.residual=true") if self.ahead else ()
         return train_settings(*COMMON, f"num_layers={self.num_layers}", *options, *overrides)
 
     @property

@@ -163,6 +163,9 @@ class Edges:
     out_degree: Tensor
 
 
+RESIDUAL = ("model.residual=true",)
+
+
 def whole_edges(graph: GraphData) -> Edges:
     counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
     for src, dst in zip(graph.src, graph.dst, strict=True):
@@ -187,7 +190,7 @@ def dense_aggregate(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
 
 def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
     features = rows
-    for stage, seen in zip(stages, edges, strict=True):
+    for layer, (stage, seen) in enumerate(zip(stages, edges, strict=True)):
         out = dense_conv(stage.conv, seen.weight, rows, (seen.in_degree, seen.out_degree))
         read = {"rows": rows, "features": features}
         if "aggregate" in stage.skips:
@@ -195,9 +198,12 @@ def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tens
         skips = [read[name] @ weight for name, weight in stage.skips.items()]
         if skips:
             out = out + sum(skips) if stage.conv.adds_skips else torch.cat((*skips, out), dim=1)
-        rows = out if stage.norm is None else torch.relu(stage.norm(out))
+        out = out if stage.norm is None else torch.relu(stage.norm(out))
+        if stage.expand is not None:
+            out = stage.expand(out) + (rows if layer else 0)
+        rows = out
         if stage.is_last and stage.head is not None:
-            rows = stage.head(rows)
+            rows = stage.head(rows if stage.head_norm is None else stage.head_norm(rows))
     return rows
 
 
@@ -327,17 +333,20 @@ def test_full_graph_with_other_options(
 
 
 @pytest.mark.parametrize(
-    ("trainer", "model"),
+    ("trainer", "model", "more"),
     [
-        ("full_graph", "gcn"),
-        ("full_graph", "gat-mean"),
-        ("bns", "sage-mean"),
-        ("fedgcn", "sage-mean"),
+        ("full_graph", "gcn", ()),
+        ("full_graph", "sage-mean", RESIDUAL),
+        ("full_graph", "gat-mean", RESIDUAL),
+        ("bns", "sage-mean", ()),
+        ("fedgcn", "sage-mean", RESIDUAL),
     ],
 )
-def test_skip_connections_equal_one_process(tmp_path: Path, trainer: str, model: str) -> None:
-    """Those of the lazy trainer's default network, in the others."""
-    skips = ("model.self_weight=true", "model.input_skip=true")
+def test_skip_connections_equal_one_process(
+    tmp_path: Path, trainer: str, model: str, more: tuple[str, ...]
+) -> None:
+    """Those of the lazy trainer's default and deep networks, in the others."""
+    skips = ("model.self_weight=true", "model.input_skip=true", *more)
     options = ("bns.p=1",) if trainer == "bns" else ()
     settings = settings_of(4, f"trainer={trainer}", *MODELS[model], *skips, *options)
     whole = whole_edges(oracle_graph("dense"))

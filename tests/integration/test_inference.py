@@ -142,6 +142,8 @@ MODELS = {
     ),
     "hops": (
         "model=gat",
+        "model.self_weight=true",
+        "model.residual=true",
         "heads=2",
         "smoothing.steps=2",
         "smoothing.alphas=[0.3]",

@@ -68,7 +68,7 @@ def with_edge_data(graph: GraphData, weighted: bool, num_features: int) -> Graph
 
 PLAIN: dict[str, tuple[Any, bool, int]] = {
     "gcn": (model_of("gcn"), True, 0),
-    "lookahead": (model_of("gcn", lookahead=1), False, 0),
+    "lookahead": (model_of("sage", lookahead=1, residual=True, self_weight=True), True, 2),
     "sage": (model_of("sage"), True, 2),
     "pool": (model_of("sage", aggregator="pool"), False, 0),
     "gin": (model_of("gin"), False, 0),

@@ -416,9 +416,16 @@ def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
         ("node_classification_rgcn", "model.lookahead=1", "on a heterogeneous graph"),
         ("node_classification_gcn", "model.lookahead=1 trainer=bns", "only trainer=lazy"),
         ("link_prediction_gcn", "model.lookahead=1", "trains each layer alone"),
+        (
+            "node_classification_gcn",
+            "model.residual=true model.self_weight=false",
+            "set model.self_weight=true",
+        ),
+        ("node_classification_rgcn", "model.residual=true", "on a heterogeneous graph"),
+        ("node_classification_gcn", "model.residual=true trainer=sign", "only trainer=lazy"),
     ],
 )
-def test_depth_by_validation_and_look_ahead_are_refused_where_they_do_not_apply(
+def test_settings_of_deep_networks_are_refused_where_they_do_not_apply(
     name: str, overrides: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
