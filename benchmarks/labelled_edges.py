@@ -3,7 +3,7 @@
     python benchmarks/labelled_edges.py payments --seeds 5
     python benchmarks/labelled_edges.py ratings --seeds 5
 
-payments: 20,000 accounts and 100,000 payments, of which 1 to 2 % are fraud, driven by the amount
+payments: 20,000 accounts and 100,000 payments, of which 2 % are fraud, driven by the amount
 and by a hidden risk of both accounts, of which their columns show little. Risky accounts pay each
 other more often. ratings: 3,000 users rate 1,500 items 60,000 times, by taste, genre and noise, of
 which the users' columns show half.
@@ -76,7 +76,7 @@ def make_payments(seed: int) -> Data:
     among = rng.random(payments) < 0.05
     ends[:, among] = rng.choice(risky, size=(2, among.sum()))
     amount = rng.lognormal(size=payments)
-    logits = -6.2 + 2.2 * risk[ends].sum(axis=0) + 0.6 * np.log(amount)
+    logits = -5.6 + 2.2 * risk[ends].sum(axis=0) + 0.6 * np.log(amount)
     labels = (rng.random(payments) < 1 / (1 + np.exp(-logits))).astype(np.int64)
     nodes = np.column_stack((rng.normal(size=accounts) + 0.8 * risk, rng.normal(size=accounts)))
     return Data(nodes, ends, np.log(amount)[:, None], labels, seed)

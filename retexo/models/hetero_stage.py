@@ -13,7 +13,8 @@ target) all relations into the target:
 with q_s in place of X_s in later layers. q are the rows that types pass to the next layer. P_s is
 W_own for the target, and the sum of W_r (later U_r) over the relations from s to the target. A type
 is far while no trained weight reads its rows; they are passed as they are, and a later stage learns
-weights for them.
+weights for them. With task.head=dot h has neither relu nor LN, and products over r of (A_r X_s W_r
++ b), which are both ends of an edge, in place of the sums.
 
 Trained end to end: a TypedLayer has a stage for each type that it computes.
 
@@ -136,6 +137,8 @@ class HeteroArchitecture:
     model: ModelSettings
     schema: Schema
     num_classes: int
+    head: str = "mlp"
+    """task.head"""
 
     @property
     def num_features(self) -> int:
@@ -144,7 +147,8 @@ class HeteroArchitecture:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object, like Architecture's; relations are lists of three."""
-        return {**asdict(self.model), **asdict(self.schema), "num_classes": self.num_classes}
+        sizes = {"num_classes": self.num_classes, "task.head": self.head}
+        return {**asdict(self.model), **asdict(self.schema), **sizes}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -153,7 +157,8 @@ class HeteroArchitecture:
             (str(source), str(name), str(to)) for source, name, to in content["relations"]
         )
         schema = Schema(str(content["target"]), dict(content["widths"]), relations)
-        return cls(read_model(content), schema, int(content["num_classes"]))
+        head = content.get("task.head", "mlp")
+        return cls(read_model(content), schema, int(content["num_classes"]), head)
 
 
 AnyArchitecture = Architecture | HeteroArchitecture
@@ -169,7 +174,8 @@ class TypedLayer(nn.Module):
 
     h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))
 
-    The last layer has neither norm nor ReLU.
+    The last layer has neither norm nor ReLU. With task.head=dot it is hidden_dim wide, multiplies
+    the relations' terms (both ends of an edge) and has a linear head.
     """
 
     head = None
@@ -233,7 +239,8 @@ def _build_typed(
     """
     schema, model, made = architecture.schema, architecture.model, {}
     last = layer == model.depth - 1
-    width = architecture.num_classes if last else model.hidden_dim
+    is_product = last and architecture.head == "dot"
+    width = model.hidden_dim if is_product or not last else architecture.num_classes
     computed = schema.types_within_hops(model.depth - 1 - layer)
     for name in schema.widths:
         group = tuple(
@@ -252,8 +259,13 @@ def _build_typed(
         )
         conv.adds_skips = True
         skips = {"rows": xavier(rows[name], width)} if name in rows else {}
-        made[name] = Stage(conv, None if last else 1, model, skips=skips, features=not layer)  # type: ignore[arg-type]
-        made[name].head = None
+        classes = architecture.num_classes if is_product else None if last else 1
+        stage = Stage(conv, classes, model, skips=skips, features=not layer, is_last=is_product)  # type: ignore[arg-type]
+        if is_product:
+            _multiply_ends(stage)
+        else:
+            stage.head = None
+        made[name] = stage
     return TypedLayer(made)
 
 
@@ -277,7 +289,17 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
     groups = tuple(group for group in (raw, passed) if group)
     conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
     skips = {"features": xavier(own, width)} if own else {}
-    return Stage(conv, architecture.num_classes, model, skips=skips)  # type: ignore[arg-type]
+    stage = Stage(conv, architecture.num_classes, model, skips=skips)  # type: ignore[arg-type]
+    if architecture.head == "dot":
+        _multiply_ends(stage)
+    return stage
+
+
+def _multiply_ends(stage: Stage) -> None:
+    """Let a stage's head weigh the products of both ends' embeddings (task.head=dot)."""
+    assert isinstance(stage.conv, RelationalConvolution)
+    stage.conv.multiplies, stage.norm = True, None
+    nn.init.ones_(stage.conv.bias)  # each end counts by itself, too
 
 
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:

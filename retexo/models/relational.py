@@ -3,6 +3,7 @@
 n destinations, D output width of a group, F_r width of a relation's rows, B bases.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -21,10 +22,13 @@ class RelationalConvolution(Convolution):
 
     If more than B relations have rows of the same kind, they share B bases (Schlichtkrull et al.,
     2018, equation 3): W_r = sum over b of a_rb V_b.
+
+    With `multiplies` (task.head=dot) a group is the product over r of W_r^T m_r(v) + b instead.
     """
 
     linear_aggregation = True
     relational = True
+    multiplies = False
 
     def __init__(
         self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
@@ -83,12 +87,15 @@ class RelationalConvolution(Convolution):
         )
 
     def forward(self, inputs: Inputs) -> Tensor:
-        return (
-            torch.cat(self.sums(inputs.matrices, inputs.num_rows, self.groups), dim=1) + self.bias
-        )
+        return self.join(self.sums(inputs.matrices, inputs.num_rows, self.groups))
+
+    def join(self, groups: Sequence[Tensor]) -> Tensor:
+        """Return the groups side by side, with the bias, which products already have."""
+        out = torch.cat([*groups], dim=1)
+        return out if self.multiplies else out + self.bias
 
     def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
-        """Return the sum over each group's relations, [n, D], after an empty one, [n, 0]."""
+        """Return an empty piece [n, 0], then each group's sum or product over its relations."""
         each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
@@ -97,14 +104,17 @@ class RelationalConvolution(Convolution):
                 )
                 for place, relation in enumerate(relations)
             ]
-            sums.append(self.sum_parts(parts, num_rows))
+            sums.append(self.combine(group, parts, num_rows))
         return sums
 
-    def sum_parts(self, parts: Sequence[Tensor], num_rows: int) -> Tensor:
-        """Return the sum of the parts, [n, D]; zeros [num_rows, D] if there are none."""
-        return (
-            sum(parts[1:], start=parts[0]) if parts else self.bias.new_zeros(num_rows, self.width)
-        )
+    def combine(self, group: int, parts: Sequence[Tensor], num_rows: int) -> Tensor:
+        """Return the sum or product of a group's parts, [n, D]; zeros if there are none."""
+        if not parts:
+            return self.bias.new_zeros(num_rows, self.width)
+        if self.multiplies:
+            bias = self.bias[group * self.width :][: self.width]
+            return math.prod((part + bias for part in parts[1:]), start=parts[0] + bias)
+        return sum(parts[1:], start=parts[0])
 
     @property
     def neighbour_weight(self) -> nn.Parameter:

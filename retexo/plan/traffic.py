@@ -185,7 +185,7 @@ def find_architecture(
     """Return the architecture that the workers agree on for these partitions."""
     classes, task = max(count_classes(part, directory) for part in parts), settings.task
     if not parts[0].is_plain:
-        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes)
+        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes, task.head)
     edges = [part.edges for part in parts]
     return Architecture.of(
         settings.model,

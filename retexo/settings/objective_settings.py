@@ -72,6 +72,11 @@ class TaskSettings(PairSettings):
         "link prediction: score of two embeddings",
         one_of("dot", "distmult", "mlp"),
     )
+    head: str = setting(
+        "mlp",
+        "labelled edges: MLP, or weighted product, of both ends",
+        one_of("mlp", "dot"),
+    )
     negatives: int = setting(
         256,
         "link prediction: negative samples per step, half of them uniform, half endpoints of "

@@ -53,6 +53,11 @@ def check(settings: TrainSettings) -> None:
             "stopping.metric=mrr: only for task=link_prediction; choose one of auto,"
             f" {', '.join(OF_NODES)}, loss"
         )
+    if settings.task.head != "mlp" and not settings.of_edges:
+        raise InputError(
+            f"task.head={settings.task.head}: only for labels of edges; leave it out, or choose"
+            " --config-name edge_classification or edge_regression"
+        )
     if settings.task.regression:
         node_regression.check_settings(settings)
     elif settings.task.loss in LOSSES["node_regression"]:

@@ -78,6 +78,10 @@ class SIGNTrainer(Trainer):
     def check(self, settings: TrainSettings) -> None:
         """Raise InputError for settings that SIGN does not support."""
         conv = check_model(settings.model)
+        if settings.task.head != "mlp":
+            raise InputError(
+                f"task.head={settings.task.head}: trainer=sign has an MLP of its own; leave it out"
+            )
         if conv.relational and not conv.linear_aggregation:
             raise InputError(
                 f"model={settings.model.name}: trainer=sign takes means of rows; choose one of"

@@ -140,7 +140,9 @@ class Graph:
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
         """The network that is trained on it."""
         if not self.part.is_plain:
-            return HeteroArchitecture(settings.model, schema_of(self.part), info.num_classes)
+            return HeteroArchitecture(
+                settings.model, schema_of(self.part), info.num_classes, settings.task.head
+            )
         return Architecture.of(
             settings.model,
             info.num_features,

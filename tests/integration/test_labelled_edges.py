@@ -157,8 +157,12 @@ def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
     assert len(set.union(*sets.values())) == sum(map(len, sets.values()))
 
 
-def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataFrame) -> None:
-    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", "task.class_weights=none"]
+@pytest.mark.parametrize("head", ["mlp", "dot"])
+def test_partitions_change_no_prediction_and_bytes_are_as_planned(
+    bank: pd.DataFrame, head: str
+) -> None:
+    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", f"task.head={head}"]
+    given.append("task.class_weights=none")
     tables = {}
     for parts in (1, 3):
         settings = [*given, f"num_partitions={parts}", f"partition_dir=parts{parts}"]
@@ -192,7 +196,7 @@ def _check_planned_bytes(settings: list[str], run: dict[str, Any], place: Path) 
 
 
 def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> None:
-    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "partition_dir=parts"]
+    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "task.head=dot"]
     train.run(compose(settings, TASK), Path("run"))
     nodes = pd.read_csv("bank/nodes.csv")
     model = retexo.load("run").attach((nodes, bank.drop(columns="is_fraud")))

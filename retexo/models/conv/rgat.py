@@ -76,12 +76,9 @@ class RelationalAttention(RelationalConvolution):
                 zip(inputs.matrices[count:], inputs.blocks, strict=True)
             )
         ]
-        return (
-            torch.cat(
-                [*out, *([self.sum_parts(parts, inputs.num_rows)] if self.groups else [])], dim=1
-            )
-            + self.bias
-        )
+        if self.groups:
+            out.append(self.combine(len(self.groups) - 1, parts, inputs.num_rows))
+        return self.join(out)
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
         """Return the attention sum over one relation, [N_dst, D]."""

@@ -423,9 +423,11 @@ def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
         ),
         ("node_classification_rgcn", "model.residual=true", "on a heterogeneous graph"),
         ("node_classification_gcn", "model.residual=true trainer=sign", "only trainer=lazy"),
+        ("node_classification_hetero_sage", "task.head=dot", "only for labels of edges"),
+        ("edge_regression", "task.head=dot trainer=sign", "trainer=sign has an MLP of its own"),
     ],
 )
-def test_settings_of_deep_networks_are_refused_where_they_do_not_apply(
+def test_settings_of_depth_and_head_are_refused_where_they_do_not_apply(
     name: str, overrides: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
