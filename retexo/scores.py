@@ -6,6 +6,8 @@ entry here and that formula, `by_class` in retexo/tasks/metrics.py.
 
 from dataclasses import dataclass
 
+from partitioning.links.score_names import CUTOFFS, LIST_SCORES
+
 
 @dataclass(frozen=True)
 class Score:
@@ -40,6 +42,11 @@ SCORES: dict[str, Score] = {
     "rmse": Score("RMSE", "RMSE", less_is_better=True),
     "mrr": Score("MRR", "MRR", stops=True, of_nodes=False, validates=True),
     "auc": Score("AUC", "AUC", of_nodes=False),
+    **{
+        f"{name}@{k}": Score(f"{title}@{k}", f"{title}@{k}", stops=True, of_nodes=False)
+        for k in CUTOFFS
+        for name, title in LIST_SCORES.items()
+    },
 }
 """By name in summary.json; besides them there are hits@K and those of OGB's evaluators."""
 OF_NODES = tuple(name for name, score in SCORES.items() if score.stops and score.of_nodes)

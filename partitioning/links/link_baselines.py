@@ -4,41 +4,40 @@ Common neighbours, Adamic-Adar, cosine similarity of features, the spectral embe
 relation of a heterogeneous graph popularity and item-based k-nearest neighbours. N nodes, n rows.
 """
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.links.adamic_adar import adamic_adar, make_adjacency
 from partitioning.links.link_split import LinkSplit
-from partitioning.links.score_ranks import (
-    Floats,
-    Ints,
-    Scorer,
-    measure_ranks,
-    rank_rows,
-    score_rows,
-)
+from partitioning.links.score_ranks import Floats, Ints, Scorer, measure_ranks, rank_rows
 
-MAX_CELLS = 1 << 34
-"""With more scores than this, only a random sample of the rows is ranked."""
+MAX_SCORES = 1 << 32
+"""With more scores than this, only the rows of a random sample of the sources are ranked."""
 
 
 def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
-    """Return MRR, Hits@K and AUC of the test rows, by method."""
+    """Return MRR, Hits@K, the scores of lists and AUC of the test rows, by method."""
     rows, negatives, num_nodes = split.rows["test"], split.rows["test_neg"], split.graph.num_nodes
     if not len(rows):
         return {}
-    ranked = rows
-    if len(rows) * num_nodes > MAX_CELLS:
-        ranked = np.random.default_rng(0).permutation(rows)[: max(1, MAX_CELLS // num_nodes)]
+    destinations = split.destinations
     ends = split.known()
-    known = sp.csr_array((np.ones(len(ends[0])), ends), shape=(num_nodes, num_nodes))
-    found, candidates = {}, split.rows["candidates"][:, 0]
-    for name, scores in _make_scorers(split).items():
-        found_ranks, positive = rank_rows(scores, ranked, known, candidates)
+    known = sp.csr_array((np.ones(len(ends[0]), np.bool_), ends), shape=(num_nodes, num_nodes))
+    sources = np.random.default_rng(0).permutation(np.unique(rows[:, 0]))
+    is_ranked = np.isin(rows[:, 0], sources[: max(1, MAX_SCORES // len(destinations))])
+    ranked, unranked = rows[is_ranked], rows[~is_ranked]
+    found = {}
+    for name, scores in _make_scorers(split, destinations).items():
+        ranks, own, others = rank_rows(
+            scores, ranked, known, destinations, np.concatenate((unranked, negatives))
+        )
+        positive = np.append(own, others[: len(unranked)])
         found[name] = {
-            **measure_ranks(found_ranks),
-            "auc": auc(positive, score_rows(scores, negatives, num_nodes)),
+            **measure_ranks(ranked[:, 0], ranks),
+            "auc": auc(positive, others[len(unranked) :]),
         }
     return found
 
@@ -54,8 +53,8 @@ def auc(positive: Floats, negative: Floats) -> float:
     return float((num_below + num_upto).mean() / 2 / len(negative))
 
 
-def _make_scorers(split: LinkSplit) -> dict[str, Scorer]:
-    """Return a function that scores pairs for each baseline, by name."""
+def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
+    """Return a function that scores the destinations [C] for each baseline, by name."""
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
@@ -63,29 +62,34 @@ def _make_scorers(split: LinkSplit) -> dict[str, Scorer]:
     features = sp.csr_array(given.toarray() if isinstance(given, EncodedFeatures) else given)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)
-    dense = unit.toarray() if unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1]) else None
-
-    def cosine(nodes: Ints) -> Floats:
-        return (
-            (unit[nodes] @ unit.T).toarray()
-            if dense is None
-            else (dense[nodes] @ dense.T).astype(np.float64)
-        )
-
-    scorers: dict[str, Scorer] = {
-        "common neighbours": lambda nodes: (adjacency[nodes] @ adjacency).toarray(),
-        "Adamic-Adar": lambda nodes: (adjacency[nodes] @ adamic).toarray(),
-        "feature cosine": cosine,
+    is_dense = unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1])
+    scorers = {
+        "common neighbours": _multiply(adjacency, sp.csr_array(adjacency[:, destinations])),
+        "Adamic-Adar": _multiply(adjacency, sp.csr_array(adamic[:, destinations])),
+        "feature cosine": _multiply(
+            unit.toarray() if is_dense else unit,
+            unit[destinations].toarray().T if is_dense else sp.csr_array(unit[destinations].T),
+        ),
     }
     if split.spectral.shape[1]:
-        scorers["spectral"] = lambda nodes: (split.spectral[nodes] @ split.spectral.T).astype(
-            np.float64
-        )
+        scorers["spectral"] = _multiply(split.spectral, split.spectral[destinations].T)
     if len(split.rows["candidates"]):
         train = split.rows["train"]
         rows = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))
         num_rows = np.asarray(rows.sum(axis=0)).ravel()
         by_item = sp.csr_array(rows @ sp.diags_array(1 / np.sqrt(np.maximum(num_rows, 1))))
-        scorers["popularity"] = lambda nodes: np.tile(num_rows.astype(np.float64), (len(nodes), 1))
-        scorers["item-kNN"] = lambda nodes: ((rows[nodes] @ by_item.T) @ by_item).toarray()
+        by_destination, by_source = sp.csr_array(by_item[:, destinations]), sp.csr_array(by_item.T)
+        popularity = num_rows[destinations]
+        scorers["popularity"] = lambda nodes: np.tile(popularity, (len(nodes), 1))
+        scorers["item-kNN"] = lambda nodes: ((rows[nodes] @ by_source) @ by_destination).toarray()
     return scorers
+
+
+def _multiply(sources: Any, destinations: Any) -> Scorer:
+    """Return the scorer of the products of rows [N, K] with columns [K, C], sparse or dense."""
+
+    def scores(nodes: Ints) -> Floats:
+        found = sources[nodes] @ destinations
+        return found if isinstance(found, np.ndarray) else found.toarray()
+
+    return scores

@@ -30,6 +30,7 @@ from partitioning.graph_data import (
 )
 from partitioning.links.adamic_adar import weighted_neighbours
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
+from partitioning.links.score_ranks import possible_destinations
 from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import SPLITS, index_file
@@ -73,6 +74,11 @@ class LinkSplit:
             "spectral": self.spectral,
             "neighbours": self.neighbours,
         }
+
+    @property
+    def destinations(self) -> Ints:
+        """The possible destinations, int64 [C]."""
+        return possible_destinations(self.rows, self.graph.num_nodes)
 
     def known(self) -> tuple[Ints, Ints]:
         """Return sources and destinations of all rows of all splits, and of the graph's edges."""

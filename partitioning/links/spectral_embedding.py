@@ -22,7 +22,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
-from partitioning.links.score_ranks import Ints, measure_ranks, rank_rows
+from partitioning.links.score_ranks import (
+    Ints,
+    measure_ranks,
+    possible_destinations,
+    rank_rows,
+)
 from partitioning.node_split import SPLITS
 
 POWERS = (0.25, 0.375, 0.5)
@@ -55,6 +60,7 @@ def choose_spectral_embedding(
     val = np.random.default_rng(0).permutation(rows["val"])[
         : min(MAX_RANKED, 1 + MAX_SCORES // max(1, num_nodes))
     ]
+    destinations = possible_destinations(rows, num_nodes)
     best, chosen = np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_mrr": -1.0}
     for power in POWERS[: len(POWERS) if len(val) else 1] if width else ():
         whole = spectral_rows(rows["train"], num_nodes, width, power)
@@ -65,10 +71,10 @@ def choose_spectral_embedding(
                 def scores(
                     nodes: Ints, rows: NDArray[np.float32] = embedding
                 ) -> NDArray[np.float32]:
-                    return rows[nodes] @ rows.T
+                    return rows[nodes] @ rows[destinations].T
 
-                found, _ = rank_rows(scores, val, known, rows["candidates"][:, 0])
-                mrr = measure_ranks(found)["mrr"]
+                found, *_ = rank_rows(scores, val, known, destinations)
+                mrr = measure_ranks(val[:, 0], found)["mrr"]
             if mrr > chosen["spectral_mrr"]:
                 best, chosen = (
                     embedding,

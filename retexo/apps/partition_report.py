@@ -5,7 +5,7 @@ from typing import Any
 
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.features.schema import describe
-from retexo.apps.summary import print_columns
+from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
 COVER_LIMIT = 4_000_000
@@ -104,5 +104,9 @@ def _print_links(links: dict[str, Any]) -> None:
             " pairs"
         )
     for name, scores in links["baselines"].items():
-        values = ", ".join(f"{measure} {value:.4f}" for measure, value in scores.items())
+        values = ", ".join(
+            f"{measure} {value:.4f}"
+            for measure, value in scores.items()
+            if measure not in ONLY_IN_SUMMARY
+        )
         print(f"{name:<20} {values}")

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (
@@ -38,6 +39,7 @@ from partitioning.links.link_split import (
     split_links,
     to_graph_of_relation,
 )
+from partitioning.links.score_names import OF_LISTS
 from partitioning.links.spectral_embedding import spectral_rows
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import Split, SplitRecipe, draw
@@ -590,6 +592,49 @@ def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) ->
     expected = by_loops(split)
     for name, scores in expected.items():
         assert found["common neighbours"][name] == pytest.approx(scores), name
+
+
+def test_scores_of_lists_are_those_by_hand() -> None:
+    sources, places = np.array([0, 1, 0]), np.array([4, 30, 1])
+    own, other = score_ranks.score_lists(sources, places)
+    scores = dict(zip(OF_LISTS, zip(own, other, strict=True), strict=True))
+    assert scores["recall@10"] == (1, 0)
+    assert scores["precision@10"] == (0.2, 0)
+    assert scores["map@10"] == ((1 + 2 / 4) / 2, 0)
+    assert scores["ndcg@10"][0] == pytest.approx((1 + 1 / np.log2(5)) / (1 + 1 / np.log2(3)))
+    assert scores["recall@50"] == (1, 1)
+    assert scores["ndcg@50"][1] == pytest.approx(1 / np.log2(31))
+
+
+def lists_by_sorting(
+    split: LinkSplit, matrix: np.ndarray, part: str, known: set[tuple[int, int]]
+) -> dict[str, float]:
+    """Recall and NDCG of 20 from dense scores without ties; only the part's own rows stay known."""
+    rows = split.rows[part].tolist()
+    recall, gains = [], []
+    for source in sorted({u for u, _ in rows}):
+        own = {v for u, v in rows if u == source}
+        left_out = {v for u, v in known if u == source} - own | {source}
+        order = [v for v in (-matrix[source]).argsort().tolist() if v not in left_out][:20]
+        hits = [place for place, v in enumerate(order) if v in own]
+        best = range(min(20, len(own)))
+        recall.append(len(hits) / len(own))
+        gains.append(sum(1 / np.log2(2 + p) for p in hits) / sum(1 / np.log2(2 + p) for p in best))
+    return {"recall@20": float(np.mean(recall)), "ndcg@20": float(np.mean(gains))}
+
+
+def test_lists_are_those_of_sorting_dense_scores() -> None:
+    split = split_links(random_graph(60, 400), split_settings(edges=(0.6, 0.1, 0.3)))
+    known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
+    matrix = np.random.default_rng(1).standard_normal((60, 60))
+    pairs = sp.csr_array((np.ones(len(known)), np.array(sorted(known)).T), shape=(60, 60))
+    rows = split.rows["test"]
+    found, *_ = score_ranks.rank_rows(
+        lambda nodes: matrix[nodes].copy(), rows, pairs, split.destinations
+    )
+    scores = score_ranks.measure_ranks(rows[:, 0], found)
+    for name, value in lists_by_sorting(split, matrix, "test", known).items():
+        assert scores[name] == pytest.approx(value), name
 
 
 def by_loops(split: LinkSplit) -> dict[str, float]:
