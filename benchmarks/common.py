@@ -152,7 +152,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         start = time.perf_counter()
         graph, meters[comm.rank] = graphs[comm.rank], comm.meter
         trace = Trace(settings, meters)
-        info = agree_on_graph_info(comm, graph.partition, directory)
+        info = agree_on_graph_info(comm, graph.part, directory)
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings, info), seed)
         built.wait()

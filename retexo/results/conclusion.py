@@ -131,7 +131,9 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
 
 
 def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
-    """Return advice: layers that reached num_rounds, overfitting, other seeds, app=report."""
+    """Return advice: layers that reached num_rounds, more layers, overfitting, other seeds,
+    app=report.
+    """
     settings = flatten(summary.get("settings", {}))
     limits = settings.get("num_rounds") or []
     limits = limits if isinstance(limits, list) else [limits]
@@ -144,6 +146,7 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
     if cut and settings.get("stopping.patience") is not None:
         layers = f"Layer{'s' * (len(cut) > 1)} {', '.join(cut)}"
         advice.append(f"{layers} had no more rounds left: a larger num_rounds may help.")
+    advice += _advise_depth(summary, name, settings)
     train, test = (summary.get(split, {}).get(name) for split in ("train", "test"))
     error = standard_error(summary, name) or 0.0
     if train is not None and test is not None and train - test > max(LARGE_GAP, CLEAR * error):
@@ -155,3 +158,22 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
     is_plain = re.fullmatch(r"[A-Za-z0-9_/.:+@%-]+", run_dir) is not None
     report = f"report.runs={run_dir}" if is_plain else quoted("report.runs", run_dir)
     return [*advice, f"Curves, classes and bytes: app=report {report}"]
+
+
+def _advise_depth(summary: Mapping[str, Any], name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Advise more layers if validation rose by more than its standard error in the last one."""
+    by_layer, error = summary.get("val_by_layer", []), standard_error(summary, name)
+    num_val, num_test = (
+        sum(row["support"] for row in summary.get("classes", {}).get(split, []))
+        for split in ("val", "test")
+    )
+    if len(by_layer) < 2 or settings.get("num_layers") == "auto" or not (num_val and error):
+        return []
+    before, last = by_layer[-2:]
+    if last - before <= error * math.sqrt(num_test / num_val):
+        return []
+    sums_rows = settings["model.name"] in ("gcn", "sage", "gin")
+    sums_rows &= settings.get("model.aggregator") != "pool"
+    command = "+experiment=deep" if sums_rows else "num_layers=auto"
+    rise = f"raised validation from {before:.4f} to {last:.4f}"
+    return [f"Layer {len(by_layer) - 1} {rise}: deeper networks may help ({command})."]

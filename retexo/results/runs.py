@@ -58,6 +58,7 @@ SHAPE: dict[str, Any] = {
     "baseline?": {},
     "features?": [str],
     "rounds": [COUNT],
+    "val_by_layer?": [NUMBER],
     "peak_memory_bytes": [COUNT],
     "peak_private_bytes": [COUNT],
     "seconds": {"train": COUNT, "total": COUNT, "phase?": {"*": COUNT}},

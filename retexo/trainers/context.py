@@ -236,3 +236,5 @@ class TrainResult:
     """[I, C] of each head that may be used, the last one's last; NaN where not needed."""
     memory: Sequence[int] = (0, 0)
     """Peaks of the processes that it started on this worker, in bytes: resident, private."""
+    val_by_layer: Sequence[float] = ()
+    """Validation metric of each layer that trained by itself; empty without validation nodes."""

@@ -84,7 +84,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
         if grows and (unguided or of_layers.out_of_patience(depth)):
             break
-    return TrainResult([each.num_rounds for each in results], logits)
+    val = [each.metric for each in results] if context.graph_info.num_val else []
+    return TrainResult([each.num_rounds for each in results], logits, val_by_layer=val)
 
 
 def run_layers(

@@ -343,6 +343,7 @@ FIELDS = {
     "val",
     "test",
     "rounds",
+    "val_by_layer",
     "seconds",
     "bytes",
     "peak_memory_bytes",

@@ -711,11 +711,21 @@ def finished(**changes: Any) -> dict[str, Any]:
         "train": {"accuracy": 0.99},
         "test": {"accuracy": 0.8},
         "chosen": {"metric": "accuracy"},
-        "classes": {"test": [{"class": "a", "support": 60}, {"class": "b", "support": 40}]},
+        "classes": {
+            "test": [{"class": "a", "support": 60}, {"class": "b", "support": 40}],
+            "val": [{"class": "a", "support": 20}],
+        },
+        "val_by_layer": [0.7, 0.8],
         "baseline": {"class": "a", "accuracy": 0.6},
         "rounds": [7, 20],
         "bytes": {"total": 1500, "by_kind": {"setup": 500, "features": 1000}, "by_peer": [[], []]},
-        "settings": {"num_rounds": [20], "stopping": {"patience": 5}, "seed": 1},
+        "settings": {
+            "num_rounds": [20],
+            "num_layers": 2,
+            "stopping": {"patience": 5},
+            "seed": 1,
+            "model": {"name": "sage"},
+        },
     }
     return {**summary, **changes}
 
@@ -726,10 +736,28 @@ def test_the_sentences_of_a_run() -> None:
         " class of training and validation, has 0.6000.",
         "The 2 workers sent 1.5 kB: features 67%, setup 33%.",
         "Layer 1 had no more rounds left: a larger num_rounds may help.",
+        "Layer 1 raised validation from 0.7000 to 0.8000: deeper networks may help"
+        " (+experiment=deep).",
         "On training nodes it is 0.9900: more dropout or weight_decay may help.",
         "Other seeds differ, too: seeds=[0,1,2] shows by how much.",
         "Curves, classes and bytes: app=report report.runs=runs/1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({"val_by_layer": [0.72, 0.8]}, None),  # 100 test and 20 validation nodes: .04 and .09
+        ({"val_by_layer": [0.8]}, None),
+        ({"settings": {"num_layers": "auto", "model": {"name": "sage"}}}, None),
+        ({"settings": {"num_layers": 2, "model": {"name": "gat"}}}, "num_layers=auto"),
+    ],
+)
+def test_more_layers_are_advised_where_the_last_one_brought_more_than_chance(
+    changes: dict[str, Any], command: str | None
+) -> None:
+    said = [each for each in conclude(finished(**changes), "run") if "deeper" in each]
+    assert [each.endswith(f"({command}).") for each in said] == [True] * (command is not None)
 
 
 @pytest.mark.parametrize(
