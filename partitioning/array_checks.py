@@ -71,8 +71,8 @@ def refuse(
 
 def are_whole(values: Array) -> NDArray[np.bool_]:
     """Return whether each float [K] is an integer below MAX_EXACT."""
-    whole: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
-    return whole
+    integral: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
+    return integral
 
 
 def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
@@ -83,8 +83,12 @@ def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "f":
-        odd = np.flatnonzero(array != np.floor(array))  # also NaN
-        example = f"row {first_row + odd[0]} is {array[odd[0]]}; " if len(odd) else ""
+        fractional = np.flatnonzero(array != np.floor(array))  # also NaN
+        example = (
+            f"row {first_row + fractional[0]} is {array[fractional[0]]}; "
+            if len(fractional)
+            else ""
+        )
         raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
     if array.dtype.kind not in "iu":
         raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
@@ -304,8 +308,8 @@ def refuse_odd_weights(array: Array, where: str, first_row: int = 0) -> None:
     if array.dtype.kind == "b":
         refuse(array, np.ones(len(array), np.bool_), where, expected, first_row)
     if array.dtype.kind in "iuf":
-        odd = (array != 0) & ~((array >= MIN_WEIGHT) & (array <= MAX_WEIGHT)) & ~np.isnan(array)
-        refuse(array, odd, where, expected, first_row)
+        invalid = (array != 0) & ~((array >= MIN_WEIGHT) & (array <= MAX_WEIGHT)) & ~np.isnan(array)
+        refuse(array, invalid, where, expected, first_row)
 
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:

@@ -58,17 +58,17 @@ def assign(
     if settings.partition_method == "random" or num_parts == 1:
         parts = rng.integers(num_parts, size=graph.num_nodes)
     else:
-        whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
+        homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         types = _number_types(graph)
         training = np.zeros(graph.num_nodes, np.bool_)
         if settings.partition.balance_train is not False:
             first = first_nodes(graph)[graph.target]
             training[first : first + len(train_mask)] = train_mask
         if settings.partition_method == "km1":
-            parts = hypergraph.partition(whole, training, num_parts, rng, types)
+            parts = hypergraph.partition(homogeneous, training, num_parts, rng, types)
         else:
-            parts = metis.partition(whole, num_parts, settings.part_obj, rng)
-            nets = hypergraph.make_nets(whole.src, whole.dst, whole.num_nodes)
+            parts = metis.partition(homogeneous, num_parts, settings.part_obj, rng)
+            nets = hypergraph.make_nets(homogeneous.src, homogeneous.dst, homogeneous.num_nodes)
             hypergraph.balance(parts, nets, training, num_parts, types)
     _warn_of_imbalance(parts, settings)
     return _split_by_type(graph, parts)
@@ -78,12 +78,16 @@ def _assign_edges(graph: HeteroGraphData, settings: PartitionSettings) -> dict[s
     """Assign the nodes without the labelled edges, and each of these where its destination is."""
     edges = graph.from_ends
     nodes = {name: table for name, table in graph.nodes.items() if name != graph.target}
-    relations = {each: held for each, held in graph.relations.items() if each not in edges.values()}
+    relations = {
+        edge_type: relation
+        for edge_type, relation in graph.relations.items()
+        if edge_type not in edges.values()
+    }
     rest = replace(graph, nodes=nodes, relations=relations, target=next(iter(nodes)), labelled=None)
-    found = assign(rest, np.zeros(rest.nodes[rest.target].num_nodes, np.bool_), settings)
+    assignment = assign(rest, np.zeros(rest.nodes[rest.target].num_nodes, np.bool_), settings)
     to_edges = edges[DESTINATION]
-    found[graph.target] = found[to_edges[0]][graph.relations[to_edges].src]
-    return {name: found[name] for name in graph.nodes}
+    assignment[graph.target] = assignment[to_edges[0]][graph.relations[to_edges].src]
+    return {name: assignment[name] for name in graph.nodes}
 
 
 def _number_types(graph: AnyGraph) -> NDArray[np.int64]:
@@ -201,19 +205,21 @@ def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[
         )
     assignment = {}
     for name, table in graph.nodes.items():
-        found = [files[each] for each in (f"{name}.csv", f"{name}.npy") if each in files]
-        if len(found) > 1:
+        paths = [
+            files[file_name] for file_name in (f"{name}.csv", f"{name}.npy") if file_name in files
+        ]
+        if len(paths) > 1:
             raise InputError(
-                f"partition_file={folder}: has {found[0].name} and {found[1].name}; remove one"
+                f"partition_file={folder}: has {paths[0].name} and {paths[1].name}; remove one"
             )
-        if not found and table.num_nodes:
+        if not paths and table.num_nodes:
             raise InputError(
                 f"partition_file={folder}: has no {name}.npy or {name}.csv, the partition of each"
                 f" of the {table.num_nodes} nodes of type {name}"
             )
         assignment[name] = (
-            read_assignment(found[0], table.num_nodes, num_parts)
-            if found
+            read_assignment(paths[0], table.num_nodes, num_parts)
+            if paths
             else np.empty(0, np.int64)
         )
     return assignment

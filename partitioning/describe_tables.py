@@ -70,19 +70,19 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
             used = table.featured if used is None else table.featured & used
         tables["nodes" if plain else f"nodes/{name}"] = table.features, table.schema, used
     described: set[int] = set()  # matrices, which an added reverse relation shares
-    for each, relation in graph.relations.items():
+    for edge_type, relation in graph.relations.items():
         if id(relation.edge_feat) not in described:
-            key = "edges" if plain else f"edges/{SEPARATOR.join(each)}"
+            key = "edges" if plain else f"edges/{SEPARATOR.join(edge_type)}"
             tables[key] = relation.edge_feat, relation.schema, None
         described.add(id(relation.edge_feat))
-    found = {
+    proposals = {
         name: _propose(features, schema, used)
         for name, (features, schema, used) in tables.items()
         if isinstance(features, np.ndarray) and schema is not None and schema.columns
     }
-    if not found:
+    if not proposals:
         raise InputError(f"{graph.name}: has no table with feature columns to describe")
-    return found, lines
+    return proposals, lines
 
 
 def _propose(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _share_of_site(
         if len(ids):
             raise _missing_table_error(site)
         return share_nothing(agreed, features)
-    roles = [{"name": each.name, "role": each.role} for each in agreed]
+    roles = [{"name": column.name, "role": column.role} for column in agreed]
     columns = stored_columns({"nodes": {"columns": roles, "ignored": {}, "roles": {}}}, columns)
     try:
         rows, schema, used = _read_to_fit(site, path, columns, features.fit)
@@ -191,7 +191,7 @@ class SharedTables:
     @property
     def compared(self) -> dict[str, str]:
         """What has to be the same at all sites, by column."""
-        return {each.name: f"column {at}: {each}" for at, each in enumerate(self.columns)}
+        return {column.name: f"column {at}: {column}" for at, column in enumerate(self.columns)}
 
     def has_rows(self, rank: int) -> bool:
         return self.shares[rank].num_rows > 0

@@ -29,13 +29,13 @@ def join_names(names: Iterable[Any], quote: str = "") -> str:
     """Return the first names as a text, each shortened and in quotes, and how many more there
     are.
     """
-    found = list(names)
-    shown = [
+    all_names = list(names)
+    texts = [
         text if len(text := str(name)) <= MAX_LETTERS else f"{text[:MAX_LETTERS]}..."
-        for name in found[:MAX_NAMES]
+        for name in all_names[:MAX_NAMES]
     ]
-    more = f" and {len(found) - MAX_NAMES:,} more" if len(found) > MAX_NAMES else ""
-    return ", ".join(f"{quote}{name}{quote}" for name in shown) + more
+    more = f" and {len(all_names) - MAX_NAMES:,} more" if len(all_names) > MAX_NAMES else ""
+    return ", ".join(f"{quote}{name}{quote}" for name in texts) + more
 
 
 def first_line(error: Exception) -> str:

@@ -265,8 +265,8 @@ def write_durably(path: Path, text: str) -> None:
 
 def exchange_durably(new: Path, old: Path) -> bool:
     """Let two folders change places in one step; return False where the system cannot do that."""
-    for each in (*new.rglob("*"), new):
-        _sync(each)
+    for path in (*new.rglob("*"), new):
+        _sync(path)
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2  # of Linux; Python has no name for it
     except AttributeError:

@@ -83,25 +83,25 @@ def read_addition(
             raise InputError(f"{name}: expected {how}: the graph is {graph_kind}")
     if is_plain:
         nodes, edges = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
-    made: dict[str, NodeTable] = {}
+    added: dict[str, NodeTable] = {}
     grown = dict(known)
     for name, frame in nodes.items():
         if name not in graph.nodes:
             raise InputError(
                 f"nodes: no type {join_names([name])!r}; the graph has {join_names(graph.nodes)}"
             )
-        made[name], ids = _new_nodes(held, name, frame, known[name])
+        added[name], ids = _new_nodes(held, name, frame, known[name])
         grown[name] = known[name].extended(ids)
     relations: dict[EdgeType, Relation] = {}
-    for each, frame in edges.items():
-        each = tuple(each)
-        if each not in graph.relations:
+    for edge_type, frame in edges.items():
+        edge_type = tuple(edge_type)
+        if edge_type not in graph.relations:
             there = join_names(SEPARATOR.join(other) for other in graph.relations)
-            asked = join_names([SEPARATOR.join(map(str, each))])
+            asked = join_names([SEPARATOR.join(map(str, edge_type))])
             raise InputError(f"edges: no relation {asked!r}; the graph has {there}")
         if len(frame):  # a table without rows may have no columns either
-            relations[each] = _new_edges(held, each, frame, known, grown)
-    return Addition(made, _add_reverse(held, relations, grown))
+            relations[edge_type] = _new_edges(held, edge_type, frame, known, grown)
+    return Addition(added, _add_reverse(held, relations, grown))
 
 
 def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> tuple[Any, Any]:
@@ -129,10 +129,10 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
     frame = frame.rename(columns=lambda name: str(name).strip())
     left = {*ends, *find_usual("id", frame.columns), id_name}
     edges = {}
-    for each, end in zip(graph.from_ends.values(), ends, strict=True):
-        named = columns_of_relation(columns, each)
+    for node_type, end in zip(graph.from_ends.values(), ends, strict=True):
+        named = columns_of_relation(columns, node_type)
         src, dst = ((asked_names(role, named) or (role,))[0] for role in ("src", "dst"))
-        edges[each] = type(frame)({src: frame[end].to_numpy(), dst: ids})
+        edges[node_type] = type(frame)({src: frame[end].to_numpy(), dst: ids})
     own = frame.drop(columns=list(left), errors="ignore")
     return {graph.target: own.assign(**{id_name: ids})}, edges
 
@@ -183,7 +183,7 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
     if state is None or is_matrix(state) or not hasattr(frame, "columns"):
         return frame
     names = [str(name).strip() for name in frame.columns]
-    used = {each["name"] for each in state["columns"]} | {
+    used = {column["name"] for column in state["columns"]} | {
         *asked_names("id", columns),
         *find_usual("id", names),
     }
@@ -253,26 +253,26 @@ def encode_node_rows(
 
 def _new_edges(
     held: PredictionGraph,
-    each: EdgeType,
+    edge_type: EdgeType,
     frame: Any,
     known: Mapping[str, Nodes],
     grown: Mapping[str, Nodes],
 ) -> Relation:
     """Read the new edges of a relation; ends become positions in the grown graph."""
     relation, what = (
-        held.encoded.relations[each],
-        f"new edges{each[1] and f' {SEPARATOR.join(each)}'}",
+        held.encoded.relations[edge_type],
+        f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}",
     )
-    ends = grown[each[0]], grown[each[2]]
+    ends = grown[edge_type[0]], grown[edge_type[2]]
     with_features = relation.edge_feat is not None and held.links is None
     table = read_edges(
         to_frame(frame, what),
-        columns_of_relation(held.settings.columns, each),
+        columns_of_relation(held.settings.columns, edge_type),
         ends,
         drop_unknown=held.settings.drop_unknown,
         with_features=with_features,
     )
-    first = known[each[0]].num_nodes, known[each[2]].num_nodes
+    first = known[edge_type[0]].num_nodes, known[edge_type[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
     if between.any():
         raise InputError(
@@ -301,7 +301,7 @@ def _new_edges(
         weight = np.ones(len(src), np.float32)
     feat = None
     if with_features and relation.edge_feat is not None:
-        state = held.stored.get(f"edges/{SEPARATOR.join(each)}" if each[1] else "edges")
+        state = held.stored.get(f"edges/{SEPARATOR.join(edge_type)}" if edge_type[1] else "edges")
         feat = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
     return Relation(src, dst, weight, feat)
 
@@ -331,10 +331,10 @@ def _add_reverse(
         count = grown[PLAIN_TYPE].num_nodes
         return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}
     made, known = dict(relations), held.encoded.relations
-    for each, added in relations.items():
-        back = each[2], f"{REVERSE}{each[1]}", each[0]
+    for edge_type, added in relations.items():
+        back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]
         # One that was added shares its ends; another has its own edges.
-        if back in known and known[back].src is known[each].dst and back not in relations:
+        if back in known and known[back].src is known[edge_type].dst and back not in relations:
             made[back] = replace(added, src=added.dst, dst=added.src)
     return made
 
@@ -344,8 +344,8 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
     anew."""
     encoded = held.encoded
     relations = {
-        each: _join_edges(relation, added.relations.get(each))
-        for each, relation in encoded.relations.items()
+        edge_type: _join_edges(relation, added.relations.get(edge_type))
+        for edge_type, relation in encoded.relations.items()
     }
     nodes = {
         name: _join_nodes(table, added.nodes.get(name)) for name, table in encoded.nodes.items()

@@ -194,7 +194,7 @@ class GraphData:
 
     def _take(self, table: type[Table]) -> Table:
         """Return the fields of this graph that a table has."""
-        return table(**{each.name: getattr(self, each.name) for each in fields(table)})
+        return table(**{field.name: getattr(self, field.name) for field in fields(table)})
 
     def with_tables(
         self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]

@@ -183,8 +183,8 @@ def balance(
     types = np.zeros(len(parts), np.int64) if types is None else types
     pins, nets_of = count_pins(nets, parts, num_parts), nets.T.tocsr()
     _move_surplus(parts, pins, nets_of, counted=training, movable=training)
-    for each in range(int(types.max(initial=-1)) + 1):
-        of_type = types == each
+    for node_type in range(int(types.max(initial=-1)) + 1):
+        of_type = types == node_type
         _move_surplus(parts, pins, nets_of, counted=of_type, movable=of_type & ~training)
 
 

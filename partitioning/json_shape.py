@@ -32,13 +32,13 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
     elif isinstance(shape, list):
         if not isinstance(value, list):
             raise ValueError(f"{said}, not a list")
-        for each in value:
-            check_shape(each, shape[0], name)
+        for item in value:
+            check_shape(item, shape[0], name)
     elif isinstance(shape, dict):
         if not isinstance(value, dict) or any(len(key) > KEY_LENGTH for key in value):
             raise ValueError(f"{said}, not an object of short names")
-        wanted = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
-        for key, inner in wanted.items():
+        shapes = dict.fromkeys(value, shape["*"]) if "*" in shape else shape
+        for key, inner in shapes.items():
             path = f"{name}.{key}".strip(".?")
             if key.removesuffix("?") in value:
                 check_shape(value[key.removesuffix("?")], inner, path)

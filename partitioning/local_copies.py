@@ -60,14 +60,14 @@ def copy_data(place: Place, cache: Path) -> Path:
     """
     target = place_of(place, cache)
     with exclusive(target.parent / ".lock", f"{place}: the copy {target}", PATIENCE):
-        whole = place.stat()
-        if whole is None and not place.can_list and not place.url.endswith("/"):
-            whole = Entry(None, "")  # the download says whether there is one
-        if whole is not None:
+        status = place.stat()
+        if status is None and not place.can_list and not place.url.endswith("/"):
+            status = Entry(None, "")  # the download says whether there is one
+        if status is not None:
             beside = Place(place.setting, place.url + CHECKSUM)
             is_checked = "?" not in place.url and beside.stat() is not None
             checksums = {"": _read_checksum(beside)} if is_checked else {}
-            _copy_changed(place, target, {"": whole}, checksums)
+            _copy_changed(place, target, {"": status}, checksums)
             return target
         objects = place.objects()
         if not objects:
@@ -125,12 +125,12 @@ def _copy_changed(
     files: dict[str, Any] = {}
     for name, entry in wanted.items():
         path, stated = _path_of_copy(target, name, str(place)), checksums.get(name)
-        held = None
+        stored = None
         with contextlib.suppress(OSError):  # there is no copy yet
-            held = file_checksum(path)
-        files[name] = {**asdict(entry), "sha256": held}
-        is_same = entry.version and known.get(name) == files[name] and stated in (None, held)
-        if held is None or not (is_same or stated == held):
+            stored = file_checksum(path)
+        files[name] = {**asdict(entry), "sha256": stored}
+        is_same = entry.version and known.get(name) == files[name] and stated in (None, stored)
+        if stored is None or not (is_same or stated == stored):
             log.info("copying %s to %s", (place / name).url, path)
             files[name]["sha256"] = (place / name).download(path, stated, entry.size)
             _write_json(record, {"url": place.url, "files": known | files})

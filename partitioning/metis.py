@@ -133,8 +133,8 @@ def _partition_by_pymetis(
     options.seed = seed
     options.objtype = pymetis.ObjType.VOL if objective == "vol" else pymetis.ObjType.CUT
     adjacency = pymetis.CSRAdjacency(starts, neighbours)
-    made = pymetis.part_graph(num_parts, adjacency, recursive=False, options=options)
-    return np.array(made.vertex_part, np.int64)
+    result = pymetis.part_graph(num_parts, adjacency, recursive=False, options=options)
+    return np.array(result.vertex_part, np.int64)
 
 
 def _partition_by_dgl(

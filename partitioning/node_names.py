@@ -41,9 +41,9 @@ class Names:
     @classmethod
     def join(cls, pieces: Sequence["Names"]) -> Self:
         """Return the names of all pieces, one after the other."""
-        first = np.cumsum([0, *(len(each.text) for each in pieces)])
-        ends = [each.ends + begin for each, begin in zip(pieces, first, strict=False)]
-        return cls(np.concatenate([each.text for each in pieces]), np.concatenate(ends))
+        first = np.cumsum([0, *(len(piece.text) for piece in pieces)])
+        ends = [piece.ends + begin for piece, begin in zip(pieces, first, strict=False)]
+        return cls(np.concatenate([piece.text for piece in pieces]), np.concatenate(ends))
 
     def tolist(self) -> list[str]:
         text = self.text.tobytes()

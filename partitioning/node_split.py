@@ -159,22 +159,22 @@ def _resolve(
             "split.edges and split.by have a meaning with task=link_prediction alone, but for"
             " split.by=source with split=fraction and labels of edges: remove them"
         )
-    given = {name: getattr(settings, name) for name in names}
+    indices = {name: getattr(settings, name) for name in names}
     useless = [
-        name for name, value in given.items() if value is not None and name not in USED_BY[kind]
+        name for name, value in indices.items() if value is not None and name not in USED_BY[kind]
     ]
     if useless:
         name = useless[0]
         kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
         raise InputError(
-            f"split.{name}={given[name]} has no meaning with split={kind}: remove it, or set"
+            f"split.{name}={indices[name]} has no meaning with split={kind}: remove it, or set"
             f" {kinds}"
         )
     published = {
         name: getattr(recipe, name, None) if kind == recipe.kind else None for name in USED_BY[kind]
     }
     values = {
-        name: published[name] if given[name] is None else given[name] for name in USED_BY[kind]
+        name: published[name] if indices[name] is None else indices[name] for name in USED_BY[kind]
     }
     missing = [name for name, value in values.items() if value is None]
     if missing and kind != "files":
@@ -318,8 +318,8 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
-        found = read_index(path, graph.num_nodes, f"split.{name}", _find_by_id(graph))
-        masks.append(_mask(graph.num_nodes, found))
+        index = read_index(path, graph.num_nodes, f"split.{name}", _find_by_id(graph))
+        masks.append(_mask(graph.num_nodes, index))
     return masks
 
 
@@ -362,13 +362,13 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
     if not Path(folder).is_dir():
         raise InputError(f"split.dir={folder}: there is no such folder")
     names = [f"{stem}.{suffix}" for stem in FILE_NAMES[name] for suffix in FORMATS]
-    found = [file for file in names if (Path(folder) / file).is_file()]
-    if len(found) != 1:
+    files = [file for file in names if (Path(folder) / file).is_file()]
+    if len(files) != 1:
         raise InputError(
             f"split.dir={folder}: expected one of {', '.join(names[:2])} ... there; found"
-            f" {found or 'none'}"
+            f" {files or 'none'}"
         )
-    return Path(folder) / found[0]
+    return Path(folder) / files[0]
 
 
 def read_index(

@@ -128,10 +128,10 @@ class Place:
         """Return all objects below the address, by their path from there."""
         with self._explain("list"):
             root = self._path.rstrip("/")
-            found = self._filesystem().find(root, detail=True)
+            listing = self._filesystem().find(root, detail=True)
         objects = {
             path.removeprefix(f"{root}/"): _make_entry(info)
-            for path, info in found.items()
+            for path, info in listing.items()
             if info["size"] or not f"{path}/".endswith(("//", f"{root}/"))  # a console's folder
         }
         for name in objects:
@@ -142,13 +142,13 @@ class Place:
         """Return the names of the folders right below the address."""
         with self._explain("list"):
             try:
-                found = self._filesystem().ls(self._path.rstrip("/"), detail=True)
+                listing = self._filesystem().ls(self._path.rstrip("/"), detail=True)
             except FileNotFoundError as error:
                 if "bucket does not exist" in str(error):
                     raise
                 return []
         return sorted(
-            PurePosixPath(info["name"]).name for info in found if info["type"] == "directory"
+            PurePosixPath(info["name"]).name for info in listing if info["type"] == "directory"
         )
 
     def download(self, path: Path, sha256: str | None = None, size: int | None = None) -> str:

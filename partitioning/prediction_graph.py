@@ -109,8 +109,8 @@ def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGra
         encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.task.relation))
     encoded = _encode_all(encoded)
     links = split_links(encoded, settings.split, settings.task.spectral, paths=settings.task.paths)
-    made = add_kinds(links.graph, settings.features)
-    return PredictionGraph(made, encoded, settings, stored, links)
+    features = add_kinds(links.graph, settings.features)
+    return PredictionGraph(features, encoded, settings, stored, links)
 
 
 def _encode_all(graph: Any) -> Any:
@@ -121,7 +121,9 @@ def _encode_all(graph: Any) -> Any:
     return replace(
         graph,
         **{
-            name: each.toarray() for name, each in made.items() if isinstance(each, EncodedFeatures)
+            name: matrix.toarray()
+            for name, matrix in made.items()
+            if isinstance(matrix, EncodedFeatures)
         },
     )
 
@@ -151,14 +153,14 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
     raise InputError(f"graph: {name}: expected {FORMS}")
 
 
-def _has_types(given: Any) -> bool:
+def _has_types(tables: Any) -> bool:
     """Return whether a given object is a graph with several node types."""
-    if isinstance(given, str | Path):
-        return is_typed_folder(Path(given))
-    is_pair_of_types = isinstance(given, tuple | list) and all(
-        isinstance(each, Mapping) for each in given
+    if isinstance(tables, str | Path):
+        return is_typed_folder(Path(tables))
+    is_pair_of_types = isinstance(tables, tuple | list) and all(
+        isinstance(table, Mapping) for table in tables
     )
-    return is_pair_of_types or hasattr(given, "node_types")
+    return is_pair_of_types or hasattr(tables, "node_types")
 
 
 def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
@@ -169,13 +171,14 @@ def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
     if not (isinstance(nodes, Mapping) and isinstance(edges, Mapping)):
         pair = f"{type(nodes).__name__} and {type(edges).__name__}"
         raise InputError(f"graph: a pair of {pair}: expected {FORMS}")
-    for each in edges:
-        if not isinstance(each, tuple) or len(each) != 3:
-            raise InputError(f"edges: {each!r}: expected (SOURCE, RELATION, DESTINATION)")
+    for edge_type in edges:
+        if not isinstance(edge_type, tuple) or len(edge_type) != 3:
+            raise InputError(f"edges: {edge_type!r}: expected (SOURCE, RELATION, DESTINATION)")
     for name in (*nodes, *chain.from_iterable(edges)):
         check_name(name, "graph")
     relations = {
-        each: to_frame(frame, f"edges/{SEPARATOR.join(each)}") for each, frame in edges.items()
+        edge_type: to_frame(frame, f"edges/{SEPARATOR.join(edge_type)}")
+        for edge_type, frame in edges.items()
     }
     types = {name: to_frame(frame, f"nodes/{name}") for name, frame in nodes.items()}
     return file.from_frames(types, relations, settings)

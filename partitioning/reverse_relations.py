@@ -22,51 +22,52 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     that relation; here they become a relation of their own.
     """
     relations, skipped = dict(graph.relations), []
-    for each, relation in graph.relations.items():
-        if graph.labelled is not None and each[2] == graph.target:
+    for edge_type, relation in graph.relations.items():
+        if graph.labelled is not None and edge_type[2] == graph.target:
             continue  # a labelled edge sends to nobody
-        back = each[2], f"{REVERSE}{each[1]}", each[0]
+        back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]
         if back in relations or (
-            each[1].startswith(REVERSE)
-            and (each[2], each[1].removeprefix(REVERSE), each[0]) in relations
+            edge_type[1].startswith(REVERSE)
+            and (edge_type[2], edge_type[1].removeprefix(REVERSE), edge_type[0]) in relations
         ):
             continue
-        reverse = _find_reverse(graph, each)
+        reverse = _find_reverse(graph, edge_type)
         if reverse is None:
             relations[back] = replace(relation, src=relation.dst, dst=relation.src)
-            log.info("relation %s: added, the reverse of %s", "__".join(back), "__".join(each))
+            log.info("relation %s: added, the reverse of %s", "__".join(back), "__".join(edge_type))
         else:
             skipped.append(
-                f"{'__'.join(each)}"
-                f" ({'it is symmetric' if reverse == each else '__'.join(reverse)})"
+                f"{'__'.join(edge_type)}"
+                f" ({'it is symmetric' if reverse == edge_type else '__'.join(reverse)})"
             )
     if skipped:
         log.warning("relations without an added reverse, because it exists: %s", ", ".join(skipped))
     return replace(graph, relations=relations)
 
 
-def _find_reverse(graph: HeteroGraphData, each: EdgeType) -> EdgeType | None:
+def _find_reverse(graph: HeteroGraphData, edge_type: EdgeType) -> EdgeType | None:
     """Return the relation, maybe itself, that has the same edges reversed.
 
     Returns None where there is none.
     """
-    wanted = None
+    reverse = None
     for other, relation in graph.relations.items():
-        if (other[0], other[2]) == (each[2], each[0]) and relation.num_edges == graph.relations[
-            each
-        ].num_edges:
-            if wanted is None:
-                wanted = _sort_pairs(
-                    graph, each, graph.relations[each].dst, graph.relations[each].src
+        if (other[0], other[2]) == (
+            edge_type[2],
+            edge_type[0],
+        ) and relation.num_edges == graph.relations[edge_type].num_edges:
+            if reverse is None:
+                reverse = _sort_pairs(
+                    graph, edge_type, graph.relations[edge_type].dst, graph.relations[edge_type].src
                 )
-            if np.array_equal(wanted, _sort_pairs(graph, other, relation.src, relation.dst)):
+            if np.array_equal(reverse, _sort_pairs(graph, other, relation.src, relation.dst)):
                 return other
     return None
 
 
 def _sort_pairs(
-    graph: HeteroGraphData, each: EdgeType, src: NDArray[np.int64], dst: NDArray[np.int64]
+    graph: HeteroGraphData, edge_type: EdgeType, src: NDArray[np.int64], dst: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the edges as sorted numbers, to compare them with those of another relation."""
-    number = max(graph.nodes[each[0]].num_nodes, graph.nodes[each[2]].num_nodes)
+    number = max(graph.nodes[edge_type[0]].num_nodes, graph.nodes[edge_type[2]].num_nodes)
     return np.sort(src.astype(np.int64) * number + dst)

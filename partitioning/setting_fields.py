@@ -165,9 +165,9 @@ def group(name: str = "", **roles: bool) -> Callable[[type[T]], type[T]]:
     """
 
     def decorate(cls: type[T]) -> type[T]:
-        made: Any = dataclass(cls)
-        made.prefix, made.roles = f"{name}." if name else "", roles
-        return made  # type: ignore[no-any-return]
+        settings_class: Any = dataclass(cls)
+        settings_class.prefix, settings_class.roles = f"{name}." if name else "", roles
+        return settings_class  # type: ignore[no-any-return]
 
     return decorate
 
@@ -180,37 +180,37 @@ def not_a_setting(default: T) -> T:
 
 def subgroup(cls: type[T]) -> T:
     """Return a field for a group within another one."""
-    made: T = field(default_factory=cls)
-    return made
+    default: T = field(default_factory=cls)
+    return default
 
 
 def definitions(cls: Any) -> Iterator[Setting]:
     """Yield every setting of a group and of the groups within it."""
     hints = get_type_hints(cls)
-    for each in fields(cls):
-        if "setting" in each.metadata:
-            yield own_settings(cls)[each.name]
-        elif is_dataclass(hints[each.name]):
-            yield from definitions(hints[each.name])
+    for entry in fields(cls):
+        if "setting" in entry.metadata:
+            yield own_settings(cls)[entry.name]
+        elif is_dataclass(hints[entry.name]):
+            yield from definitions(hints[entry.name])
 
 
 @cache
 def own_settings(cls: Any) -> dict[str, Setting]:
     """Return the settings of a group, without those of groups within it, by field."""
-    hints, found = get_type_hints(cls), {}
+    hints, settings = get_type_hints(cls), {}
     owners = {name: base for base in reversed(cls.__mro__) for name in get_annotations(base)}
-    for each in fields(cls):
-        if "setting" in each.metadata:
-            default: Any = each.default_factory
-            found[each.name] = replace(
-                each.metadata["setting"],
-                key=cls.prefix + each.name,
+    for entry in fields(cls):
+        if "setting" in entry.metadata:
+            default: Any = entry.default_factory
+            settings[entry.name] = replace(
+                entry.metadata["setting"],
+                key=cls.prefix + entry.name,
                 default=default(),
-                type=hints[each.name],
-                owner=owners[each.name],
-                **owners[each.name].roles,
+                type=hints[entry.name],
+                owner=owners[entry.name],
+                **owners[entry.name].roles,
             )
-    return found
+    return settings
 
 
 def with_values(group: T, values: Mapping[str, Any]) -> T:

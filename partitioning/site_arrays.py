@@ -88,18 +88,20 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
         ids[name], order[name] = found, np.argsort(found)
     ascending = {name: found[order[name]] for name, found in ids.items()}
     edges = {
-        each: _read_relation(each, arrays[_key(each)], ascending, site, where(_key(each)))
-        for each in edge_types
+        edge_type: _read_relation(
+            edge_type, arrays[_key(edge_type)], ascending, site, where(_key(edge_type))
+        )
+        for edge_type in edge_types
     }
     held_target = _read_target(arrays[target], ids[target], site, where(target))
     nodes: dict[str, PartNodes] = {}
     relations: dict[EdgeType, PartEdges] = {}
     num_loops = 0
     for name, width in widths.items():
-        leaving = [each for each in edge_types if each[0] == name]
+        leaving = [edge_type for edge_type in edge_types if edge_type[0] == name]
         src, owner = (
             np.concatenate(
-                [np.empty(0, np.int64), *(getattr(edges[each], end) for each in leaving)]
+                [np.empty(0, np.int64), *(getattr(edges[edge_type], end) for edge_type in leaving)]
             )
             for end in ("src", "owner")
         )
@@ -112,12 +114,15 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
         nodes[name] = PartNodes(
             torch.from_numpy(rows[order[name]]), torch.from_numpy(ascending[name]), **halo
         )
-        bounds = np.cumsum([len(edges[each].src) for each in leaving])[:-1]
-        for each, local in zip(leaving, np.split(local_src, bounds), strict=False):
-            relations[each] = _sort_edges(
-                edges[each], local, ascending[each[2]], same_type=each[0] == each[2]
+        bounds = np.cumsum([len(edges[edge_type].src) for edge_type in leaving])[:-1]
+        for edge_type, local in zip(leaving, np.split(local_src, bounds), strict=False):
+            relations[edge_type] = _sort_edges(
+                edges[edge_type],
+                local,
+                ascending[edge_type[2]],
+                same_type=edge_type[0] == edge_type[2],
             )
-            num_loops += len(edges[each].src) - len(relations[each].src)
+            num_loops += len(edges[edge_type].src) - len(relations[edge_type].src)
     labels_and_masks: dict[str, Any] = {
         name: torch.from_numpy(array[order[target]]) for name, array in held_target.items()
     }
@@ -126,7 +131,7 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
         num_parts=len(site.sites),
         target=target,
         nodes=nodes,
-        relations={each: relations[each] for each in edge_types},
+        relations={edge_type: relations[edge_type] for edge_type in edge_types},
         self_loops=num_loops,
         **labels_and_masks,
     )
@@ -351,8 +356,8 @@ def _sort_edges(
         order = order[(edges.src != edges.dst)[order]]
     dst = np.searchsorted(dst_ids, edges.dst[order]).astype(np.int32)
     data = (
-        None if each is None else torch.from_numpy(each[order])
-        for each in (edges.weight, edges.feat)
+        None if array is None else torch.from_numpy(array[order])
+        for array in (edges.weight, edges.feat)
     )
     return PartEdges(torch.from_numpy(local_src[order]), torch.from_numpy(dst), *data)
 
@@ -373,16 +378,16 @@ def _read_plain_features(
 ) -> NDArray[np.float32]:
     """Return features [I, F], of part.npz or encoded from the site's table."""
     path, table = site.folder / ARRAYS, find_site_table(site)
-    given = [name for name in FEATURE_ARRAYS if name in arrays]
+    names = [name for name in FEATURE_ARRAYS if name in arrays]
     if table is None or len(ids) == 0:
-        if pipeline is not None and given:
+        if pipeline is not None and names:
             raise InputError(
-                f"{path}: array `{given[0]}` is taken as it is, and features.spec encodes tables:"
+                f"{path}: array `{names[0]}` is taken as it is, and features.spec encodes tables:"
                 f" replace the array by {SITE_TABLES[0]}, or leave features.spec out"
             )
         return _read_features(arrays, len(ids), path)
-    if given:
-        raise InputError(f"{path}: has array `{given[0]}`, and there is {table}; keep one of them")
+    if names:
+        raise InputError(f"{path}: has array `{names[0]}`, and there is {table}; keep one of them")
     if pipeline is None:
         raise InputError(
             f"{table}: needs features.spec=FILE, the spec.json that app=describe fits with all"

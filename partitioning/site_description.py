@@ -32,7 +32,7 @@ class SiteTypes:
     @property
     def edge_types(self) -> list[EdgeType]:
         """The relations by source, name and destination."""
-        split = (each.split(SEPARATOR) for each in self.relations)
+        split = (relation.split(SEPARATOR) for relation in self.relations)
         return [(source, name, destination) for source, name, destination in split]
 
     @property
@@ -65,7 +65,9 @@ class SiteTypes:
             isinstance(target, str) and target in types,
             f"one of its types: {', '.join(types)}",
         )
-        right = isinstance(relations, list) and all(_is_relation(each, types) for each in relations)
+        right = isinstance(relations, list) and all(
+            _is_relation(relation, types) for relation in relations
+        )
         check(
             "relations",
             right and len(set(relations)) == len(relations),
@@ -73,14 +75,14 @@ class SiteTypes:
         )
         check(
             "weighted",
-            isinstance(weighted, list) and all(each in relations for each in weighted),
+            isinstance(weighted, list) and all(relation in relations for relation in weighted),
             "a list of some of its relations",
         )
         return cls(target, types, tuple(relations), tuple(weighted))
 
 
-def _is_relation(each: object, types: Mapping[str, int]) -> bool:
-    ends = each.split(SEPARATOR) if isinstance(each, str) and "/" not in each else []
+def _is_relation(relation: object, types: Mapping[str, int]) -> bool:
+    ends = relation.split(SEPARATOR) if isinstance(relation, str) and "/" not in relation else []
     return len(ends) == 3 and all(ends) and ends[0] in types and ends[2] in types
 
 

@@ -104,8 +104,8 @@ class SiteFolders(PartitionDirectory):
         local = [site for site in self.local_sites if site.rank in parts]
         tables = [table for site in local if (table := find_site_table(site)) is not None]
         files = [*(site.folder / ARRAYS for site in local), *tables]
-        held = list(map(file_checksum, files))
-        return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
+        digests = list(map(file_checksum, files))
+        return hashlib.sha256(json.dumps([self.digest(), digests]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:

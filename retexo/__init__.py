@@ -59,7 +59,7 @@ def train(
             once the run is done and saved, it is logged.
     """
     if seeds is not None:
-        given = [int(each) for each in seeds]
+        given = [int(seed) for seed in seeds]
         settings = (
             {**settings, "seeds": given}
             if isinstance(settings, Mapping)

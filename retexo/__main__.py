@@ -71,7 +71,7 @@ def run_jobs() -> int:
 
         try:
             sys.argv[1:] = options_first(sys.argv[1:])
-            overrides = [each for each in sys.argv[1:] if not each.startswith("-")]
+            overrides = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
             sys.argv.append(leave_out_fixed(overrides))
             job()
         except Exception as error:

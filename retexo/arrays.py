@@ -40,13 +40,13 @@ def take(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
     NumPy copies an index that is not int64.
     """
     rows, number = torch.from_numpy(values), torch.from_numpy(index)
-    found = torch.empty(len(index), dtype=rows.dtype)
+    rows_taken = torch.empty(len(index), dtype=rows.dtype)
     in_blocks(
-        lambda block: torch.index_select(rows, 0, number[block], out=found[block]),
+        lambda block: torch.index_select(rows, 0, number[block], out=rows_taken[block]),
         len(index),
         BLOCK_SIZE,
     )
-    return found.numpy()
+    return rows_taken.numpy()
 
 
 def bincount(ids: IndexArray, count: int = 0) -> IntArray:
@@ -86,14 +86,14 @@ def csr_from_counts(
 
 def ids_to_mask(ids: IndexArray, count: int) -> Mask:
     """Return a boolean mask [count] that is true for every id that occurs in `ids`."""
-    found = np.zeros(count, bool)
+    mask = np.zeros(count, bool)
 
     def mark(block: slice) -> None:
         """Mark the ids of one block."""
-        found[ids[block]] = True
+        mask[ids[block]] = True
 
     in_blocks(mark, len(ids), BLOCK_SIZE)
-    return found
+    return mask
 
 
 def unique_inverse(ids: IndexArray, dtype: DTypeLike = np.int32) -> tuple[IntArray, IndexArray]:

@@ -36,8 +36,10 @@ class _NamedRelations(nn.Module):
     def forward(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any = None) -> Tensor:
         """Return the logits; arguments as of TypedGraphModule.forward, with text as keys."""
         edges, weights = (
-            None if each is None else {tuple(key.split(SEPARATOR)): each[key] for key in each}
-            for each in (edge_index_dict, edge_weight_dict)
+            None
+            if argument is None
+            else {tuple(key.split(SEPARATOR)): argument[key] for key in argument}
+            for argument in (edge_index_dict, edge_weight_dict)
         )
         return self.module(x_dict, edges, weights)  # type: ignore[no-any-return]
 
@@ -45,10 +47,10 @@ class _NamedRelations(nn.Module):
 def name_relations(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments of a module as its file takes them, with relations as text."""
     return tuple(
-        {key if isinstance(key, str) else SEPARATOR.join(key): each[key] for key in each}
-        if isinstance(each, dict)
-        else each
-        for each in inputs
+        {key if isinstance(key, str) else SEPARATOR.join(key): argument[key] for key in argument}
+        if isinstance(argument, dict)
+        else argument
+        for argument in inputs
     )
 
 
@@ -68,12 +70,12 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
     def of(given: Any) -> Any:
         if isinstance(given, dict):
-            return {name: of(each) for name, each in given.items()}
+            return {name: of(value) for name, value in given.items()}
         if given is None:
             return None
         return {1 if given.dtype == torch.int64 else 0: Dim.DYNAMIC}
 
-    return tuple(of(each) for each in inputs)
+    return tuple(of(argument) for argument in inputs)
 
 
 def write(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
@@ -120,12 +122,12 @@ def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO)
     assert program is not None
     model = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    given = dict(zip(names, map(Tensor.numpy, _tensors(inputs)), strict=True))
+    inputs_of_session = dict(zip(names, map(Tensor.numpy, _tensors(inputs)), strict=True))
     with torch.no_grad():
-        wanted = module(*inputs)
-    found = torch.from_numpy(session.run(None, given)[0])
-    if not torch.allclose(found, wanted, rtol=0, atol=TOLERANCE):
-        difference = float((found - wanted).abs().max())
+        expected = module(*inputs)
+    actual = torch.from_numpy(session.run(None, inputs_of_session)[0])
+    if not torch.allclose(actual, expected, rtol=0, atol=TOLERANCE):
+        difference = float((actual - expected).abs().max())
         raise InputError(
             f"export.format=onnx: onnxruntime's logits differ by {difference:.3g};"
             " export.format=pt2 is exact"
@@ -136,8 +138,14 @@ def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO)
 def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
     """The tensors of the arguments, in order."""
     flat: list[Tensor] = []
-    for each in inputs:
-        flat += each.values() if isinstance(each, dict) else () if each is None else (each,)
+    for argument in inputs:
+        flat += (
+            argument.values()
+            if isinstance(argument, dict)
+            else ()
+            if argument is None
+            else (argument,)
+        )
     return flat
 
 
@@ -160,13 +168,13 @@ def input_names(inputs: tuple[Any, ...]) -> list[str]:
 def _quiet() -> Iterator[None]:
     """Without the notices of torch's exporters, which are not about the model."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [each.level for each in loggers]
+    levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in loggers:
-            each.setLevel(logging.ERROR)
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         try:
             yield
         finally:
-            for each, level in zip(loggers, levels, strict=True):
-                each.setLevel(level)
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)

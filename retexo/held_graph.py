@@ -80,8 +80,8 @@ def make_part(read: PredictionGraph, num_relations: int = 0) -> Partition:
             for name, table in graph.nodes.items()
         },
         relations={
-            each: _sort_edges(relation, has_loops=each[0] == each[2])
-            for each, relation in graph.relations.items()
+            edge_type: _sort_edges(relation, has_loops=edge_type[0] == edge_type[2])
+            for edge_type, relation in graph.relations.items()
         },
         labels=torch.full((count,), -1),
         train_mask=no_node,
@@ -114,7 +114,7 @@ def _sort_edges(relation: Relation, *, has_loops: bool) -> PartEdges:
     order = torch.argsort(dst, stable=True)
     if has_loops:
         order = order[src[order] != dst[order]]
-    data = {name: torch.from_numpy(each)[order] for name, each in relation.edge_data.items()}
+    data = {name: torch.from_numpy(array)[order] for name, array in relation.edge_data.items()}
     return PartEdges(src[order], dst[order], **data)
 
 
@@ -134,7 +134,7 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     both = torch.cat((nodes, halo))
     local = torch.full((len(inner),), -1).index_copy(0, both, torch.arange(len(both)))
     weight, feat = (
-        None if each is None else each[edge] for each in (whole.weight, whole.edge_feat)
+        None if array is None else array[edge] for array in (whole.weight, whole.edge_feat)
     )
     edges = InEdges(
         local[src].int(), row_ptr, whole.out_degree[both], whole.in_degree[nodes], weight, feat
@@ -161,7 +161,9 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
         partition=part,
         labels=context.labels[nodes],
         types={PLAIN_NODE: only},
-        known={layer: Sources.of_halo(each[halo]) for layer, each in rows.items()},
+        known={
+            layer: Sources.of_halo(rows_of_layer[halo]) for layer, rows_of_layer in rows.items()
+        },
     )
 
 
@@ -202,10 +204,10 @@ class HeldGraph:
         graph = self.read.graph
         x_dict = {name: to_tensor(table.features) for name, table in graph.nodes.items()}
         ends, weights, feat = {}, {}, None
-        for each, relation in graph.relations.items():
-            ends[each] = torch.stack((to_tensor(relation.src), to_tensor(relation.dst)))
+        for edge_type, relation in graph.relations.items():
+            ends[edge_type] = torch.stack((to_tensor(relation.src), to_tensor(relation.dst)))
             if relation.edge_weight is not None:
-                weights[each] = to_tensor(relation.edge_weight)
+                weights[edge_type] = to_tensor(relation.edge_weight)
             feat = None if relation.edge_feat is None else to_tensor(relation.edge_feat)
         if isinstance(graph, HeteroGraphData):
             return (x_dict, ends, weights) if weights else (x_dict, ends)
@@ -304,7 +306,9 @@ def with_weights(
 
     relations = relations_of(read.graph)
     missing = [
-        each for each in relations if each in weighted and relations[each].edge_weight is None
+        edge_type
+        for edge_type in relations
+        if edge_type in weighted and relations[edge_type].edge_weight is None
     ]
     if not missing:
         return read
@@ -313,8 +317,10 @@ def with_weights(
     def filled(graph: Any) -> Any:
         held = relations_of(graph)
         made = {
-            each: replace(held[each], edge_weight=np.ones(held[each].num_edges, np.float32))
-            for each in missing
+            edge_type: replace(
+                held[edge_type], edge_weight=np.ones(held[edge_type].num_edges, np.float32)
+            )
+            for edge_type in missing
         }
         if isinstance(graph, GraphData):
             return made[PLAIN_EDGE]
@@ -329,9 +335,11 @@ def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGr
 
     def ordered(graph: Any) -> Any:
         names = [name for name in schema.widths if name in graph.nodes]
-        edges = [each for each in schema.relations if each in graph.relations]
+        edges = [edge_type for edge_type in schema.relations if edge_type in graph.relations]
         nodes = {name: graph.nodes[name] for name in (*names, *graph.nodes)}
-        relations = {each: graph.relations[each] for each in (*edges, *graph.relations)}
+        relations = {
+            edge_type: graph.relations[edge_type] for edge_type in (*edges, *graph.relations)
+        }
         return replace(graph, nodes=nodes, relations=relations)
 
     return replace(read, graph=ordered(read.graph), encoded=ordered(read.encoded))

@@ -168,11 +168,11 @@ class PartitionedRun:
             return infer(context, self.stages, self.checkpoint.heads)
 
         inferred = run_threads(len(graphs), worker)
-        logits = torch.cat([each.logits for each in inferred])
+        logits = torch.cat([result.logits for result in inferred])
         return Predictions.of(
             torch.cat([graph.part.node_ids for graph in graphs]),
             logits,
-            torch.cat([each.embeddings for each in inferred]),
+            torch.cat([result.embeddings for result in inferred]),
             task_of_checkpoint(self.checkpoint).predict(logits),
         )
 
@@ -273,8 +273,8 @@ def find_positions(
     positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
     unknown = asked[every[order[positions]] != asked] if len(every) else asked
     if len(unknown):
-        shown = ", ".join(f"{each!s:.100}" for each in unknown[:5].tolist())
+        listed = ", ".join(f"{id_!s:.100}" for id_ in unknown[:5].tolist())
         raise InputError(
-            f"{argument}: {graph} has no node {shown}{' ...' if len(unknown) > 5 else ''}"
+            f"{argument}: {graph} has no node {listed}{' ...' if len(unknown) > 5 else ''}"
         )
     return order[positions]

@@ -82,7 +82,7 @@ def load(
         raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
     checkpoint = open_checkpoint(Path(run_dir))
     composed = compose([*settings, f"task={checkpoint.task_name}"])
-    names = {each.partition("=")[0].lstrip("+~") for each in settings}
+    names = {setting.partition("=")[0].lstrip("+~") for setting in settings}
     dataset = dataset_like_training(checkpoint, composed, composed.given | names)
     return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
 
@@ -193,7 +193,9 @@ class Predictor:
             links = HeldLinks(held)
         else:
             predictions = self._make_predictions(ids, held.inferred)
-        known = {name: graph_addition.known_nodes(each) for name, each in read.graph.nodes.items()}
+        known = {
+            name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
+        }
         return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
@@ -265,14 +267,14 @@ class Predictor:
             InputError: an id is unknown, or the graph is not what the model was trained for.
         """
         if edges is None:
-            found = self._predict_nodes(graph, node_ids, new)
+            predictions = self._predict_nodes(graph, node_ids, new)
         elif node_ids is not None or new is not None:
             raise InputError("edges, node_ids, new: give one of them")
         else:
             held = self._use(graph)
             made = graph_addition.as_edge_nodes(held.graph.read, held.known, edges)
-            found = replace(self._predict_new(held, made), ids=np.arange(len(edges)))
-        return self._convert(found, output, embeddings=False)
+            predictions = replace(self._predict_new(held, made), ids=np.arange(len(edges)))
+        return self._convert(predictions, output, embeddings=False)
 
     def embed(
         self,
@@ -294,10 +296,10 @@ class Predictor:
             places = self._find_positions(held, node_ids)
             ids = held.ids[places]
             nothing = np.empty((len(ids), 0), np.float32)
-            found = Predictions(ids, nothing, nothing, embeddings[places])
+            predictions = Predictions(ids, nothing, nothing, embeddings[places])
         else:
-            found = self._predict_nodes(graph, node_ids, new)
-        return self._convert(found, output, embeddings=True)
+            predictions = self._predict_nodes(graph, node_ids, new)
+        return self._convert(predictions, output, embeddings=True)
 
     def _predict_nodes(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
         """Return predictions of known nodes or of new ones.
@@ -346,10 +348,10 @@ class Predictor:
                 " features"
             )
         predicted = task_of_checkpoint(self.checkpoint).predict(outputs.logits)
-        found = Predictions.of(
+        predictions = Predictions.of(
             torch.arange(len(ids)), outputs.logits, outputs.embeddings, predicted
         )
-        return replace(found.named(None, self.class_names), ids=ids)
+        return replace(predictions.named(None, self.class_names), ids=ids)
 
     def _convert(self, found: Predictions, output: str | None, *, embeddings: bool) -> Any:
         """Return predictions in the form that `output` names: frame, tensors or arrays."""

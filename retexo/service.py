@@ -192,17 +192,17 @@ class ModelStore:
         Returns None without the file.
         """
         try:
-            found = self._file.stat()
+            stat = self._file.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def look(self) -> None:
         """Load the model if its description, which is written last, has changed."""
-        found = self._signature()
-        if found is None or found == self._seen:
+        signature = self._signature()
+        if signature is None or signature == self._seen:
             return
-        self._seen = found
+        self._seen = signature
         try:
             model = self._load()
         except Exception as error:  # the service goes on with the model that it has
@@ -457,7 +457,7 @@ def _add_errors(service: FastAPI, store: ModelStore) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return answer(422, f"body: no JSON: {first['ctx']['error']}")
-        place = ".".join(str(each) for each in first["loc"] if each != "body")
+        place = ".".join(str(part) for part in first["loc"] if part != "body")
         return answer(422, f"{place or 'body'}: {first['msg'].removeprefix('Value error, ')}")
 
     @service.exception_handler(HTTPException)

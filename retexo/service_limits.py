@@ -128,7 +128,7 @@ class BodyLimit:
         if refused is not None:
             await refused(scope, receive, send)
             return
-        headers = [each for each in scope["headers"] if each[0] != b"content-type"]
+        headers = [header for header in scope["headers"] if header[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]  # the only type
         sent = False
 

@@ -42,8 +42,8 @@ class IdRanges:
 
         `names` lists the node types or relations; the position is that within the range.
         """
-        found = np.searchsorted(self.start, ids, side="right") - 1
-        return self.name_index[found], self.part[found], ids - self.start[found]
+        index = np.searchsorted(self.start, ids, side="right") - 1
+        return self.name_index[index], self.part[index], ids - self.start[index]
 
     def count(self, name: str, part: int) -> int:
         """Return the number of ids of a node type or relation, `name`, in one partition."""
@@ -64,14 +64,14 @@ def config_file(path: Path) -> Path | None:
     if named.is_file():
         return named
     others = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
-    found = [file for file in others if "num_parts" in read_json(file)]
-    if len(found) > 1:
-        names = ", ".join(file.name for file in found)
+    configs = [file for file in others if "num_parts" in read_json(file)]
+    if len(configs) > 1:
+        names = ", ".join(file.name for file in configs)
         raise InputError(
             f"{path}: holds several partition configs ({names}); keep each in a directory of"
             " its own"
         )
-    return found[0] if found else None
+    return configs[0] if configs else None
 
 
 def is_hetero(config: Mapping[str, Any]) -> bool:
@@ -123,7 +123,7 @@ def read_ranges(
     try:
         ranges = config[name] if isinstance(config[name], dict) else {"_N": config[name]}
         names = list(ranges)
-        bounds = np.array([ranges[each] for each in names], np.int64)
+        bounds = np.array([ranges[name] for name in names], np.int64)
         bounds = bounds.reshape(len(names), num_parts, 2)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{where}: {name} has no range for each type and part: {error}") from error

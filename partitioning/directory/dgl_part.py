@@ -67,16 +67,16 @@ class _Graph:
 
     def find(self, name: str, keys: tuple[str, ...]) -> tuple[str, Array] | None:
         """Return the first of some arrays of a node type, and its name; None where none exists."""
-        held = self.node_tensors.get(name, {})
-        return next(((key, held[key]) for key in keys if key in held), None)
+        tensors = self.node_tensors.get(name, {})
+        return next(((key, tensors[key]) for key in keys if key in tensors), None)
 
     def require(self, name: str, keys: tuple[str, ...]) -> tuple[str, Array]:
         """Return the first of some arrays of a node type, and its name."""
-        found = self.find(name, keys)
-        if found is None:
+        tensor = self.find(name, keys)
+        if tensor is None:
             there = ", ".join(sorted(self.node_tensors.get(name, {}))) or "nothing"
             raise InputError(f"{self.where}: has no '{self.show(name, keys[0])}'; it has {there}")
-        return found
+        return tensor
 
 
 def read_part(directory: Path, config: Mapping[str, Any], part: int) -> Partition:

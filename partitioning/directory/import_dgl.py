@@ -73,8 +73,8 @@ def _has_files(path: Path, config: Mapping[str, Any], part: int) -> bool:
 
 def _describe_file(path: Path, files: Sequence[Path]) -> list[list[Any]]:
     """Return name, size and time of change of a partition's files."""
-    found = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in found]
+    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
 def _is_made_from(target: Path, source: Mapping[str, Any]) -> bool:
@@ -98,8 +98,8 @@ def _write(
         for name in ranges.names
     }
     for name in (*ranges.names, *config.get("edge_map", ())) if is_hetero else ():
-        for each in name.split(":"):
-            check_name(each, str(path))  # they become folders
+        for word in name.split(":"):
+            check_name(word, str(path))  # they become folders
     bounds = {name: np.cumsum([0, *counts]) for name, counts in num_nodes.items()}
     ids: dict[str, list[Ints]] = {name: [] for name in num_nodes}
     num_edges: dict[str, list[int]] = defaultdict(lambda: [0] * num_parts)
@@ -141,11 +141,11 @@ def _write(
         if is_hetero:
             fields["target"], halo = held.target, [0] * num_parts
             fields["types"] = {
-                name: {"features": each.features.shape[1], "nodes": num_nodes[name], "halo": halo}
-                for name, each in held.nodes.items()
+                name: {"features": nodes.features.shape[1], "nodes": num_nodes[name], "halo": halo}
+                for name, nodes in held.nodes.items()
             }
             fields["relations"] = {
-                name: {"edges": each, "cut": 0} for name, each in num_edges.items()
+                name: {"edges": count, "cut": 0} for name, count in num_edges.items()
             }
         write_meta(unfinished, HeteroMeta(**fields) if is_hetero else Meta(**fields))
     log.info("%s: DGL's files of parts %s: imported into %s", path, join_names(files), target)

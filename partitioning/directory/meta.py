@@ -53,8 +53,8 @@ RELATION: dict[str, Any] = {"edges": [int], "cut": int}
 def _check_counts(value: Any, name: str) -> None:
     """ValueError for an integer in nested objects and lists that is no count."""
     if isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            _check_counts(each, name)
+        for count in value.values() if isinstance(value, dict) else value:
+            _check_counts(count, name)
     elif isinstance(value, int) and not 0 <= value < MAX_NUMBER:
         raise ValueError(f"{name} has {value}, no count")
 
@@ -219,41 +219,43 @@ class HeteroMeta(Meta):
     @property
     def edge_counts(self) -> dict[EdgeType, list[int] | None]:
         counts: dict[EdgeType, list[int] | None] = {}
-        for joined, each in self.relations.items():
+        for joined, relation in self.relations.items():
             source, name, destination = joined.split(SEPARATOR)
-            counts[source, name, destination] = each["edges"]
+            counts[source, name, destination] = relation["edges"]
         return counts
 
     def check(self) -> None:
         for field_name, shape in (("types", TYPE), ("relations", RELATION)):
-            for name, each in getattr(self, field_name).items():
-                check_shape(each, shape, f"{field_name}.{name}")
-                _check_counts(each, f"{field_name}.{name}")
-        lists = [each[name] for each in self.types.values() for name in ("nodes", "halo")]
-        lists += [each["edges"] for each in self.relations.values()]
+            for name, entry in getattr(self, field_name).items():
+                check_shape(entry, shape, f"{field_name}.{name}")
+                _check_counts(entry, f"{field_name}.{name}")
+        lists = [counts[name] for counts in self.types.values() for name in ("nodes", "halo")]
+        lists += [counts["edges"] for counts in self.relations.values()]
         if any(len(counts) != len(self.parts) for counts in lists):
             raise ValueError("a list of counts has not one for each part")
         ends = {
-            name for each in self.relations for name in (each.split("__")[0], each.split("__")[-1])
+            name
+            for joined in self.relations
+            for name in (joined.split("__")[0], joined.split("__")[-1])
         }
         if self.target not in self.types or not ends <= self.types.keys():
             raise ValueError("its target, or an end of a relation, is none of its types")
         for names in (
-            *(each.split("__") for each in self.relations),
+            *(joined.split("__") for joined in self.relations),
             *([name] * 3 for name in self.types),
         ):
             if len(names) != 3 or any(
                 not name or set(name) & set("/\\\0") or name[0] == "." for name in names
             ):
                 raise ValueError(f"{names} cannot be the names of types or relations")
-        held = {tuple(name.split("/")[1:-1]) for name in self.checksums} - {()}
+        folders = {tuple(name.split("/")[1:-1]) for name in self.checksums} - {()}
         stated = {("nodes", name) for name in self.types} | {
-            ("edges", each) for each in self.relations
+            ("edges", joined) for joined in self.relations
         }
-        if held != stated:
+        if folders != stated:
             raise ValueError("its types and relations are not those of the files in checksums")
         if any(
-            counts.nodes != sum(each["nodes"][part] for each in self.types.values())
+            counts.nodes != sum(entry["nodes"][part] for entry in self.types.values())
             for part, counts in enumerate(self.parts)
         ):
             raise ValueError("the nodes of the types are not those of the parts")

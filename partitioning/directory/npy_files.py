@@ -243,21 +243,21 @@ def read_links(folder: Path, inner: range, num_nodes: int, width: int) -> dict[s
     links: dict[str, Array] = {}
     for name in LINKS:
         path = folder / f"links_{name}.npy"
-        found = links[name] = load_array(path)
+        pairs = links[name] = load_array(path)
         columns = {"spectral": width, "neighbours": 3}.get(name, 2)
-        num_rows = len(inner) if name == "spectral" else len(found) if found.ndim else 0
-        if found.shape != (num_rows, columns):
+        num_rows = len(inner) if name == "spectral" else len(pairs) if pairs.ndim else 0
+        if pairs.shape != (num_rows, columns):
             raise InputError(
-                f"{path}: has the shape {list(found.shape)}, needs {[num_rows, columns]}; copy it"
+                f"{path}: has the shape {list(pairs.shape)}, needs {[num_rows, columns]}; copy it"
                 " again"
             )
         if name == "spectral":
-            links[name] = check_dense(found, len(inner), str(path)) if width else found
+            links[name] = check_dense(pairs, len(inner), str(path)) if width else pairs
             continue
-        check_endpoints(found[:, : 1 if name == "pool" else 2].reshape(-1), num_nodes, str(path))
-        if name != "pool" and not ((found[:, 0] >= inner.start) & (found[:, 0] < inner.stop)).all():
+        check_endpoints(pairs[:, : 1 if name == "pool" else 2].reshape(-1), num_nodes, str(path))
+        if name != "pool" and not ((pairs[:, 0] >= inner.start) & (pairs[:, 0] < inner.stop)).all():
             raise InputError(f"{path}: a source is no node of the part; copy it again")
-        links[name] = found.astype(np.int64)
+        links[name] = pairs.astype(np.int64)
     return links
 
 
@@ -278,7 +278,7 @@ def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations:
 def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:
     """InputError where an edge, [E] by ids in the partitioned graph, joins a held-out pair."""
     held_out = np.concatenate((links["val"], links["test"]))
-    width = 1 + max(int(each.max(initial=0)) for each in (src, dst, held_out))
+    width = 1 + max(int(ids.max(initial=0)) for ids in (src, dst, held_out))
     forward = held_out[:, 0] * width + held_out[:, 1]
     backward = held_out[:, 1] * width + held_out[:, 0]
     if np.isin(src * width + dst, np.concatenate((forward, backward))).any():
@@ -290,9 +290,9 @@ def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Arra
 def content_of(checksums: Mapping[str, str], part: int) -> str:
     """Return the sha256 (hex) of the checksums of all npy files of a partition."""
     prefix = f"part{part}/"
-    held = sorted(
+    entries = sorted(
         (file, checksum)
         for file, checksum in checksums.items()
         if file.startswith(prefix) and file.endswith(".npy")
     )
-    return hashlib.sha256(json.dumps(held).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()

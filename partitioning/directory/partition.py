@@ -130,9 +130,9 @@ class PartEdges:
 
     def keep(self, mask: Tensor) -> Self:
         """Return the edges of a mask, bool [E]."""
-        held = {name: getattr(self, name) for name in PartEdges.__dataclass_fields__}
+        arrays = {name: getattr(self, name) for name in PartEdges.__dataclass_fields__}
         return replace(
-            self, **{name: each[mask] for name, each in held.items() if each is not None}
+            self, **{name: array[mask] for name, array in arrays.items() if array is not None}
         )
 
     def sum_at(self, ends: Tensor, count: int) -> Tensor:
@@ -246,8 +246,8 @@ class Partition:
     def without_features(self) -> Self:
         """Return the partition without features, whose memory it then does not keep."""
         nodes = {
-            name: replace(each, features=each.features[:0].clone(), halo_features=None)
-            for name, each in self.nodes.items()
+            name: replace(nodes, features=nodes.features[:0].clone(), halo_features=None)
+            for name, nodes in self.nodes.items()
         }
         return replace(self, nodes=nodes)
 

@@ -109,8 +109,8 @@ class PartitionDirectory:
         """Return a sha256 (hex) that also depends on what these partitions hold."""
         if self.meta is not None:
             return self.digest()  # meta.json has the checksums of their contents
-        held = [self.own_meta.parts[part].content for part in parts]
-        return hashlib.sha256(json.dumps([self.digest(), held]).encode()).hexdigest()
+        digests = [self.own_meta.parts[part].content for part in parts]
+        return hashlib.sha256(json.dumps([self.digest(), digests]).encode()).hexdigest()
 
     @property
     def stated_classes(self) -> int | None:
@@ -251,10 +251,10 @@ def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
     return _open(import_directory(path, config), num_parts)
 
 
-def _check_num_parts(path: Path, found: int, wanted: int | None) -> None:
-    if wanted not in (None, found):
+def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
+    if expected not in (None, actual):
         raise InputError(
-            f"{path}: has {found} parts, num_partitions={wanted}; "
+            f"{path}: has {actual} parts, num_partitions={expected}; "
             "set num_partitions to it or partition again"
         )
 

@@ -44,12 +44,12 @@ def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
         starts = _find_starts(row, block)
         return starts if bool((row[starts[1:]] > row[starts[:-1]]).all()) else None
 
-    found = [np.zeros(min(1, len(row)), np.int64)]
+    pieces = [np.zeros(min(1, len(row)), np.int64)]
     for block_starts in in_blocks(find_sorted_starts, len(row), BLOCK):
         if block_starts is None:
             return None
-        found.append(block_starts)
-    starts = np.concatenate(found)
+        pieces.append(block_starts)
+    starts = np.concatenate(pieces)
     nonempty_rows = row[starts]
     if not (nonempty_rows[1:] > nonempty_rows[:-1]).all():
         return None

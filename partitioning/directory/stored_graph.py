@@ -150,7 +150,7 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
     # What is made from a damaged file would get a new checksum.
     find([path], None).verify(range(num_parts))
     parts = [read_typed(path, meta, part) for part in range(num_parts)]
-    bounds = {name: np.cumsum([0, *each["nodes"]]) for name, each in meta.node_counts.items()}
+    bounds = {name: np.cumsum([0, *counts["nodes"]]) for name, counts in meta.node_counts.items()}
     target_rows = {"label": _join([part.labels for part in parts])}
     target_rows |= {name: _join([getattr(part, name) for part in parts]) for name in MASKS}
     return StoredGraph(
@@ -158,7 +158,7 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
         {name: _join_nodes(path, name, parts) for name in bounds},
         {name: _join_edges(name, parts, bounds) for name in meta.edge_counts},
         target_rows,
-        {name: np.repeat(np.arange(num_parts), np.diff(each)) for name, each in bounds.items()},
+        {name: np.repeat(np.arange(num_parts), np.diff(starts)) for name, starts in bounds.items()},
         [part.self_loops for part in parts],
         (path / "part0" / HALO_IDS).is_file(),
     )
@@ -171,10 +171,11 @@ def _join(tensors: Sequence[Tensor]) -> Array:
 def _join_nodes(path: Path, name: str, parts: Sequence[HeteroPartition]) -> NodeTable:
     """Return the inner nodes of a type of all partitions."""
     folders = [node_folder(path / f"part{part.rank}", name) for part in parts]
-    names = [each for folder in folders if (each := Names.read(folder)) is not None]
+    names = [piece for folder in folders if (piece := Names.read(folder)) is not None]
     nodes = [part.nodes[name] for part in parts]
     features, ids = (
-        _join([getattr(each, field) for each in nodes]) for field in ("features", "node_ids")
+        _join([getattr(part_nodes, field) for part_nodes in nodes])
+        for field in ("features", "node_ids")
     )
     return NodeTable(features, ids, Names.join(names) if names else None)
 
@@ -186,16 +187,18 @@ def _join_edges(
     source, _, destination = name
     edges = [part.relations[name] for part in parts]
     src, dst = [], []
-    for part, held in zip(parts, edges, strict=True):
+    for part, part_edges in zip(parts, edges, strict=True):
         nodes, first = part.nodes[source], bounds[source][part.rank]
         halo = bounds[source][nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
         sources = np.concatenate((np.arange(first, first + nodes.num_inner), halo))
-        src.append(sources.astype(endpoint_dtype(bounds[source][-1]))[held.src.numpy()])
+        src.append(sources.astype(endpoint_dtype(bounds[source][-1]))[part_edges.src.numpy()])
         destinations = np.arange(*bounds[destination][part.rank : part.rank + 2])
-        dst.append(destinations.astype(endpoint_dtype(bounds[destination][-1]))[held.dst.numpy()])
+        dst.append(
+            destinations.astype(endpoint_dtype(bounds[destination][-1]))[part_edges.dst.numpy()]
+        )
     data: dict[str, Any] = {
-        each: _join([getattr(held, each) for held in edges])
-        for each in EDGE_DATA
-        if getattr(edges[0], each) is not None
+        data_name: _join([getattr(part_edges, data_name) for part_edges in edges])
+        for data_name in EDGE_DATA
+        if getattr(edges[0], data_name) is not None
     }
     return Relation(np.concatenate(src), np.concatenate(dst), **data)

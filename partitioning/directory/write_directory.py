@@ -98,7 +98,7 @@ def write(
             )
             for edge_type, relation in graph.relations.items()
         }
-        num_cut = sum(each.num_cut for each in edges.values())
+        num_cut = sum(part_edges.num_cut for part_edges in edges.values())
         log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{num_cut:,}")
         writer = _PartWriter(
             unfinished,
@@ -198,30 +198,36 @@ class _PartWriter:
         folder.mkdir()
         edges = {edge_type: self._read_edges(edge_type, part) for edge_type in self.edges}
         nodes = {name: self._find_nodes(name, part, edges) for name in self.layouts}
-        isolated = {name: np.ones(each.num_inner, np.bool_) for name, each in nodes.items()}
+        isolated = {
+            name: np.ones(part_nodes.num_inner, np.bool_) for name, part_nodes in nodes.items()
+        }
         num_edges, num_loops, num_duplicates = {}, 0, 0
-        for edge_type, held in edges.items():
+        for edge_type, part_edges in edges.items():
             source, _, destination = edge_type
-            src = nodes[source].local_id[held.src]
+            src = nodes[source].local_id[part_edges.src]
             out_degree = self.edges[edge_type].out_degree[nodes[source].new_ids]
-            kept = self._write_edges(folder, edge_type, src, held)
+            kept = self._write_edges(folder, edge_type, src, part_edges)
             isolated[source] &= out_degree[: nodes[source].num_inner] == 0
             isolated[destination] &= np.bincount(kept, minlength=len(isolated[destination])) == 0
             num_edges[edge_type] = len(kept)
             num_loops += len(src) - len(kept)
-            same = (src[1:] == src[:-1]) & (held.dst[1:] == held.dst[:-1])
+            same = (src[1:] == src[:-1]) & (part_edges.dst[1:] == part_edges.dst[:-1])
             num_duplicates += int(same.sum())
             if edge_type == PLAIN_RELATION:
                 self._save(folder / "out_deg.npy", out_degree)
                 if self.with_dgl_files:
-                    self._write_dgl_files(folder, part, src, held, nodes[PLAIN_TYPE], out_degree)
+                    self._write_dgl_files(
+                        folder, part, src, part_edges, nodes[PLAIN_TYPE], out_degree
+                    )
         for name, held_nodes in nodes.items():
             self._write_nodes(folder, name, part, held_nodes)
         split = self._write_target(folder, part)
         counts = PartCounts(
-            nodes=sum(each.num_inner for each in nodes.values()),
+            nodes=sum(part_nodes.num_inner for part_nodes in nodes.values()),
             edges=sum(num_edges.values()) + num_loops + self.self_loops[part],
-            halo=sum(len(each.new_ids) - each.num_inner for each in nodes.values()),
+            halo=sum(
+                len(part_nodes.new_ids) - part_nodes.num_inner for part_nodes in nodes.values()
+            ),
             **split,
             content="",
         )
@@ -232,12 +238,15 @@ class _PartWriter:
             f"{counts.edges:,}",
             time.perf_counter() - start,
         )
-        num_isolated = sum(int(each.sum()) for each in isolated.values())
+        num_isolated = sum(int(mask.sum()) for mask in isolated.values())
         return _WrittenPart(
             counts,
             EdgeStatistics(num_loops, num_duplicates, num_isolated),
-            {name: each.num_inner for name, each in nodes.items()},
-            {name: len(each.new_ids) - each.num_inner for name, each in nodes.items()},
+            {name: part_nodes.num_inner for name, part_nodes in nodes.items()},
+            {
+                name: len(part_nodes.new_ids) - part_nodes.num_inner
+                for name, part_nodes in nodes.items()
+            },
             num_edges,
         )
 
@@ -265,9 +274,9 @@ class _PartWriter:
         layout = self.layouts[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)
-        for edge_type, held in edges.items():
+        for edge_type, part_edges in edges.items():
             if edge_type[0] == name:
-                is_source[held.src] = True
+                is_source[part_edges.src] = True
         is_source[first:end] = False
         new_ids = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
         if len(new_ids) >= 2**31:

@@ -69,7 +69,7 @@ def _read_column(file: Path, name: str, fields: Any) -> AgreedColumn:
     if role == "categorical":
         categories = fields.get("categories")
         if not isinstance(categories, list) or not all(
-            isinstance(each, str) for each in categories
+            isinstance(category, str) for category in categories
         ):
             raise refuse('"categories": [NAME, ...], the names that every site may know')
         if len(set(categories)) < len(categories) or not categories:
@@ -94,17 +94,17 @@ def _is_number(value: Any) -> bool:
 def propose(table: FittedRows, schema: Schema) -> dict[str, Any]:
     """The content of a file for the columns of a table, with rounded ranges."""
     columns: dict[str, Any] = {}
-    for each in schema.columns:
-        found: dict[str, Any] = {"role": each.role}
-        if each.role == "categorical":
-            found["categories"] = sorted(table.count_categories(each)[0])
+    for column in schema.columns:
+        entry: dict[str, Any] = {"role": column.role}
+        if column.role == "categorical":
+            entry["categories"] = sorted(table.count_categories(column)[0])
         else:
-            moments = table.moments(each)
+            moments = table.moments(column)
             known = moments.count > 0
             low, high = (np.where(known, ends, 0) for ends in (moments.low, moments.high))
-            found |= {"width": each.width} if each.width > 1 else {}
-            found["range"] = _round_outwards(float(low.min()), float(high.max()))
-        columns[each.name] = found
+            entry |= {"width": column.width} if column.width > 1 else {}
+            entry["range"] = _round_outwards(float(low.min()), float(high.max()))
+        columns[column.name] = entry
     return {COLUMNS: columns}
 
 

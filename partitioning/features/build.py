@@ -94,15 +94,15 @@ def encode_tables(
         if state is not None:
             states[key] = state
     encoded: dict[int, Any] = {}  # by the schema, which an added reverse relation shares
-    for each, relation in graph.relations.items():
+    for edge_type, relation in graph.relations.items():
         schema = relation.schema
         if schema is not None:
             if id(schema) not in encoded:
-                key = "edges" if is_plain else f"edges/{SEPARATOR.join(each)}"
+                key = "edges" if is_plain else f"edges/{SEPARATOR.join(edge_type)}"
                 made = _encode_edges(relation.edge_feat, schema, settings, stored, key, states)
                 encoded[id(schema)] = made if is_plain else to_array(made)
             relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
-        relations[each] = relation
+        relations[edge_type] = relation
     _check_edge_tables(stored, states, graph.name)
     finished: Any = graph.with_tables(nodes, relations)
     return finished, states
@@ -159,13 +159,13 @@ def read_as_fitted(
     Raises:
         MissingColumn: a table has no column that the settings or a stored pipeline name.
     """
-    given = columns.ignore or ()
+    ignored = columns.ignore or ()
     columns = stored_columns(stored, columns) if stored else columns
     while True:
         try:
             return read(columns)
         except MissingColumn as error:
-            if error.role != "ignore" or error.pattern in given:
+            if error.role != "ignore" or error.pattern in ignored:
                 raise
             kept = [name for name in columns.ignore or () if name != error.pattern]
             columns = replace(columns, ignore=tuple(kept) or None)

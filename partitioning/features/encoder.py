@@ -234,9 +234,9 @@ class EncodedFeatures:
                 column = self.schema.find(fitted["name"])
                 assert column is not None
                 value = self.raw[row, column.columns].astype(np.float64) + column.offset
-                shown = ", ".join(f"{each:g}" for each in value)
+                cells = ", ".join(f"{number:g}" for number in value)
                 raise InputError(
-                    f"{self.schema.path}: column `{fitted['name']}`, row {row} is {shown}; once it"
+                    f"{self.schema.path}: column `{fitted['name']}`, row {row} is {cells}; once it"
                     " is encoded, that is no finite float32: mend the table"
                 )
         raise AssertionError("a row that is finite")
@@ -256,7 +256,7 @@ def _count_outputs(column: State) -> int:
 
 def is_matrix(state: State) -> bool:
     """Whether a pipeline was fitted to a matrix without names of columns."""
-    return [each["role"] for each in state["columns"]] == ["matrix"]
+    return [column["role"] for column in state["columns"]] == ["matrix"]
 
 
 def warn_of_unused(path: str, names: Sequence[str]) -> None:

@@ -66,11 +66,17 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
     Raises InputError if some nodes of a type have none.
     """
     kinds = kinds_of(features, list(graph.nodes))
-    chosen = {name: _replace_missing(graph, name, each) for name, each in kinds.items()}
-    means = _neighbours(graph) if any("neighbours" in each for each in chosen.values()) else {}
+    chosen = {
+        name: _replace_missing(graph, name, kinds_of_type) for name, kinds_of_type in kinds.items()
+    }
+    means = (
+        _neighbours(graph)
+        if any("neighbours" in kinds_of_type for kinds_of_type in chosen.values())
+        else {}
+    )
     made: dict[str, NodeTable] = {}
-    for name, each in chosen.items():
-        blocks = [_make_kind(graph, name, kind, means) for kind in each]
+    for name, kinds_of_type in chosen.items():
+        blocks = [_make_kind(graph, name, kind, means) for kind in kinds_of_type]
         if "given" in kinds[name]:
             blocks += _edge_means(graph, name)
         blocks = [block for block in blocks if block.shape[1]]
@@ -80,11 +86,14 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
                 "%s: nothing to take features=%s from; its degrees and its position in the graph "
                 "are its features (features=[degree,positional])",
                 name,
-                ",".join(each),
+                ",".join(kinds_of_type),
             )
         rows: Features = blocks[0] if len(blocks) == 1 else _concatenate(blocks)
         made[name] = replace(graph.nodes[name], features=rows, featured=None)
-    relations = {each: replace(held, edge_feat=None) for each, held in graph.relations.items()}
+    relations = {
+        edge_type: replace(relation, edge_feat=None)
+        for edge_type, relation in graph.relations.items()
+    }
     return replace(graph, nodes=made, relations=relations)
 
 
@@ -143,9 +152,11 @@ def _make_kind(
 def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
     """Return log(1 + in-degree) for each relation into a type, [N_t, relations]."""
     counts = []
-    for each, relation in graph.relations.items():
-        if each[2] == name:
-            dst = relation.dst[relation.src != relation.dst] if each[0] == name else relation.dst
+    for edge_type, relation in graph.relations.items():
+        if edge_type[2] == name:
+            dst = (
+                relation.dst[relation.src != relation.dst] if edge_type[0] == name else relation.dst
+            )
             counts.append(np.bincount(dst, minlength=graph.nodes[name].num_nodes))
     counts = counts or [np.zeros(graph.nodes[name].num_nodes, np.int64)]
     return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
@@ -168,13 +179,14 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
         new = {}
         for name in graph.nodes:
             into = {
-                each: relation
-                for each, relation in graph.relations.items()
-                if each[2] == name and each[0] in known and relation.num_edges
+                edge_type: relation
+                for edge_type, relation in graph.relations.items()
+                if edge_type[2] == name and edge_type[0] in known and relation.num_edges
             }
             if name not in means and into:
                 blocks = [
-                    _mean(graph, each, relation, known[each[0]]) for each, relation in into.items()
+                    _mean(graph, edge_type, relation, known[edge_type[0]])
+                    for edge_type, relation in into.items()
                 ]
                 new[name] = _concatenate(blocks)
         if not new:
@@ -187,13 +199,15 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
         known = new | known
 
 
-def _mean(graph: HeteroGraphData, each: EdgeType, relation: Relation, rows: Features) -> Features:
+def _mean(
+    graph: HeteroGraphData, edge_type: EdgeType, relation: Relation, rows: Features
+) -> Features:
     """Return the means [N_d, F_s] of the in-neighbours in a relation.
 
     Zeros without in-neighbours.
     """
     weight = np.ones(relation.num_edges, np.float32)
-    return _average(relation.dst, relation.src, weight, rows, graph.nodes[each[2]].num_nodes)
+    return _average(relation.dst, relation.src, weight, rows, graph.nodes[edge_type[2]].num_nodes)
 
 
 def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
@@ -202,12 +216,12 @@ def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
     Relations without features have none. Self loops are left out, as partitions leave them out.
     """
     means = []
-    for each, relation in graph.relations.items():
-        if each[2] != name or relation.edge_feat is None:
+    for edge_type, relation in graph.relations.items():
+        if edge_type[2] != name or relation.edge_feat is None:
             continue
         weight = relation.edge_weight
         weight = np.ones(relation.num_edges, np.float32) if weight is None else weight
-        if each[0] == name:
+        if edge_type[0] == name:
             weight = np.where(relation.src == relation.dst, np.float32(0), weight)
         edges, rows = np.arange(relation.num_edges), relation.edge_feat
         means.append(_average(relation.dst, edges, weight, rows, graph.nodes[name].num_nodes))
@@ -215,7 +229,7 @@ def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
             "%s: the means of %d features of the edges %s are features",
             name,
             rows.shape[1],
-            SEPARATOR.join(each),
+            SEPARATOR.join(edge_type),
         )
     return means
 

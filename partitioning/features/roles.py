@@ -53,15 +53,15 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Sour
     Raises:
         InputError: two columns have usual names of the role.
     """
-    asked = asked_names(role, columns)
-    if asked:
-        return next((name for name in asked if name in names), None)
-    found = find_usual(role, names)
-    if len(found) > 1:
+    wanted_names = asked_names(role, columns)
+    if wanted_names:
+        return next((name for name in wanted_names if name in names), None)
+    usual = find_usual(role, names)
+    if len(usual) > 1:
         raise InputError(
-            f"{path}: has both columns {' and '.join(found[:2])}; set columns.{role} to one of them"
+            f"{path}: has both columns {' and '.join(usual[:2])}; set columns.{role} to one of them"
         )
-    return found[0] if found else None
+    return usual[0] if usual else None
 
 
 def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
@@ -70,10 +70,10 @@ def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
     return (asked,) if isinstance(asked, str) else tuple(asked)
 
 
-def columns_of_relation(columns: ColumnSettings, each: EdgeType) -> ColumnSettings:
+def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnSettings:
     """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation."""
     ends = {
-        role: (asked.get(SEPARATOR.join(each), asked.get(each[1])),)
+        role: (asked.get(SEPARATOR.join(edge_type), asked.get(edge_type[1])),)
         for role in ("src", "dst")
         if isinstance(asked := getattr(columns, role), Mapping)
     }
@@ -101,13 +101,13 @@ def matches(name: str, patterns: Iterable[str] | None) -> bool:
 
 def requested_role(name: str, columns: ColumnSettings, path: Source) -> str | None:
     """The role that `columns.*` gives to a feature column; InputError for two."""
-    found = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
-    if len(found) > 1:
+    roles = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
+    if len(roles) > 1:
         raise InputError(
-            f"{path}: column `{name}` is in both columns.{found[0]} and columns.{found[1]}; take it"
+            f"{path}: column `{name}` is in both columns.{roles[0]} and columns.{roles[1]}; take it"
             " out of one"
         )
-    return found[0] if found else None
+    return roles[0] if roles else None
 
 
 class MissingColumn(InputError):

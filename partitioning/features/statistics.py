@@ -92,7 +92,7 @@ class Moments:
 
     def take(self, column: Column) -> "Moments":
         """Return the statistics of one column of the table."""
-        return Moments(*(getattr(self, each.name)[column.columns] for each in fields(self)))
+        return Moments(*(getattr(self, field.name)[column.columns] for field in fields(self)))
 
     @property
     def varies(self) -> NDArray[np.bool_]:
@@ -167,13 +167,13 @@ class FittedRows:
         return self.features[self.used[:: max(1, step)]].astype(np.float64) + self.offsets
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
-        found = np.zeros((len(shares), column.width))
+        quantiles = np.zeros((len(shares), column.width))
         for entry in range(column.width):
             values = self.sample[:, column.first + entry]
             values = values[~np.isnan(values)]
             if len(values):
-                found[:, entry] = np.quantile(values, shares)
-        return found
+                quantiles[:, entry] = np.quantile(values, shares)
+        return quantiles
 
     def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
         codes = self.features[self.used, column.first]

@@ -73,12 +73,12 @@ class _Layout:
     @property
     def numbers(self) -> list[AgreedColumn]:
         """Return the agreed columns that are not categorical."""
-        return [each for each in self.columns if each.role != "categorical"]
+        return [column for column in self.columns if column.role != "categorical"]
 
     @property
     def num_entries(self) -> int:
         """The number of numeric entries E: the widths of the numeric columns, added up."""
-        return sum(each.width for each in self.numbers)
+        return sum(column.width for column in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:
         """The parts by name.
@@ -90,9 +90,9 @@ class _Layout:
         sizes = {"num_rows": 1} | dict.fromkeys(PER_ENTRY, entries)
         sizes |= dict.fromkeys(("has_blanks", "pattern"), len(self.columns))
         sizes |= {"bins": BINS * entries * self.has_histograms}
-        for each in self.columns:
-            if each.role == "categorical":
-                sizes[f"/{each.name}"] = len(each.categories) + 2
+        for column in self.columns:
+            if column.role == "categorical":
+                sizes[f"/{column.name}"] = len(column.categories) + 2
         if len(counts) == 0:
             counts = np.zeros(sum(sizes.values()), np.int64)
         ends = np.cumsum(list(sizes.values()))[:-1]
@@ -101,7 +101,7 @@ class _Layout:
     def ranges(self) -> tuple[Values, Values]:
         """Middle and half of the ranges: [E], or [2 E] with those of logarithms."""
         ends = np.array(
-            [(each.low, each.high) for each in self.numbers for _ in range(each.width)]
+            [(column.low, column.high) for column in self.numbers for _ in range(column.width)]
         ).reshape(-1, 2)
         if self.has_logs:
             ends = np.concatenate([ends, signed_log(ends)])
@@ -168,9 +168,11 @@ def compute_share(
     if layout.has_logs:
         moments += [table.log_moments(column) for column in numbers]
     middle, half = layout.ranges()
-    count = _concatenate([each.count for each in moments])
-    mean = np.where(count > 0, (_concatenate([each.mean for each in moments]) - middle) / half, 0)
-    squares = _concatenate([each.squares for each in moments]) / half**2
+    count = _concatenate([moment.count for moment in moments])
+    mean = np.where(
+        count > 0, (_concatenate([moment.mean for moment in moments]) - middle) / half, 0
+    )
+    squares = _concatenate([moment.squares for moment in moments]) / half**2
     return Share(len(used), np.concatenate(list(map(np.ravel, parts.values()))), (mean, squares))
 
 
@@ -183,10 +185,10 @@ def _find(schema: Schema, agreed: AgreedColumn) -> Column:
     """The column of a table; InputError if it is missing or holds something else."""
     column = schema.find(agreed.name)
     if column is None:
-        found = join_names(each.name for each in schema.columns)
+        names = join_names(column.name for column in schema.columns)
         raise InputError(
             f"{schema.path}: there is no column `{agreed.name}`, which features.spec names; add it,"
-            f" or take it out of the file at all sites; found {found}"
+            f" or take it out of the file at all sites; found {names}"
         )
     if (column.role, column.width) != (agreed.role, agreed.width):
         raise InputError(
@@ -222,13 +224,13 @@ def _count_numbers(
     """
     moments = [table.moments(column) for column in columns]
     for name in ("count", "num_zeros", "num_blank"):
-        parts[name][:] = np.concatenate([getattr(each, name) for each in moments])
-    parts["not_binary"][:] = ~np.concatenate([each.binary for each in moments])
+        parts[name][:] = np.concatenate([getattr(moment, name) for moment in moments])
+    parts["not_binary"][:] = ~np.concatenate([moment.binary for moment in moments])
     low, high = (
-        np.concatenate([getattr(each, end) for each in moments]) for end in ("low", "high")
+        np.concatenate([getattr(moment, end) for moment in moments]) for end in ("low", "high")
     )
-    wanted = [each for each in layout.numbers for _ in range(each.width)]
-    for each, least, most in zip(wanted, low, high, strict=True):
+    columns_of_entries = [column for column in layout.numbers for _ in range(column.width)]
+    for each, least, most in zip(columns_of_entries, low, high, strict=True):
         margin = min(TOLERANCE * max(abs(each.low), abs(each.high)), (each.high - each.low) / 2)
         for value in (least, most) if least <= most else ():
             if not each.low - margin <= value <= each.high + margin:
@@ -239,7 +241,7 @@ def _count_numbers(
     if not layout.has_histograms:
         return
     bins = parts["bins"].reshape(-1, BINS)
-    places = np.concatenate([np.arange(each.first, each.columns.stop) for each in columns])
+    places = np.concatenate([np.arange(column.first, column.columns.stop) for column in columns])
     middle, half = (each[: layout.num_entries] for each in layout.ranges())
     for block in table.blocks():
         place = np.floor(((block[:, places] - middle) / half + 1) * (BINS / 2)).clip(0, BINS - 1)
@@ -302,9 +304,9 @@ def fit_sums(
     squares_of_all = _add_numbers(squares, num_rows, add_up)
     table = SummedTables(layout, total, mean_of_all, squares_of_all)
     first, places = 0, []
-    for each in columns:
-        places.append(Column(each.name, each.role, first, each.width))
-        first += each.width
+    for column in columns:
+        places.append(Column(column.name, column.role, first, column.width))
+        first += column.width
     states = fit_columns(table, Schema("features.spec", tuple(places)), settings)
     for state in states:
         if state["role"] == "categorical":
@@ -337,9 +339,9 @@ class SummedTables:
         self._mean, self._squares = mean, squares
         self._entries: dict[str, slice] = {}
         first = 0
-        for each in layout.numbers:
-            self._entries[each.name] = slice(first, first + each.width)
-            first += each.width
+        for column in layout.numbers:
+            self._entries[column.name] = slice(first, first + column.width)
+            first += column.width
 
     def moments(self, column: Column) -> Moments:
         return self._moments(column, 0)
@@ -373,7 +375,7 @@ class SummedTables:
     def quantiles(self, column: Column, shares: list[float]) -> Values:
         at = self._entries[column.name]
         middle, half = (each[at] for each in self._layout.ranges())
-        found = np.zeros((len(shares), column.width))
+        quantiles = np.zeros((len(shares), column.width))
         for entry, counts in enumerate(self._total["bins"].reshape(-1, BINS)[at]):
             below = np.cumsum(counts)
             # Just before and after: between them may be a gap without values.
@@ -382,8 +384,8 @@ class SummedTables:
                 np.searchsorted(below, below[-1] * np.array(shares) + m) for m in (-margin, margin)
             ]
             place = (np.mean(bins, axis=0) + 0.5) * 2 / BINS - 1
-            found[:, entry] = middle[entry] + half[entry] * place if below[-1] else 0
-        return found
+            quantiles[:, entry] = middle[entry] + half[entry] * place if below[-1] else 0
+        return quantiles
 
     def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
         counts = self._total[f"/{column.name}"].tolist()
@@ -399,15 +401,15 @@ class SummedTables:
 
     def _count_of(self, name: str, column: Column) -> int:
         """Return the summed count with this name of a column."""
-        names = [each.name for each in self._layout.columns]
+        names = [column.name for column in self._layout.columns]
         return int(self._total[name][names.index(column.name)])
 
 
 def describe_sums(columns: Sequence[AgreedColumn], settings: FeatureSettings) -> list[str]:
     """Lines that say which sums the sites add up."""
     layout = _Layout.of(columns, settings)
-    numbers = ", ".join(each.name for each in layout.numbers)
-    categorical = [each.name for each in columns if each.role == "categorical"]
+    numbers = ", ".join(column.name for column in layout.numbers)
+    categorical = [column.name for column in columns if column.role == "categorical"]
     more = f", histogram of {BINS} bins" if layout.has_histograms else ""
     more += ", sums of logarithms" if layout.has_logs else ""
     lines = [f"counts, sum, sum of squares{more}: {numbers}"] if numbers else []

@@ -124,10 +124,10 @@ def _change_edges(
         """Return the position of the first copy of each edge, and the number of copies."""
         wanted = table.dst * first + table.src
         order = np.argsort(wanted)  # a search in order takes a third of the time
-        found = np.empty((2, len(wanted)), np.int64)
+        edges = np.empty((2, len(wanted)), np.int64)
         for row, side in enumerate(("left", "right")):
-            found[row, order] = np.searchsorted(keys, wanted[order], side)  # type: ignore[call-overload]
-        return found[0], found[1] - found[0]
+            edges[row, order] = np.searchsorted(keys, wanted[order], side)  # type: ignore[call-overload]
+        return edges[0], edges[1] - edges[0]
 
     def refuse(table: Edges, wrong: NDArray[np.bool_], why: str) -> None:
         if wrong.any():

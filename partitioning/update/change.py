@@ -124,15 +124,15 @@ def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, P
             f"update.{setting}={value}: a table; of a heterogeneous graph it is a folder with a"
             f" table for each type or relation: {', '.join(f'{stem}.csv' for stem in stems)}"
         )
-    found = {
+    files = {
         name: file
         for name, stem in zip(names, stems, strict=True)
         for file in files_named(path, stem, suffixes)
     }
-    others = [file.name for file in list_visible(path) if file not in found.values()]
-    if others or not found:
+    others = [file.name for file in list_visible(path) if file not in files.values()]
+    if others or not files:
         raise InputError(
             f"update.{setting}={value}: {others[0] if others else 'an empty folder'}: expected"
             f" tables of {', '.join(stems)}, .csv, .csv.gz or .parquet"
         )
-    return found
+    return files

@@ -23,7 +23,7 @@ def place_new(changed: StoredGraph) -> dict[str, Ints]:
     Args:
         changed: A graph whose new nodes have the partition -1.
     """
-    counts = [len(each) for each in changed.assignment.values()]
+    counts = [len(assignment) for assignment in changed.assignment.values()]
     first = dict(zip(changed.assignment, np.cumsum([0, *counts]).tolist(), strict=False))
     part = np.concatenate(list(changed.assignment.values()))
     if not (part < 0).any():

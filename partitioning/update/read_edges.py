@@ -34,13 +34,13 @@ def read_edge_changes(
     stored: StoredGraph, tables: Tables, nodes: Mapping[str, NodeChange]
 ) -> dict[EdgeType, EdgeChange]:
     """Read the tables of edges of all relations, and add reverse edges where the graph has them."""
-    found: EdgeTables = {name: {} for name in stored.relations}
+    changes: EdgeTables = {name: {} for name in stored.relations}
     for name in stored.relations:
         for kind in ("deleted", "changed", "new"):
             if path := tables.get((f"{kind}_edges", name)):
-                found[name][kind] = _read_table(stored, name, kind, path, nodes)
-    _add_reverse(stored, found, nodes)
-    return {name: _check_edges(stored, name, kinds, nodes) for name, kinds in found.items()}
+                changes[name][kind] = _read_table(stored, name, kind, path, nodes)
+    _add_reverse(stored, changes, nodes)
+    return {name: _check_edges(stored, name, kinds, nodes) for name, kinds in changes.items()}
 
 
 def _read_table(

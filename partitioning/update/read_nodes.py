@@ -38,8 +38,8 @@ from partitioning.update.stored_columns import columns_of, given_width, kinds_by
 
 def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]) -> NodeChange:
     """Read the tables of deleted, changed and new nodes of a type."""
-    held = stored.nodes[name]
-    known = Nodes.of_keys(held.node_ids, named=held.node_names is not None)
+    stored_nodes = stored.nodes[name]
+    known = Nodes.of_keys(stored_nodes.node_ids, named=stored_nodes.node_names is not None)
     change = NodeChange(known, known)
     if path := tables.get(("deleted_nodes", name)):
         ids, where = _read_deleted(stored, name, path)
@@ -51,7 +51,7 @@ def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str])
         check_unique(rows, where, ids)
         is_deleted = np.isin(rows, change.deleted)
         refuse(ids, is_deleted, where, "deleted by update.deleted_nodes; leave one out")
-        values = _read_values(stored, name, table, held.node_ids[rows], notes, is_new=False)
+        values = _read_values(stored, name, table, stored_nodes.node_ids[rows], notes, is_new=False)
         if not values:
             raise InputError(f"{path}: has nothing but ids; add the columns that change")
         change = replace(change, changed=rows, changed_values=values)
@@ -62,7 +62,7 @@ def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str])
         refuse(ids, is_known, where, expected)
         grown = known.extended(ids)
         assert grown.ids is not None
-        keys = grown.ids[held.num_nodes :]
+        keys = grown.ids[stored_nodes.num_nodes :]
         check_unique(keys, where, ids)
         values = _read_values(stored, name, table, keys, notes, is_new=True)
         names = Names.of(map(str, ids)) if known.named else None
@@ -102,19 +102,19 @@ def _read_values(
 ) -> dict[str, Array]:
     """Return features, labels and masks of a table's rows, by the name of their file."""
     meta = stored.meta
-    made: dict[str, Array] = {}
-    given: dict[str, Any] = {each: array for each, (array, _) in table.values.items()}
-    if is_new or "feat" in given:
-        made["feat"] = _encode_features(meta, name, table, ids, notes)
+    values: dict[str, Array] = {}
+    arrays: dict[str, Any] = {role: array for role, (array, _) in table.values.items()}
+    if is_new or "feat" in arrays:
+        values["feat"] = _encode_features(meta, name, table, ids, notes)
     if name != meta.target_type or meta.request.get("split") == "none":
-        return made
-    if "label" in given:
-        made["label"] = _convert_labels(meta, given["label"], table.values["label"][1])
-    masks = {each: given[each] for each in MASKS if each in given}
+        return values
+    if "label" in arrays:
+        values["label"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
+    masks = {mask: arrays[mask] for mask in MASKS if mask in arrays}
     for each in MASKS if masks else ():
         mask = masks.get(each, np.zeros(len(ids), np.bool_))
-        made[each] = check_mask(mask, len(ids), f"{table.path}: {each}")
-    return made
+        values[each] = check_mask(mask, len(ids), f"{table.path}: {each}")
+    return values
 
 
 def _encode_features(
@@ -173,11 +173,11 @@ def _number_classes(array: Array, meta: Meta, where: str) -> Ints:
     texts = ["" if cell is None else str(cell).strip() for cell in array.tolist()]
     blank = {"", "-1"} - number.keys()
     classes = np.array([-1 if text in blank else number.get(text, -2) for text in texts], np.int64)
-    shown = ", ".join(map(str, names[:10])) + (" ..." if len(names) > 10 else "")
+    listed = ", ".join(map(str, names[:10])) + (" ..." if len(names) > 10 else "")
     refuse(
         array,
         classes == -2,
         where,
-        f"expected one of the classes {shown}, or blank; for a new class, partition again",
+        f"expected one of the classes {listed}, or blank; for a new class, partition again",
     )
     return classes

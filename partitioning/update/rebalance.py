@@ -35,7 +35,7 @@ def rebalance(stored: StoredGraph) -> dict[str, Ints]:
         budget -= moved
         if not moved or budget <= 0:
             break
-    ends = np.cumsum([len(each) for each in stored.assignment.values()])
+    ends = np.cumsum([len(assignment) for assignment in stored.assignment.values()])
     return dict(zip(stored.assignment, np.split(moves.part, ends[:-1]), strict=True))
 
 
@@ -43,17 +43,20 @@ class _Moves:
     """An assignment while nodes move."""
 
     def __init__(self, stored: StoredGraph) -> None:
-        num_parts, counts = stored.num_parts, [len(each) for each in stored.assignment.values()]
+        num_parts, counts = (
+            stored.num_parts,
+            [len(assignment) for assignment in stored.assignment.values()],
+        )
         self.part = np.concatenate(list(stored.assignment.values()))
         self.type = np.repeat(np.arange(len(counts)), counts)
         self.sizes = np.zeros((len(counts), num_parts), np.int64)
         np.add.at(self.sizes, (self.type, self.part), 1)
         self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
         graph = stored.to_graph()
-        whole = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
+        homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         shape = (len(self.part), len(self.part))
-        ones = np.ones(whole.num_edges, np.float32)
-        one_way = sp.csr_array((ones, (whole.dst, whole.src)), shape=shape)
+        ones = np.ones(homogeneous.num_edges, np.float32)
+        one_way = sp.csr_array((ones, (homogeneous.dst, homogeneous.src)), shape=shape)
         self.edges = sp.csr_array(one_way + one_way.T)
 
     def empty_large(self) -> None:

@@ -23,13 +23,13 @@ LISTS = ("label", "numeric", "categorical", "embedding", "date", "ignore")
 
 def columns_of(meta: Meta) -> ColumnSettings:
     """Return the settings columns.* with which a directory was made."""
-    found: dict[str, Any] = {}
-    for each in fields(ColumnSettings):
-        value = meta.request.get(f"columns.{each.name}")
-        if each.name in LISTS and value is not None:
+    columns: dict[str, Any] = {}
+    for field in fields(ColumnSettings):
+        value = meta.request.get(f"columns.{field.name}")
+        if field.name in LISTS and value is not None:
             value = (value,) if isinstance(value, str) else tuple(value)
-        found[each.name] = value
-    return named_columns(meta.features, ColumnSettings(**found))
+        columns[field.name] = value
+    return named_columns(meta.features, ColumnSettings(**columns))
 
 
 def state_of(meta: Meta, name: str | EdgeType) -> State | None:

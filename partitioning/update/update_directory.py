@@ -83,8 +83,8 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
             "notes": change.notes,
             "version": version,
         }
-        made = replace(changed, assignment=placed).write(path, entry)
-    return Update(made, entry, [*change.notes, *_note_dgl_files(path, meta)])
+        written = replace(changed, assignment=placed).write(path, entry)
+    return Update(written, entry, [*change.notes, *_note_dgl_files(path, meta)])
 
 
 def read_change(stored: StoredGraph, tables: Tables) -> Change:
@@ -124,7 +124,7 @@ def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
 
 def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
     """Return the checksum of a change, which does not depend on the names of its files."""
-    sums = {setting: sorted(found.values()) for setting, found in files.items()}
+    sums = {setting: sorted(tables.values()) for setting, tables in files.items()}
     return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
 
 
@@ -155,7 +155,7 @@ def _count_nodes(nodes: Mapping[str, NodeChange]) -> dict[str, int]:
     """Return the number of new, changed and deleted nodes of all types."""
     counted = {"new": "new_ids", "changed": "changed", "deleted": "deleted"}
     return {
-        kind: sum(len(getattr(each, field)) for each in nodes.values())
+        kind: sum(len(getattr(nodes_of_type, field)) for nodes_of_type in nodes.values())
         for kind, field in counted.items()
     }
 
@@ -164,7 +164,10 @@ def _count_placed(
     nodes: Mapping[str, NodeChange], placed: Mapping[str, Any], num_parts: int
 ) -> list[int]:
     """Return the number of new nodes of each partition; the new ones of a type are its last."""
-    new = [placed[name][len(placed[name]) - len(each.new_ids) :] for name, each in nodes.items()]
+    new = [
+        placed[name][len(placed[name]) - len(nodes_of_type.new_ids) :]
+        for name, nodes_of_type in nodes.items()
+    ]
     counts: list[int] = np.bincount(np.concatenate(new), minlength=num_parts).tolist()
     return counts
 

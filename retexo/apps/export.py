@@ -64,10 +64,13 @@ def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
                 name: torch.randn(sizes[name], width) for name, width in schema.widths.items()
             }
             edges = {
-                each: torch.stack(
-                    [torch.randint(sizes[each[end]], (EXAMPLE_EDGES + place,)) for end in (0, 2)]
+                edge_type: torch.stack(
+                    [
+                        torch.randint(sizes[edge_type[end]], (EXAMPLE_EDGES + place,))
+                        for end in (0, 2)
+                    ]
                 )
-                for place, each in enumerate(schema.relations)
+                for place, edge_type in enumerate(schema.relations)
             }
             weighted = [each for each in edges if each in predictor.checkpoint.weighted]
             weights = {each: torch.rand(edges[each].shape[1]) for each in weighted}

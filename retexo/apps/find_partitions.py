@@ -51,8 +51,8 @@ def with_found_parts(settings: Settings) -> Settings:
     The settings stay as they are where num_partitions is given, or partitions are on several
     machines.
     """
-    wanted = settings.num_partitions
-    is_set = {"num_partitions", "parts_per_node"} & settings.given or wanted != DEFAULTS[
+    num_parts = settings.num_partitions
+    is_set = {"num_partitions", "parts_per_node"} & settings.given or num_parts != DEFAULTS[
         "num_partitions"
     ]
     if is_set or settings.launcher_env is not None or settings.dataset_name == "parts":
@@ -63,7 +63,7 @@ def with_found_parts(settings: Settings) -> Settings:
         found = find([*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None)
     except MissingPartitions:
         return settings
-    if found.num_parts == wanted:
+    if found.num_parts == num_parts:
         return settings
     logger.info("num_partitions=%d, as in %s", found.num_parts, found.path)
     return replace(settings, num_partitions=found.num_parts)
@@ -288,17 +288,18 @@ def _find_differences(
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
     assert directory.meta is not None
-    given = set(settings.given)
-    given |= {stored for stored, name in NAMES.items() if name in given}
-    if settings.is_multirun_job and "seed" in given:
-        given |= keys(lambda setting: setting.is_seed)
+    settings_given = set(settings.given)
+    settings_given |= {stored for stored, name in NAMES.items() if name in settings_given}
+    if settings.is_multirun_job and "seed" in settings_given:
+        settings_given |= keys(lambda setting: setting.is_seed)
     if settings.split.kind == "default":
-        given.discard("split")
+        settings_given.discard("split")
     return {
         name: (here, there)
         for name, (there, here) in find_differences(directory.meta, requested).items()
         # The data need not be on the machine that trains.
-        if name in given & requested.keys() and not (is_file_value(here) and here["sha256"] is None)
+        if name in settings_given & requested.keys()
+        and not (is_file_value(here) and here["sha256"] is None)
     }
 
 

@@ -124,7 +124,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
 
 def by_setting(model: ModelSettings) -> dict[str, Any]:
     """Return the model settings by dotted name, and `model` for model.name."""
-    own = {f"model.{each.name}": getattr(model, each.name) for each in fields(model)}
+    own = {f"model.{field.name}": getattr(model, field.name) for field in fields(model)}
     return own | model.sizes | {"model": model.name}
 
 

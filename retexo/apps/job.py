@@ -108,9 +108,9 @@ class JobLog:
         failed = [job.overrides for job in ended if job.status]
         if len(ended) > 1 and failed:
             print(f"{len(failed)} of {len(ended)} jobs failed:", *failed, sep="\n  ")
-        found = [job for job in ended if job.direction and isinstance(job.value, float)]
-        if found:
-            choose = min if found[0].direction == "minimize" else max
-            best = choose(found, key=lambda job: job.value)
-            print(f"best of {len(found)} jobs: {best.value:.4f} in {best.folder}")
+        jobs = [job for job in ended if job.direction and isinstance(job.value, float)]
+        if jobs:
+            choose = min if jobs[0].direction == "minimize" else max
+            best = choose(jobs, key=lambda job: job.value)
+            print(f"best of {len(jobs)} jobs: {best.value:.4f} in {best.folder}")
         return max((job.status for job in ended), default=0)

@@ -361,7 +361,7 @@ def count_cover_rows(
             sums.append((dst + first_sum) * num_parts + sender[cut])
         first_sum += graph.nodes[destination].num_nodes
     keys = (np.concatenate(sources), np.concatenate(sums))
-    (rows, left), (partial_sums, right) = (np.unique(each, return_inverse=True) for each in keys)
+    (rows, left), (partial_sums, right) = (np.unique(key, return_inverse=True) for key in keys)
     weights = np.ones(len(rows), np.int64), np.ones(len(partial_sums), np.int64)
     return minimum_cover(left, right, *weights).weight
 

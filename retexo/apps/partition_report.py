@@ -24,7 +24,7 @@ def print_report(meta: Meta, directory: Path) -> None:
         f" {meta.cut_edges:,} edges cut ({share:.1%})"
     )
     print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
-    counts = [[getattr(each, column) for column in COLUMNS] for each in meta.parts]
+    counts = [[getattr(part, column) for column in COLUMNS] for part in meta.parts]
     rows = [[part, *each] for part, each in enumerate(counts)]
     print_columns([["part", *COLUMNS], *rows], width=10)
     if isinstance(meta, HeteroMeta):
@@ -87,8 +87,8 @@ def _print_types(meta: HeteroMeta) -> None:
 
 def _list_counts(counts: list[int]) -> str:
     """Return the first counts as text joined by plus signs."""
-    shown = [f"{count:,}" for count in counts[:MAX_LISTED]]
-    return " + ".join([*shown, "..."] if len(counts) > MAX_LISTED else shown)
+    listed = [f"{count:,}" for count in counts[:MAX_LISTED]]
+    return " + ".join([*listed, "..."] if len(counts) > MAX_LISTED else listed)
 
 
 def _print_links(links: dict[str, Any]) -> None:

@@ -190,11 +190,11 @@ def made_with(meta: Meta) -> dict[str, Any]:
     if isinstance(meta, HeteroMeta):
         request["target"] = meta.target
     usual = {name: DEFAULTS[name] for name in FIXED}
-    made = {name: value for name, value in usual.items() if not str(value).startswith("${")}
+    usual_values = {name: value for name, value in usual.items() if not str(value).startswith("${")}
     for name, value in request.items():
         value = value["name"] if is_file_value(value) else value
-        made[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
-    return made
+        usual_values[name] = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return usual_values
 
 
 def data_checksums(meta: Meta) -> dict[str, str]:
@@ -252,9 +252,9 @@ def _list_tables(folder: Path, named: Sequence[str]) -> list[Path]:
 def describe_difference(setting: str, there: Any, here: Any) -> str:
     """Describe how a setting differs between a directory and this command."""
     if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
-        shown = (each["name"] if is_file_value(each) else each for each in (there, here))
+        shown = (value["name"] if is_file_value(value) else value for value in (there, here))
         return "{} ({} there, {} now)".format(setting, *shown)
-    before, now = (set(str(each["sha256"] or "").split()) for each in (there, here))
+    before, now = (set(str(value["sha256"] or "").split()) for value in (there, here))
     if not any(":" in table for table in before | now):
         return f"{setting} ({here['name']} has changed since)"
     changed = _names_of(now - before)

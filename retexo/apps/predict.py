@@ -30,8 +30,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         TrainingError: A worker failed.
     """
     _check_links(settings)
-    wanted = settings.predict
-    joined = [f"{name}.{wanted.format}" for name in predictions.KINDS[: 1 + wanted.embeddings]]
+    predict = settings.predict
+    joined = [f"{name}.{predict.format}" for name in predictions.KINDS[: 1 + predict.embeddings]]
     begun = run_dir / f".predicting{settings.node_rank}"
     if begun.exists() and not (run_dir / "predictions.json").exists():
         logger.warning("%s: removing what an app=predict left that was killed", run_dir)
@@ -40,17 +40,17 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
     _check_ids(settings, directory)
-    if wanted.embeddings and checkpoint.model.num_layers == 1:
+    if predict.embeddings and checkpoint.model.num_layers == 1:
         raise InputError(
             "predict.embeddings=true: a model of one layer has no hidden layer; leave it out"
         )
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         begun.touch()
-        result = run_workers(settings, checkpoint, directory, run_dir, wanted)
+        result = run_workers(settings, checkpoint, directory, run_dir, predict)
         if settings.node_rank == 0:
             result["parts_missing"] = predictions.merge(
-                run_dir, settings.num_partitions, wanted.format
+                run_dir, settings.num_partitions, predict.format
             )
             write_json(run_dir / "predictions.json", result)
     except BaseException:
@@ -60,7 +60,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         begun.unlink(missing_ok=True)
     if settings.node_rank != 0:
         for rank in settings.local_ranks:
-            print_rows({"written": run_dir / "predictions" / f"part{rank}.{wanted.format}"})
+            print_rows({"written": run_dir / "predictions" / f"part{rank}.{predict.format}"})
         return result
     if result["parts_missing"]:
         logger.warning(
@@ -85,16 +85,16 @@ def _remove_outputs(run_dir: Path, outputs: Sequence[str]) -> None:
 
 def _check_links(settings: Settings) -> None:
     """Raise InputError if the settings predict.* do not fit the task."""
-    wanted = settings.predict
+    predict = settings.predict
     given = {
-        name: getattr(wanted, name)
+        name: getattr(predict, name)
         for name in ("pairs", "top", "nodes")
-        if getattr(wanted, name) is not None
+        if getattr(predict, name) is not None
     }
     if not settings.task.links:
         for name, value in given.items():
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
-    elif set(given) not in ({"pairs"}, {"top", "nodes"}) or wanted.embeddings:
+    elif set(given) not in ({"pairs"}, {"top", "nodes"}) or predict.embeddings:
         raise InputError(
             "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links"
             " needs one of these, and has no predict.embeddings"

@@ -109,7 +109,7 @@ def _report_runs(
 def _report_run(run: Run, data: DataSet, out: Path) -> Report:
     """Report on one run; write its figures."""
     path = format_path(run.path)
-    pictures = {each.title: each for each in _pictures(run, "", out)}
+    pictures = {picture.title: picture for picture in _pictures(run, "", out)}
     return Report(
         f"{data.methods[0].name} on {data.name}: {path}",
         " ".join(conclude(run.summary, path)[:-1]),
@@ -182,9 +182,9 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
 
 
 def _count_statuses(runs: Sequence[Run]) -> str:
-    found = Counter(run.status for run in runs)
+    statuses = Counter(run.status for run in runs)
     return f"{len(runs)} run{'s' * (len(runs) > 1)}: " + ", ".join(
-        f"{found[status]} {status}" for status in STATUSES if found[status]
+        f"{statuses[status]} {status}" for status in STATUSES if statuses[status]
     )
 
 

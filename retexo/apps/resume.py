@@ -185,8 +185,8 @@ def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     path = source / RUN_FILE
     try:
-        found = read_json(path)
-        return dict(found["run"]), dict(found["settings"])
+        content = read_json(path)
+        return dict(content["run"]), dict(content["settings"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: damaged; begin anew in another hydra.run.dir, without resume"
@@ -221,7 +221,7 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
     for name in sorted(now.keys() | then.keys()):
         here, there = (known.get(name, default(name, known)) for known in (now, then))
         if name in LISTS:
-            here, there = (each if isinstance(each, list) else [each] for each in (here, there))
+            here, there = (value if isinstance(value, list) else [value] for value in (here, there))
         if name in PER_LAYER:
             here, there = shortest(here), shortest(there)
         if here != there:

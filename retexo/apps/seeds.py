@@ -50,30 +50,30 @@ def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]
         logger.info("seed=%d", seed)
         started = time.time() if summaries else settings.started
         summaries.append(train(replace(job, started=started), run_dir / f"seed{seed}"))
-    found = {
+    result = {
         "seeds": list(seeds),
         "runs": [f"seed{seed}" for seed in seeds],
         **summarise(summaries),
     }
     if settings.node_rank == 0:
-        write_json(run_dir / "seeds.json", found)
-        _print_table(found, run_dir)
-    return found
+        write_json(run_dir / "seeds.json", result)
+        _print_table(result, run_dir)
+    return result
 
 
 def _settings_of(settings: Settings, seed: int) -> Settings:
     """The settings of one run, composed anew: the seeds of split and partitions default to it."""
-    options = [each for each in settings.arguments if each.startswith("--")]
-    name, *folder = (each.partition("=")[2] for each in options)
+    options = [argument for argument in settings.arguments if argument.startswith("--")]
+    name, *folder = (option.partition("=")[2] for option in options)
     overrides = [
-        each
-        for each in settings.arguments
-        if each not in options and each.split("=")[0].lstrip("+") != "seeds"
+        argument
+        for argument in settings.arguments
+        if argument not in options and argument.split("=")[0].lstrip("+") != "seeds"
     ]
     job = compose([*overrides, "seeds=null", f"seed={seed}"], name, *folder)
     names = [*OF_LAUNCHER]
     if settings.num_nodes > 1:
-        names += [each.name for each in fields(PartitionSettings)] + ["given"]
+        names += [field.name for field in fields(PartitionSettings)] + ["given"]
     return replace(job, is_multirun_job=True, **{name: getattr(settings, name) for name in names})
 
 
@@ -85,12 +85,12 @@ def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for split in SPLITS:
         for score in summaries[0].get(split, {}):
-            values = [each[split][score] for each in summaries]
+            values = [summary[split][score] for summary in summaries]
             if None in values:  # a split without nodes
                 continue
             found.setdefault(split, {})[score] = _mean_and_std(values)
     for group, name in (("bytes", "total"), ("seconds", "train")):
-        found[group] = {name: _mean_and_std([each[group][name] for each in summaries])}
+        found[group] = {name: _mean_and_std([summary[group][name] for summary in summaries])}
     return {**found, "chosen": {"metric": summaries[0]["chosen"]["metric"]}}
 
 
@@ -104,8 +104,8 @@ def _print_table(found: dict[str, Any], run_dir: Path) -> None:
     for name in found.get("test", {}):
         scores = {split: found[split][name] for split in ("val", "test") if split in found}
         rows[title_of(name)] = ", ".join(
-            " +- ".join(format_score(value, name) for value in each.values() if value is not None)
+            " +- ".join(format_score(value, name) for value in score.values() if value is not None)
             + f" ({split})"
-            for split, each in scores.items()
+            for split, score in scores.items()
         )
     print_rows({**rows, "results": str(run_dir)})

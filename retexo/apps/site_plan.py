@@ -45,11 +45,13 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
         if peer != site.rank:
-            nodes = [each.count_own_nodes(peer, settings.sites.max_rows_shared) for each in tables]
+            nodes = [
+                table.count_own_nodes(peer, settings.sites.max_rows_shared) for table in tables
+            ]
             rows = zip(nodes, tables, strict=True)
             by_site[name] = {
-                "ids_asked_for": sum(int((each.halo_owner == peer).sum()) for each in tables),
-                "edges_told": sum(int((each.src_owner == peer).sum()) for each in tables),
+                "ids_asked_for": sum(int((table.halo_owner == peer).sum()) for table in tables),
+                "edges_told": sum(int((table.src_owner == peer).sum()) for table in tables),
                 "own_nodes_with_rows": sum(nodes),
                 "bytes_at_most": {
                     "features": sum(_bytes_at_most(n, each, precisions[0]) for n, each in rows),
@@ -61,7 +63,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
             }
     result = {
         "site": site.name,
-        "nodes": sum(each.num_inner for each in tables),
+        "nodes": sum(table.num_inner for table in tables),
         "sums_hide_shares": settings.gradient.secure,
         "parameters": sum(
             parameter.numel() for stage in stages for parameter in stage.parameters()
@@ -101,7 +103,7 @@ class _Table:
 
 def _make_tables(part: Partition) -> list[_Table]:
     """Count halo nodes, edges between sites and rows for each node type of a site."""
-    found = []
+    tables = []
     for name, nodes in part.nodes.items():
         owners, targets = [nodes.halo_owner[:0]], [nodes.halo_owner[:0]]
         for (source, _, to), edges in part.relations.items():
@@ -110,10 +112,10 @@ def _make_tables(part: Partition) -> list[_Table]:
                 owners.append(part.nodes[source].halo_owner[edges.src[edges.src >= begin] - begin])
                 targets.append(edges.dst[edges.src >= begin])
         width = nodes.features.shape[1]
-        found.append(
+        tables.append(
             _Table(nodes.num_inner, width, nodes.halo_owner, torch.cat(owners), torch.cat(targets))
         )
-    return found
+    return tables
 
 
 def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> None:

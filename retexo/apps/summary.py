@@ -106,8 +106,10 @@ def _score_rows(result: Mapping[str, Any]) -> dict[str, str]:
         if name not in left_out
     }
     others = {f"test, {name}": scores for name, scores in result.get("baselines", {}).items()}
-    whole = result.get("transductive", {})
-    others |= {f"{SPLITS[split]} in the whole graph": scores for split, scores in whole.items()}
+    transductive = result.get("transductive", {})
+    others |= {
+        f"{SPLITS[split]} in the whole graph": scores for split, scores in transductive.items()
+    }
     for kind, field in (("class", "classes"), ("target", "targets")):
         parts = result.get(field, {}).get("test", [])
         if len(parts) > MAX_CLASS_ROWS:
@@ -131,7 +133,7 @@ def _choice_rows(chosen: Mapping[str, Any]) -> dict[str, str]:
     rows = {"best round by": str(chosen["metric"])} if "metric" in chosen else {}
     weights = chosen.get("class_weights")
     if weights is not None and len(weights) <= MAX_CLASS_ROWS and not isinstance(weights[0], list):
-        rows["class weights in the loss"] = ", ".join(f"{each:.4g}" for each in weights)
+        rows["class weights in the loss"] = ", ".join(f"{weight:.4g}" for weight in weights)
     if "threshold" in chosen:
         of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
         rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"

@@ -51,12 +51,12 @@ def find_directory(settings: Settings) -> Path:
     named = directory_of(settings) if is_named else None
     if named is not None and named.is_dir():
         return named.resolve()
-    found = (
-        sorted(each.parent.name for each in folder.glob("*/meta.json")) if folder.is_dir() else []
+    names = (
+        sorted(path.parent.name for path in folder.glob("*/meta.json")) if folder.is_dir() else []
     )
-    if named is None and len(found) == 1:
-        return folder / found[0]
-    there = f"; it has {', '.join(found)}" if found else ""
+    if named is None and len(names) == 1:
+        return folder / names[0]
+    there = f"; it has {', '.join(names)}" if names else ""
     missing = "not a single directory with meta.json" if named is None else f"no {named.name}"
     raise InputError(
         f"partition_dir={folder}: {missing}{there}; set partition_dir to the directory to update"

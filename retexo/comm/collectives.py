@@ -187,7 +187,7 @@ class Communicator:
         if any(summand.zero_ranks or summand.wire for summand in summands):
             raise ValueError("with masks all ranks send integers")
         masked = self.masks.hide([summand.tensor for summand in summands])
-        self._sum_chunks([ReduceInput(each) for each in masked], tag)
+        self._sum_chunks([ReduceInput(value) for value in masked], tag)
         for summand, total in zip(summands, masked, strict=True):
             summand.tensor.copy_(self.masks.reveal(total, summand.tensor.dtype))
 
@@ -207,20 +207,21 @@ class Communicator:
                 set(everyone).difference(*(summand.zero_ranks for summand in summands)), default=0
             )
         sums = [
-            _ChunkedSum(each, self.rank, _chunks(each, self.world_size, root)) for each in summands
+            _ChunkedSum(summand, self.rank, _chunks(summand, self.world_size, root))
+            for summand in summands
         ]
         shares: list[Pieces] = [
-            [piece for each in sums for piece in each.share(rank)] for rank in everyone
+            [piece for partial in sums for piece in partial.share(rank)] for rank in everyone
         ]
-        self._swap(shares, [[each.buffer(rank) for each in sums] for rank in everyone], tag)
-        own = [piece for each in sums for piece in each.add_up()]
+        self._swap(shares, [[partial.buffer(rank) for partial in sums] for rank in everyone], tag)
+        own = [piece for partial in sums for piece in partial.add_up()]
         self._swap(
             [own] * self.world_size,
-            [[each.buffer(rank) for each in sums] for rank in everyone],
+            [[partial.buffer(rank) for partial in sums] for rank in everyone],
             tag,
         )
-        for each in sums:
-            each.finish()
+        for partial in sums:
+            partial.finish()
 
     def round_as_sent(self, summand: ReduceInput) -> Tensor:
         """The share after encoding and decoding, as the peers receive it, [n]."""
@@ -277,7 +278,7 @@ class _ChunkedSum:
         self._encoded = message_format.encode(self._values, self._wire_format)
         size = self._num_bytes(rank)
         self._buffers = [
-            np.empty(0 if each in summand.zero_ranks else size, np.uint8) for each in self._everyone
+            np.empty(0 if rank in summand.zero_ranks else size, np.uint8) for rank in self._everyone
         ]
         """First the shares of all ranks in the own chunk, then the sums of all chunks."""
         if rank not in summand.zero_ranks:
@@ -345,6 +346,6 @@ def _add(values: Sequence[Tensor], total: Tensor) -> None:
         total.copy_(values[0]) if values else total.zero_()
         return
     sums = values[0].to(total.dtype)
-    for each in values[1:-1]:
-        sums += each
+    for value in values[1:-1]:
+        sums += value
     torch.add(sums, values[-1], out=total)

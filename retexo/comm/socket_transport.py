@@ -82,8 +82,8 @@ class SocketTransport:
             by_descriptor = {transfer.descriptor: transfer for transfer in waiting}
             for descriptor, transfer in by_descriptor.items():
                 poll.register(descriptor, transfer.events)
-            found = poll.poll(1000 * self._timeout)
-            ready, now = [by_descriptor[descriptor] for descriptor, _ in found], time.monotonic()
+            events = poll.poll(1000 * self._timeout)
+            ready, now = [by_descriptor[descriptor] for descriptor, _ in events], time.monotonic()
             last_progress = now if ready else last_progress
             if now - last_progress >= self._timeout:
                 peers = ", ".join(str(transfer.peer) for transfer in waiting)

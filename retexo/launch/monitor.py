@@ -404,7 +404,9 @@ class NodeMonitor:
         known = not running if self._is_stopping else self._decision is not None
         if not known and time.monotonic() < self._deadline:
             return
-        causes = sorted(self._failures, key=lambda each: (KINDS.index(each.kind), each.rank))
+        causes = sorted(
+            self._failures, key=lambda failure: (KINDS.index(failure.kind), failure.rank)
+        )
         message = causes[0].message if causes else ""
         restart = causes[:1] != [] and causes[0].kind in CURABLE
         if self._decision is not None:
@@ -415,9 +417,11 @@ class NodeMonitor:
             self._send({"end": end, "restart": self._may_restart and restart})
         if restart and self._may_restart:
             raise Interrupted(message)
-        details = [each.traceback for each in causes if each.traceback]
+        details = [failure.traceback for failure in causes if failure.traceback]
         details += [
-            each.message for each in causes if each.kind == "refused" and each.message != message
+            failure.message
+            for failure in causes
+            if failure.kind == "refused" and failure.message != message
         ]
         raise TrainingError("\n".join([message, *details[:1]]))
 

@@ -272,7 +272,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         store = stack.enter_context(serving_store(endpoint.address.rpartition(":")[0]))
     where = "" if store is None else f"{store[0]}:{store[1]}"
     coordinator.send_reply({"run": secret, "store": where, "nodes": coordinator.addresses})
-    addresses = {node: split_address(each) for node, each in coordinator.addresses.items()}
+    addresses = {node: split_address(address) for node, address in coordinator.addresses.items()}
     found, problem = _connect_peers(participant, secret, addresses)
     for node, channel in coordinator.joined.items():
         found[node,] = channel

@@ -120,11 +120,11 @@ def add_local_streams(
 def _raise_file_limit(count: int) -> None:
     """Raise this process's limit of open files as far as needed and allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + SPARE_FILES
-    if soft < wanted:
+    num_files = count + SPARE_FILES
+    if soft < num_files:
         resource.setrlimit(
             resource.RLIMIT_NOFILE,
-            (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard),
+            (num_files if hard == resource.RLIM_INFINITY else min(num_files, hard), hard),
         )
 
 

@@ -116,7 +116,11 @@ def hetero_baseline_bytes(
     }
     vectors = 0
     for before, layer in pairwise(layers):
-        read = {each[0] for each in architecture.schema.relations if each[2] in layer.types}
+        read = {
+            edge_type[0]
+            for edge_type in architecture.schema.relations
+            if edge_type[2] in layer.types
+        }
         vectors += sum(halo[name] for name in before.types if name in read)
     parameters = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
     gradients = 2 * (len(parts) - 1) * 4 * parameters

@@ -94,7 +94,9 @@ class TrafficEstimate:
     @property
     def unsmoothed(self) -> "TrafficEstimate":
         """The messages of a run whose predictions are not smoothed after the first step."""
-        return replace(self, entries=tuple(each for each in self.entries if not each.if_smoothed))
+        return replace(
+            self, entries=tuple(entry for entry in self.entries if not entry.if_smoothed)
+        )
 
     def total(
         self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
@@ -137,10 +139,10 @@ def estimate_by_gradient(
             steps=steps,
             smoothing=smoothing,
         )
-        counted = [{**comm.meter.entries, **each.meter.entries} for each in steps]
+        counted = [{**comm.meter.entries, **step.meter.entries} for step in steps]
         if_smoothed = [
-            replace(each, exact=False, if_smoothed=True)
-            for each in _make_entries(comm.rank, smoothing.entries, settings, validates=validates)
+            replace(entry, exact=False, if_smoothed=True)
+            for entry in _make_entries(comm.rank, smoothing.entries, settings, validates=validates)
         ]
         return answered, [
             _make_entries(comm.rank, sent, settings, validates=validates) + if_smoothed
@@ -149,8 +151,8 @@ def estimate_by_gradient(
 
     answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
     return [
-        TrafficEstimate(tuple(chain.from_iterable(each)), sum(answered))
-        for each in zip(*by_rank, strict=True)
+        TrafficEstimate(tuple(chain.from_iterable(entries_of_rank)), sum(answered))
+        for entries_of_rank in zip(*by_rank, strict=True)
     ]
 
 
@@ -191,8 +193,11 @@ def find_architecture(
         settings.model,
         max(part.features.shape[1] for part in parts),
         task.dim if task.links else classes,
-        max(0 if each.edge_feat is None else each.edge_feat.shape[1] for each in edges),
-        any(each.edge_weight is not None for each in edges),
+        max(
+            0 if edge_data.edge_feat is None else edge_data.edge_feat.shape[1]
+            for edge_data in edges
+        ),
+        any(edge_data.edge_weight is not None for edge_data in edges),
         task.scorer if task.links else "",
         parts[0].num_relations,
     )
@@ -287,20 +292,20 @@ def _dry_run_layers(
     Yields:
         Logits without zeros, [I, C].
     """
-    given = first_input(context, stages)
+    layer_input = first_input(context, stages)
     for layer, stage in enumerate(stages):
-        exchanges = given.open_exchanges(context, layer, stage)
-        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
+        exchanges = layer_input.open_exchanges(context, layer, stage)
+        received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
         if steps:
-            _step(context, given.make_objective(context, layer, stage, received), steps)
+            _step(context, layer_input.make_objective(context, layer, stage, received), steps)
         if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
             # Which rows are held then depends on the embeddings: none, at worst.
-            exchanges = given.open_exchanges(context, layer, stage)
-        for each in exchanges.values():
-            each.run(INFER_PHASE)
-        output, num_logits = _output_without_zeros(context, layer, stage, given)
+            exchanges = layer_input.open_exchanges(context, layer, stage)
+        for exchange in exchanges.values():
+            exchange.run(INFER_PHASE)
+        output, num_logits = _output_without_zeros(context, layer, stage, layer_input)
         yield _no_zeros(len(context.labels), num_logits)
-        given = given.next_layer(output)
+        layer_input = layer_input.next_layer(output)
 
 
 def _output_without_zeros(
@@ -324,11 +329,11 @@ def _output_without_zeros(
 def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
     """Send one gradient message of each kind, and the message that ends the rounds."""
     nothing = Validation(torch.zeros(objective.metric.num_counts, dtype=torch.int64))
-    for each in steps:
-        settings = replace(context.settings, gradient=each.gradient)
+    for step in steps:
+        settings = replace(context.settings, gradient=step.gradient)
         with _counted_apart(context.comm, TrafficMeter(context.comm.world_size)):
-            flat = flatten_parameters(objective, context.comm, each.gradient)
-        with _counted_apart(context.comm, each.meter):
+            flat = flatten_parameters(objective, context.comm, step.gradient)
+        with _counted_apart(context.comm, step.meter):
             build_message(objective, settings, context.comm, flat).reduce_update(0.0, nothing)
     flat = flatten_parameters(objective, context.comm, context.settings.gradient)
     build_message(objective, context.settings, context.comm, flat).reduce_counts(nothing)

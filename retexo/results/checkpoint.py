@@ -294,7 +294,9 @@ def _read_content(directory: Path) -> dict[str, Any]:
     except ValueError as error:
         raise _damaged(directory, error) from error
     versions = [state.get("version") for state in content.get("features", {}).values()]
-    others = [each for each in versions if type(each) is not int or each != VERSION_OF_STATES]
+    others = [
+        version for version in versions if type(version) is not int or version != VERSION_OF_STATES
+    ]
     if others:
         raise InputError(
             f"{path}: its feature pipeline has version {others[0]!r}, this program reads version"
@@ -317,12 +319,12 @@ def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
         path = directory / f"layer{layer}.safetensors"
         stated = {name: tuple(tensor.shape) for name, tensor in stage.state_dict().items()}
         with reading(path, "safetensors file"), safe_open(path, "pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        if found != stated:
-            name = min(found.keys() ^ stated.keys(), default="") or next(
-                name for name in stated if found[name] != stated[name]
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        if shapes != stated:
+            name = min(shapes.keys() ^ stated.keys(), default="") or next(
+                name for name in stated if shapes[name] != stated[name]
             )
             raise InputError(
-                f"{path}: not a layer of this model: {name} has the shape {found.get(name)},"
+                f"{path}: not a layer of this model: {name} has the shape {shapes.get(name)},"
                 f" model.json says {stated.get(name)}"
             )

@@ -31,7 +31,7 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
     """Sentences about a finished run; summary: content of summary.json."""
     name = headline_of(summary)
     sentences = [_describe_score(summary, name), _describe_bytes(summary["bytes"])]
-    return [each for each in (*sentences, *_advise(summary, name, run_dir)) if each]
+    return [sentence for sentence in (*sentences, *_advise(summary, name, run_dir)) if sentence]
 
 
 def headline_of(summary: Mapping[str, Any]) -> str:
@@ -63,7 +63,7 @@ def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | No
     """Return what the baseline without a network is, in words, and its score."""
     of_links = summary.get("baselines")
     if of_links:
-        best = max(of_links, key=lambda each: of_links[each].get(name, -math.inf))
+        best = max(of_links, key=lambda baseline: of_links[baseline].get(name, -math.inf))
         return f"{best} without training", of_links[best].get(name)
     found = summary.get("baseline", {})
     if name in ("roc_auc", "average_precision"):
@@ -125,7 +125,7 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
     total, num_workers = counted["total"], len(counted["by_peer"])
     if not total:
         return "Nothing was sent." if num_workers > 1 else ""
-    kinds = sorted(counted["by_kind"].items(), key=lambda each: -each[1])
+    kinds = sorted(counted["by_kind"].items(), key=lambda item: -item[1])
     shares = ", ".join(f"{kind} {sent / total:.0%}" for kind, sent in kinds[:3] if sent)
     return f"The {num_workers} workers sent {format_bytes(total)}: {shares}."
 

@@ -133,7 +133,7 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     if not drawn:
         return None
     if is_many:
-        x, y = (each.loc[[*drawn], "mean"] for each in (across, up))
+        x, y = (column.loc[[*drawn], "mean"] for column in (across, up))
         axes.scatter(x, y, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
     names = ", ".join(without_bytes[:MAX_METHODS])
     remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""
@@ -164,7 +164,9 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
         for index, run in curves:
-            points = [(each.round, each.val_metric) for each in run.curve if each.layer == layer]
+            points = [
+                (point.round, point.val_metric) for point in run.curve if point.layer == layer
+            ]
             colour, marker = _style(index)
             axes.plot(
                 *zip(*points, strict=True) if points else ([], []),
@@ -242,12 +244,12 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
 
     width: inches.
     """
-    layers = sorted({each.layer for each in run.rounds})
+    layers = sorted({point.layer for point in run.rounds})
     if not layers:
         return None
     figure, all_axes = make_axes(2 * len(layers), width, 2.4)
     for number, layer in enumerate(layers):
-        points = [each for each in run.rounds if each.layer == layer]
+        points = [point for point in run.rounds if point.layer == layer]
         losses, metric = all_axes[2 * number : 2 * number + 2]
         series = (
             (losses, "train_loss", "training", COLOURS[0]),
@@ -255,12 +257,12 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
             (metric, "val_metric", "validation", COLOURS[1]),
         )
         for axes, name, label, colour in series:
-            values = [(each.round, getattr(each, name)) for each in points]
+            values = [(point.round, getattr(point, name)) for point in points]
             known = [(at, y) for at, y in values if y is not None and not math.isnan(y)]
             if known:
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
             if known and axes is metric:
-                axes.plot(*max(known, key=lambda each: each[1]), "o", color=colour, markersize=5)
+                axes.plot(*max(known, key=lambda point: point[1]), "o", color=colour, markersize=5)
         losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss (mean of the nodes)")
         if losses.lines:
             losses.legend(frameon=False, fontsize=8)
@@ -318,20 +320,20 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
 
 def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
     """Return count, predicted probability and share of each bin, [3, bins], by split."""
-    found = {}
+    points = {}
     for split in SPLIT_COLOURS:
         bins = run.summary.get("score_bins", {}).get(split, [])
         rows = run.summary.get("calibration", {}).get(split, [])
         if bins:
             names = ("probability", "positives", "negatives")
-            probability, yes, no = np.array([[each[name] for name in names] for each in bins]).T
+            probability, yes, no = np.array([[bin_[name] for name in names] for bin_ in bins]).T
             sums = np.stack([yes + no, probability * (yes + no), yes])
             joined = np.add.reduceat(sums, range(0, len(bins), JOINED), axis=1)
-            found[split] = np.stack([joined[0], joined[1] / joined[0], joined[2] / joined[0]])
+            points[split] = np.stack([joined[0], joined[1] / joined[0], joined[2] / joined[0]])
         elif rows:
             names = ("count", "confidence", "accuracy")
-            found[split] = np.array([[each[name] for name in names] for each in rows]).T
-    return found
+            points[split] = np.array([[row[name] for name in names] for row in rows]).T
+    return points
 
 
 def plot_ranking(run: Run, width: float) -> "Figure | None":
@@ -340,7 +342,7 @@ def plot_ranking(run: Run, width: float) -> "Figure | None":
     None for more than two classes. width: inches.
     """
     shown = {
-        split: np.array([[each["positives"], each["negatives"]] for each in bins]).cumsum(axis=0)
+        split: np.array([[bin_["positives"], bin_["negatives"]] for bin_ in bins]).cumsum(axis=0)
         for split, bins in run.summary.get("score_bins", {}).items()
     }
     shown = {split: counts for split, counts in shown.items() if len(counts) and counts[-1].all()}
@@ -442,7 +444,7 @@ def make_axes(
 def _with_unit(score: str) -> str:
     """Return the name of a score with its range, where it has one."""
     name = score.replace("_", " ").lower()
-    if any(each in name for each in SHARES):
+    if any(word in name for word in SHARES):
         return f"{score} (0 to 1)"
     return f"{score} (1 is exact)" if name.endswith("r2") else score
 

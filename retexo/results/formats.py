@@ -45,7 +45,7 @@ def format_score(value: float | None, name: str = "") -> str:
 def format_setting(value: Any, digits: int = 17) -> str:
     """Format a setting's value briefly: 30 for [30]; 17 digits keep a float as it is."""
     if isinstance(value, list | tuple):
-        return ",".join(format_setting(each, digits) for each in value)
+        return ",".join(format_setting(item, digits) for item in value)
     if isinstance(value, float):
         return json.dumps(float(f"{value:.{digits}g}"))
     return value if isinstance(value, str) else json.dumps(value, default=str)

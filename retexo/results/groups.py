@@ -62,7 +62,7 @@ class DataSet:
         """
         import pandas as pd
 
-        runs = [(number, run) for number, each in enumerate(self.methods) for run in each.done]
+        runs = [(number, run) for number, method in enumerate(self.methods) for run in method.done]
         index = pd.MultiIndex.from_arrays(
             [[number for number, _ in runs], [run.draw for _, run in runs]]
         )
@@ -76,8 +76,8 @@ class DataSet:
         import pandas as pd
 
         values = self.samples[measure] if measure in self.samples else pd.Series(dtype=float)
-        found = values.groupby(level=0, sort=False).agg(["count", "mean", "std"])
-        return found.reindex(range(len(self.methods))).fillna({"count": 0})
+        statistics = values.groupby(level=0, sort=False).agg(["count", "mean", "std"])
+        return statistics.reindex(range(len(self.methods))).fillna({"count": 0})
 
     @property
     def measures(self) -> list[str]:

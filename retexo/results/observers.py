@@ -55,18 +55,18 @@ class Observers:
             if (line["layer"], line["round"]) <= self._last_round:
                 continue
             self._last_round = line["layer"], line["round"]
-            self._call(lambda each, line=line: each.on_round(line))  # type: ignore[misc]
+            self._call(lambda observer, line=line: observer.on_round(line))  # type: ignore[misc]
             if line["train_loss"] is None:
-                self._call(lambda each, line=line: each.on_layer(line))  # type: ignore[misc]
-        self._call(lambda each: each.on_progress(phase, bytes_sent))
+                self._call(lambda observer, line=line: observer.on_layer(line))  # type: ignore[misc]
+        self._call(lambda observer: observer.on_progress(phase, bytes_sent))
 
     def finish(self, bytes_sent: int) -> None:
         """Tell all that the run is done and saved; what they raise then is logged."""
-        self._call_at_end(lambda each: each.on_progress("done", bytes_sent))
+        self._call_at_end(lambda observer: observer.on_progress("done", bytes_sent))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell all that have started that the run has ended; what they raise is logged."""
-        self._call_at_end(lambda each: each.on_end(summary))
+        self._call_at_end(lambda observer: observer.on_end(summary))
 
     def _call(self, function: Callable[[Callback], None]) -> None:
         """Call a function of all; a tracker that fails is left out from then on."""
@@ -81,7 +81,7 @@ class Observers:
                 logger.warning(
                     "logger=%s: %s; the run goes on without it", tracker, line, exc_info=True
                 )
-                self._started = [each for each in self._started if each[1] is not observer]
+                self._started = [entry for entry in self._started if entry[1] is not observer]
                 with suppress(Exception):  # it has failed already
                     observer.on_end({"status": "failed"})
 
@@ -129,13 +129,13 @@ def observing(
         run_dir: its directory.
         callbacks: of users: a Callback, or a function of a round.
     """
-    given = [_as_callback(each) for each in callbacks]
+    observers = [_as_callback(callback) for callback in callbacks]
     names = settings.logger or ()
     trackers = dict(zip(names, make_trackers(names), strict=True))
     kind = choose_progress(settings.progress)
     if kind == "bar":
         by_layer = settings.trainer.name == "lazy"
         limits = settings.num_rounds if by_layer else settings.num_rounds[:1]
-        given.append(ProgressBar(limits))
+        observers.append(ProgressBar(limits))
     with shown_progress(kind):
-        yield Observers(run_dir, given, trackers)
+        yield Observers(run_dir, observers, trackers)

@@ -185,10 +185,10 @@ def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
         if not (run_dir / name).is_dir():
             continue
         paths = {part: run_dir / name / f"part{part}.{suffix}" for part in range(num_parts)}
-        found = [path for path in paths.values() if path.is_file()]
+        paths_there = [path for path in paths.values() if path.is_file()]
         missing |= {part for part, path in paths.items() if not path.is_file()}
-        if found:
-            table = pd.concat([read_table(path) for path in found], ignore_index=True)
+        if paths_there:
+            table = pd.concat([read_table(path) for path in paths_there], ignore_index=True)
             write_table(
                 run_dir / f"{name}.{suffix}", table.loc[_sort_rows(table, is_text=suffix == "csv")]
             )

@@ -115,9 +115,10 @@ def _without_rounds(root: logging.Logger) -> Iterator[None]:
         return record.name not in OF_ROUNDS or record.levelno > logging.INFO
 
     consoles = [
-        each
-        for each in root.handlers
-        if isinstance(each, logging.StreamHandler) and not isinstance(each, logging.FileHandler)
+        handler
+        for handler in root.handlers
+        if isinstance(handler, logging.StreamHandler)
+        and not isinstance(handler, logging.FileHandler)
     ]
     for handler in consoles:
         handler.addFilter(is_shown)

@@ -41,7 +41,9 @@ def _main_log(log: Path) -> Iterator[None]:
     """
     size = log.stat().st_size if log.exists() else 0
     file = _RegularFileHandler(log, delay=True)
-    buffers = [each for each in logging.getLogger().handlers if isinstance(each, MemoryHandler)]
+    buffers = [
+        handler for handler in logging.getLogger().handlers if isinstance(handler, MemoryHandler)
+    ]
     for handler in buffers:  # of conf/node_classification.yaml
         file.setFormatter(handler.formatter)
         handler.setTarget(file)

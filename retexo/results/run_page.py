@@ -41,7 +41,7 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
         )
         for title, (found, names) in parts.items()
     ]
-    return [each for each in sections if each.tables or each.pictures]
+    return [section for section in sections if section.tables or section.pictures]
 
 
 def _scores(run: Run) -> Table:
@@ -89,8 +89,8 @@ def _seconds(run: Run) -> Table:
 
 def _memory(run: Run) -> Table:
     sizes = {"resident": "memory", "without shared memory": "private memory"}
-    found = {name: run.measures[measure] for name, measure in sizes.items()}
-    rows = [[name, format_memory(value)] for name, value in found.items() if value]
+    sizes_of_run = {name: run.measures[measure] for name, measure in sizes.items()}
+    rows = [[name, format_memory(value)] for name, value in sizes_of_run.items() if value]
     return Table("Memory", ["largest worker", "peak"], rows)
 
 

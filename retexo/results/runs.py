@@ -131,13 +131,13 @@ class Run:
     @property
     def curve(self) -> list[Point]:
         """The rounds with a validation metric."""
-        return [each for each in self.rounds if not math.isnan(each.val_metric)]
+        return [point for point in self.rounds if not math.isnan(point.val_metric)]
 
     @property
     def metric(self) -> str | None:
         """The validation metric that stopping looked at, where it is stored."""
-        found: str | None = self.summary.get("chosen", {}).get("metric")
-        return found
+        metric: str | None = self.summary.get("chosen", {}).get("metric")
+        return metric
 
     @cached_property
     def draw(self) -> str:
@@ -173,20 +173,20 @@ def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
         InputError: more than MAX_FOLDERS folders are neither runs nor directly inside one; its
             text begins with `setting`.
     """
-    found: set[Path] = set()
+    folders_found: set[Path] = set()
     others = 0
     for folder, within, files in (entry for each in folders for entry in os.walk(each)):
         path = Path(folder)
         if {"summary.json", "metrics.jsonl"} & {*within, *files}:
-            found.add(path)
-        elif path.parent not in found:
+            folders_found.add(path)
+        elif path.parent not in folders_found:
             others += 1
         if others > MAX_FOLDERS:
             raise InputError(
                 f"{setting}: more than {MAX_FOLDERS:,} folders below it are no run directories;"
                 " give the folder that holds these"
             )
-    return found
+    return folders_found
 
 
 def read_run(path: Path) -> Run:

@@ -114,7 +114,7 @@ def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
     without = ONLY_AS_HEADLINE - {data.headline}
     done = [run.measures for method in data.methods for run in method.done]
-    if all(each.get("test micro F1") == each.get("test accuracy") for each in done):
+    if all(run.get("test micro F1") == run.get("test accuracy") for run in done):
         without |= {"test micro F1"}  # as for all but multi-label data
     shown = {
         name: FORMATS[name] for name in FORMATS if name in data.measures and name not in without
@@ -137,13 +137,16 @@ def results_table(data: DataSet) -> Table:
 def class_table(data: DataSet) -> Table | None:
     """One row per method and class; None without classes, or with more than MAX_CLASSES."""
     names = dict.fromkeys(
-        name for each in data.methods for run in each.done for name in run.classes
+        name for method in data.methods for run in method.done for name in run.classes
     )
     if not 0 < len(names) <= MAX_CLASSES or len(data.methods) > MAX_METHODS:
         return None
     texts = dict(zip(CLASS_SCORES, (*[format_score] * 3, format_count), strict=True))
     cells = {
-        name: [format_samples(data, f"{name}{OF_CLASS}{each}", texts[each]) for each in texts]
+        name: [
+            format_samples(data, f"{name}{OF_CLASS}{class_text}", texts[class_text])
+            for class_text in texts
+        ]
         for name in names
     }
     columns = ["method", "class", "precision", "recall", "F1", "support"]
@@ -243,7 +246,7 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
         names = _main_measures(data.measures)
         names = [name for name in names if name in sent or not name.startswith(BYTES)]
-        found = {name: data.summarise(name).to_numpy() for name in names}
+        summaries = {name: data.summarise(name).to_numpy() for name in names}
         for number, method in enumerate(data.methods):
             row: dict[str, Cell] = {
                 "data": data.name,
@@ -251,8 +254,8 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
                 "n": len(method.done) - method.repeats,
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
-            for name, each in found.items():
-                count, mean, std = each[number]
+            for name, summary in summaries.items():
+                count, mean, std = summary[number]
                 row[f"{name}, mean"] = mean if count else None
                 row[f"{name}, spread"] = std if count > 1 else None
             rows.append(row)

@@ -199,7 +199,9 @@ class LayerObjective(Objective):
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.train.inputs(place) for place in self.train.chunks)
-        return self.stage.first_weights, ((*each.matrices, *each.skips) for each in inputs)
+        return self.stage.first_weights, (
+            (*chunk_inputs.matrices, *chunk_inputs.skips) for chunk_inputs in inputs
+        )
 
     def losses(self) -> Iterator[Tensor]:
         """Yield the loss of each chunk, or the scaled loss of a random batch."""
@@ -219,7 +221,7 @@ class LayerObjective(Objective):
     def validate(self) -> Validation:
         """Count and measure chunk by chunk."""
         self.stage.eval()
-        places = (slice(each.start, each.stop, self.val_stride) for each in self.val.chunks)
+        places = (slice(chunk.start, chunk.stop, self.val_stride) for chunk in self.val.chunks)
         pieces = (
             (self.stage.logits(self.val.inputs(place)), self.val.labels[place]) for place in places
         )

@@ -217,8 +217,8 @@ class Recovery:
             there = content["place"]
             differing = [name for name in here if there[name] != here[name]]
             if differing:
-                found = ", ".join(f"{name} {there[name]}" for name in differing)
-                raise ValueError(f"of {found}, in another's place")
+                differences = ", ".join(f"{name} {there[name]}" for name in differing)
+                raise ValueError(f"of {differences}, in another's place")
             return dict(_unpack(content["state"], tensors))
 
 

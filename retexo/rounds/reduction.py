@@ -84,7 +84,7 @@ class DenseReduction:
     def __init__(self, flat: FlatParameters, all_reduce: Summation) -> None:
         self._gradient = flat.gradient
         self._matrices = [
-            GradientMatrix([_gradient_as_matrix(flat, each)], each.used) for each in flat.slices
+            GradientMatrix([_gradient_as_matrix(flat, piece)], piece.used) for piece in flat.slices
         ]
         self._all_reduce = all_reduce.for_sizes(
             [math.prod(matrix.shape) for matrix in self._matrices]
@@ -124,11 +124,11 @@ class PowerSGDReduction:
             if is_compressed(matrix.shape, rank)
         ]
         self._whole = [matrix for matrix in matrices if not is_compressed(matrix.shape, rank)]
-        self._first_sizes = [each.left_size for each in self._low] + [
-            math.prod(each.shape) for each in self._whole
+        self._first_sizes = [matrix.left_size for matrix in self._low] + [
+            math.prod(matrix.shape) for matrix in self._whole
         ]
         self._first_sum = all_reduce.for_sizes(self._first_sizes)
-        self._second_sum = all_reduce.for_sizes([each.right_size for each in self._low])
+        self._second_sum = all_reduce.for_sizes([matrix.right_size for matrix in self._low])
 
     def reduce(self, tail: Tensor) -> None:
         low, whole = self._low, [matrix.to_matrix() for matrix in self._whole]
@@ -142,10 +142,10 @@ class PowerSGDReduction:
             matrix.scatter(total.view(matrix.shape[::-1]).T)
         if not low:
             return
-        sizes = [each.right_size for each in low]
+        sizes = [matrix.right_size for matrix in low]
         second = self._second_sum.round_as_sent(
             torch.cat(
-                [each.right_factor_from(total) for each, total in zip(low, sums, strict=False)]
+                [matrix.right_factor_from(total) for matrix, total in zip(low, sums, strict=False)]
             )
         )
         for each, own in zip(low, torch.split(second, sizes), strict=True):
@@ -215,19 +215,23 @@ class GradientMatrix:
 def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
     """Group all parameters: input weights by F, other parameters by their longer side."""
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
-    for each in flat.slices:
-        gradient = _gradient_as_matrix(flat, each)
-        if len(each.shape) == 2 and not each.reads_inputs and gradient.shape[0] < gradient.shape[1]:
+    for piece in flat.slices:
+        gradient = _gradient_as_matrix(flat, piece)
+        if (
+            len(piece.shape) == 2
+            and not piece.reads_inputs
+            and gradient.shape[0] < gradient.shape[1]
+        ):
             gradient = gradient.T
-        key = len(gradient), each.reads_inputs
-        matrices.setdefault(key, GradientMatrix([], each.used)).parts.append(gradient)
+        key = len(gradient), piece.reads_inputs
+        matrices.setdefault(key, GradientMatrix([], piece.used)).parts.append(gradient)
     return list(matrices.values())
 
 
-def _gradient_as_matrix(flat: FlatParameters, each: ParameterSlice) -> Tensor:
+def _gradient_as_matrix(flat: FlatParameters, piece: ParameterSlice) -> Tensor:
     """Return a view of a parameter's gradient as a matrix; a vector becomes one column."""
-    gradient = flat.gradient[each.position]
-    return gradient.view(each.shape) if len(each.shape) == 2 else gradient.view(-1, 1)
+    gradient = flat.gradient[piece.position]
+    return gradient.view(piece.shape) if len(piece.shape) == 2 else gradient.view(-1, 1)
 
 
 class _LowRankMatrix:

@@ -78,7 +78,7 @@ class RoundState:
             {"state": saved["optimizer"], "param_groups": optimizer.state_dict()["param_groups"]}
         )
         trial = copy.deepcopy(optimizer)  # a trial step raises now what a real one would raise
-        for parameter in (each for group in trial.param_groups for each in group["params"]):
+        for parameter in (one for group in trial.param_groups for one in group["params"]):
             parameter.grad = torch.zeros_like(parameter)
         trial.step()
         for buffer, values in zip(self.message.reduction.buffers(), saved["memory"], strict=True):

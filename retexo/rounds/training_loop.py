@@ -140,14 +140,14 @@ def _run_until_end(
         ends = number >= limit or (
             objective.graph_info.num_val > 0 and stopping.out_of_patience(number)
         )
-        found = message.reduce_counts(measured) if ends else None
+        counts = message.reduce_counts(measured) if ends else None
         ends = number >= limit or (
-            ends and found is not None and not stopping.improves(found.metric, found.loss)
+            ends and counts is not None and not stopping.improves(counts.metric, counts.loss)
         )
         if not ends:
-            loss, found = message.reduce_update(update_rule.compute(), measured)
-        log.round(round_state.layer, number, loss, *(found.logged if found else ()))
-        is_best = found is None or stopping.is_best(number, found.metric, found.loss)
+            loss, counts = message.reduce_update(update_rule.compute(), measured)
+        log.round(round_state.layer, number, loss, *(counts.logged if counts else ()))
+        is_best = counts is None or stopping.is_best(number, counts.metric, counts.loss)
         if is_best or not settings.best_val_model:
             round_state.best.copy_(values)
         if ends:

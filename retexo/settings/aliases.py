@@ -70,9 +70,9 @@ def rename_override(override: str) -> str:
     """
     name, equals, value = override.partition("=")
     bare = name.lstrip("+~")
-    named = [ALIASES.get(f"{bare}={each}") for each in value.split(",")]
+    named = [ALIASES.get(f"{bare}={word}") for word in value.split(",")]
     if all(named):
         bare = str(named[0]).partition("=")[0]
-        value = ",".join(str(each).partition("=")[2] for each in named)
+        value = ",".join(str(word).partition("=")[2] for word in named)
     sign = name.removesuffix(name.lstrip("+~"))
     return f"{sign}{ALIASES.get(bare, bare)}{equals}{value}"

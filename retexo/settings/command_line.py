@@ -111,5 +111,5 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 def _depth(value: str) -> int:
     """Return the deepest nesting of brackets."""
-    steps = ((each in "[{(") - (each in ")}]") for each in value)
+    steps = ((letter in "[{(") - (letter in ")}]") for letter in value)
     return max(itertools.accumulate(steps), default=0)

@@ -105,14 +105,18 @@ class ExchangeSettings(Checked):
     def rounded(self) -> str:
         """The lossy precisions, separated by commas."""
         return ",".join(
-            dict.fromkeys(each for each in self.precision if each not in (AUTO, "fp32"))
+            dict.fromkeys(
+                precision for precision in self.precision if precision not in (AUTO, "fp32")
+            )
         )
 
     def at_prediction(self, precision: str) -> "ExchangeSettings":
         """The exchange of a prediction, from that of training; precision: predict.precision."""
         if precision == "trained":
             return self
-        by_layer = tuple("int8" if each == "int4" else each for each in self.precision)
+        by_layer = tuple(
+            "int8" if precision == "int4" else precision for precision in self.precision
+        )
         if precision != "auto":
             by_layer = (precision,) * len(by_layer)
         return replace(self, precision=by_layer)
@@ -153,10 +157,10 @@ class CommunicationSettings(Checked):
 
     def decide_by_network(self, *, links: bool) -> None:
         """Set what is auto by `network`; low-rank compression costs accuracy for links."""
-        dear = self.network == "wan"
-        rows = "int4" if dear and self.exchange.mode != "plain" else "fp32"
-        precision = ("int8" if links else "int6") if dear else "fp32"
-        compression = "powersgd" if dear and not links else "none"
+        bytes_are_dear = self.network == "wan"
+        rows = "int4" if bytes_are_dear and self.exchange.mode != "plain" else "fp32"
+        precision = ("int8" if links else "int6") if bytes_are_dear else "fp32"
+        compression = "powersgd" if bytes_are_dear and not links else "none"
         exchange, gradient = self.exchange, self.gradient
         if exchange.precision == (AUTO,):
             self.exchange = replace(exchange, precision=(rows,))

@@ -127,7 +127,7 @@ def load_job(config: DictConfig) -> Settings:
             f"hydra.run.dir={job.run.dir}: has to be a folder of this machine;"
             " remote.upload=ADDRESS copies it to an object store"
         )
-    sources = {each.provider: each.path for each in job.runtime.config_sources}
+    sources = {source.provider: source.path for source in job.runtime.config_sources}
     overrides, name = list(job.overrides.task), str(job.job.config_name)
     return load(config, overrides, name, sources.get("command-line"), os.environ)
 
@@ -148,8 +148,8 @@ def remove_if_unused(started: float) -> None:
     named = any(given.startswith("hydra.run.dir=") for given in job.overrides.hydra)
     with suppress(OSError):
         if folder.stat().st_ctime >= started:
-            for each in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
-                each.rmdir()
+            for path in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
+                path.rmdir()
 
 
 def load(
@@ -186,7 +186,7 @@ def load(
     except OmegaConfBaseException as error:
         raise InputError(refusal(error)) from error
     if settings.network != "wan" and AUTO not in str(
-        [OmegaConf.select(config, each) for each in BY_NETWORK]
+        [OmegaConf.select(config, key) for key in BY_NETWORK]
     ):
         logger.info(
             "network=%s changes nothing: other settings, such as trainer or +experiment, decide"

@@ -90,8 +90,8 @@ def _expanded_size(
         return MAX_VALUES + 1
     own = 1 + sum(len(text) // LETTERS for text in texts.get(name, ()))
     sizes[name] = min(own, MAX_VALUES + 1)
-    found = [word for text in texts.get(name, ()) if "${" in text for word in WORD.findall(text)]
-    inner = (_expanded_size(word, texts, sizes, depth - 1) for word in found if word in texts)
+    words = [word for text in texts.get(name, ()) if "${" in text for word in WORD.findall(text)]
+    inner = (_expanded_size(word, texts, sizes, depth - 1) for word in words if word in texts)
     sizes[name] = min(own + sum(inner), MAX_VALUES + 1)
     return sizes[name]
 

@@ -162,14 +162,14 @@ def unknown_setting(name: str) -> InputError:
 def _hint(group: str, option: str, name: str) -> str:
     """Return the nearest known name, or all of the group, as the remedy for an unknown name."""
     names = sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})  # and groups
-    elsewhere = [each for each in names if each.rpartition(".")[2] == option]
-    of_group = [each.rpartition(".")[2] for each in names if each.startswith(f"{group}.")]
+    elsewhere = [name for name in names if name.rpartition(".")[2] == option]
+    of_group = [name.rpartition(".")[2] for name in names if name.startswith(f"{group}.")]
     if name in ALIASES:
         nearest = [ALIASES[name]]
     elif elsewhere:
         nearest = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.0)
     elif of_group:
-        nearest = [f"{group}.{each}" for each in difflib.get_close_matches(option, of_group, n=1)]
+        nearest = [f"{group}.{name}" for name in difflib.get_close_matches(option, of_group, n=1)]
     else:
         nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if nearest:

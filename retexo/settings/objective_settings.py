@@ -35,7 +35,7 @@ def _are_class_weights(value: Any) -> bool:
     return (
         isinstance(value, list | tuple)
         and bool(value)
-        and all(type(each) in {int, float} and 0 < each < math.inf for each in value)
+        and all(type(weight) in {int, float} and 0 < weight < math.inf for weight in value)
     )
 
 

@@ -116,7 +116,7 @@ class ModelSettings(Checked):
     @property
     def own(self) -> str:
         """The settings that other models lack, as text: " with model.aggregator=pool"."""
-        names = [each.name for each in fields(self)[len(fields(ModelSettings)) :]]
+        names = [field.name for field in fields(self)[len(fields(ModelSettings)) :]]
         return "".join(f" with model.{name}={getattr(self, name)}" for name in names)
 
 

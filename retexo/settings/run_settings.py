@@ -276,7 +276,7 @@ class TrainSettings(
         for name in ("bns", "fedgcn", "local", "sampled"):
             own = getattr(self, name)
             if name != self.trainer.name and own != type(own)():
-                keys = ", ".join(f"{name}.{each.name}" for each in fields(own))
+                keys = ", ".join(f"{name}.{field.name}" for field in fields(own))
                 raise InputError(f"{keys}: trainer={name} has to be set for it")
         refuse(
             (

@@ -16,14 +16,14 @@ CONFIG_DIR = next(
 )
 """conf/, which lies inside an installed package and beside it in a checkout."""
 DEFINED: dict[str, Setting] = {
-    found.key: found for cls in (Settings, *MODELS.values()) for found in definitions(cls)
+    setting.key: setting for cls in (Settings, *MODELS.values()) for setting in definitions(cls)
 }
 """Dotted name -> definition of every setting, those of one model only included."""
-DEFAULTS = flatten({key: found.default for key, found in DEFINED.items()})
-PER_LAYER = frozenset(key for key, found in DEFINED.items() if found.per_layer)
-DATA = frozenset(found.key for found in definitions(PartitionSettings))
+DEFAULTS = flatten({key: setting.default for key, setting in DEFINED.items()})
+PER_LAYER = frozenset(key for key, setting in DEFINED.items() if setting.per_layer)
+DATA = frozenset(setting.key for setting in definitions(PartitionSettings))
 """Settings of the graph and its partitions."""
-LISTS = frozenset(key for key, found in DEFINED.items() if found.each) | {"features.kind"}
+LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each) | {"features.kind"}
 """Settings with a list as value; one value means a list of it. features.kind may be a mapping."""
 
 
@@ -31,9 +31,9 @@ def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     """Return the dotted names of the settings for which `role` is true."""
     return frozenset(
         name
-        for key, found in DEFINED.items()
-        if role(found)
-        for name in flatten({key: found.default})
+        for key, setting in DEFINED.items()
+        if role(setting)
+        for name in flatten({key: setting.default})
     )
 
 

@@ -28,7 +28,9 @@ def leave_out_fixed(overrides: Sequence[str]) -> str:
     Names of jobs then have only what --multirun or a search varies.
     """
     parsed = OverridesParser.create().parse_overrides(list(overrides))
-    fixed = [f"'{each.key_or_group}'" for each in parsed if not each.is_sweep_override()]
+    fixed = [
+        f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()
+    ]
     return f"hydra.job.config.override_dirname.exclude_keys=[{','.join(fixed)}]"
 
 
@@ -84,7 +86,7 @@ def check_direction(
         return
     names = list(objective or [f"val.{_default_score(metric, regression=regression)}"])
     listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
-    given = ",".join(str(getattr(each, "name", each)) for each in listed)
+    given = ",".join(str(getattr(value, "name", value)) for value in listed)
     needed = ",".join("minimize" if is_better_when_less(name) else "maximize" for name in names)
     if given != needed:
         wanted = f"[{needed}]" if "," in needed else needed

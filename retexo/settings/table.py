@@ -53,11 +53,11 @@ def help_text() -> str:
 
 def _sections() -> list[tuple[type, list[Setting]]]:
     """Return the settings by the class that defines them, those of names without a dot first."""
-    found: defaultdict[Any, list[Setting]] = defaultdict(list)
+    settings_of: defaultdict[Any, list[Setting]] = defaultdict(list)
     for defined in DEFINED.values():
-        found[defined.owner].append(defined)
-    of_root = [section for section in found.items() if not section[0].prefix]
-    return [*reversed(of_root), *(section for section in found.items() if section[0].prefix)]
+        settings_of[defined.owner].append(defined)
+    of_root = [section for section in settings_of.items() if not section[0].prefix]
+    return [*reversed(of_root), *(section for section in settings_of.items() if section[0].prefix)]
 
 
 def _summary(cls: type) -> str:
@@ -67,14 +67,14 @@ def _summary(cls: type) -> str:
 
 def _collect_other_defaults() -> dict[str, list[str]]:
     """Return the defaults that the files for --config-name change, as text by dotted name."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    defaults: defaultdict[str, list[str]] = defaultdict(list)
     for file in sorted(CONFIG_DIR.glob("*.yaml")):
         content: Any = OmegaConf.to_container(OmegaConf.load(file))
         for key, value in flatten(content).items():
-            found[key].append(
+            defaults[key].append(
                 f"{_format_code(value)} for {file.stem.removeprefix('node_classification_')}"
             )
-    return found
+    return defaults
 
 
 def _format_default(default: Any) -> str:

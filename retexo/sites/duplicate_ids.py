@@ -42,13 +42,15 @@ def find_duplicate_ids(
     announced = [
         part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks
     ]
-    received = comm.all_to_all([_concatenate(each) for each in sent], announced, SETUP)
-    found = exchange_bits(
+    received = comm.all_to_all(
+        [_concatenate(ids_of_peer) for ids_of_peer in sent], announced, SETUP
+    )
+    bits = exchange_bits(
         _compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm
     )
     duplicate = [ids[:0]] * comm.world_size
     for comparer, peers in enumerate(compared):
-        by_peer = found[comparer].reshape(len(peers), len(ids))
+        by_peer = bits[comparer].reshape(len(peers), len(ids))
         for peer, hashes, both in zip(peers, sent[comparer], by_peer, strict=True):
             duplicate[peer] = ids[np.isin(lists[peer], hashes[both])]
     return duplicate
@@ -135,9 +137,9 @@ def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicato
 
     counts: the number of bits that each peer sends here.
     """
-    packed = [torch.from_numpy(np.packbits(each)) for each in bits]
+    packed = [torch.from_numpy(np.packbits(bits_of_peer)) for bits_of_peer in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
     return [
-        np.unpackbits(each.numpy(), count=count).astype(bool)
-        for each, count in zip(received, counts, strict=True)
+        np.unpackbits(packed_bits.numpy(), count=count).astype(bool)
+        for packed_bits, count in zip(received, counts, strict=True)
     ]

@@ -101,7 +101,9 @@ def _read_ledger(path: Path) -> dict[str, IntArray]:
 
 def _write_ledger(path: Path, ids: Mapping[str, IntArray]) -> None:
     """Write the ids that each site has asked for, atomically."""
-    arrays: dict[str, Any] = {str(index): each for index, each in enumerate(ids.values())}
+    arrays: dict[str, Any] = {
+        str(index): ids_of_peer for index, ids_of_peer in enumerate(ids.values())
+    }
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:
         np.savez(unfinished, sites=np.array(list(ids)), **arrays)

@@ -57,36 +57,33 @@ def resolve_halo(
         unresolved.ids.numpy(), np.searchsorted(owner, np.arange(1, comm.world_size))
     )
     received = _exchange_ids(requested, comm)
-    for peer, wanted in enumerate(received):
+    for peer, theirs in enumerate(received):
         if peer != comm.rank:
             of_type = f" of type {unresolved.kind}" if unresolved.kind else ""
             logger.info(
                 "%s asks for %d of %d nodes%s",
                 unresolved.sites[peer],
-                len(wanted),
+                len(theirs),
                 len(ids),
                 of_type,
             )
     if unresolved.ledger is not None:
         others = [peer for peer in range(comm.world_size) if peer != comm.rank]
-        names, asked = (
-            [unresolved.sites[peer] for peer in others],
-            [received[peer] for peer in others],
-        )
-        record(unresolved.ledger, names, asked, len(ids), max_rows_shared, unresolved.kind)
-    held = [np.isin(wanted, ids) for wanted in received]
-    found = exchange_bits(held, [len(wanted) for wanted in requested], comm)
-    dangling = [wanted[~there] for wanted, there in zip(requested, found, strict=True)]
+        names = [unresolved.sites[peer] for peer in others]
+        asked_for = [received[peer] for peer in others]
+        record(unresolved.ledger, names, asked_for, len(ids), max_rows_shared, unresolved.kind)
+    is_held = [np.isin(theirs, ids) for theirs in received]
+    exists = exchange_bits(is_held, [len(halo) for halo in requested], comm)
+    dangling = [halo[~there] for halo, there in zip(requested, exists, strict=True)]
     _check(unresolved, dangling, find_duplicate_ids(ids, part_sizes, comm), comm)
-    answers = [np.searchsorted(ids, wanted) for wanted in received]
+    answers = [np.searchsorted(ids, theirs) for theirs in received]
     announced = list(zip(map(len, requested), part_sizes, strict=True))
     index = exchange_sorted_lists(answers, [len(ids)] * comm.world_size, announced, comm)
-    asked_for = tuple(map(torch.from_numpy, answers))
     return replace(
         nodes,
         halo_index=torch.from_numpy(np.concatenate(index)),
         unresolved_halo=None,
-        asked_for=asked_for,
+        asked_for=tuple(map(torch.from_numpy, answers)),
     )
 
 
@@ -96,7 +93,8 @@ def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]
     Their number and the first and last id are sent before them.
     """
     headers = [
-        torch.tensor([len(each), *(each[[0, -1]] if len(each) else (0, -1))]) for each in ids
+        torch.tensor([len(ids_of_peer), *(ids_of_peer[[0, -1]] if len(ids_of_peer) else (0, -1))])
+        for ids_of_peer in ids
     ]
     announced = [
         header.tolist() for header in comm.all_to_all(headers, [3] * comm.world_size, SETUP)
@@ -104,12 +102,14 @@ def _exchange_ids(ids: Sequence[IntArray], comm: Communicator) -> list[IntArray]
     for peer, (count, first, last) in enumerate(announced):
         check_announced(peer, "ids", count, max(0, last - first + 1))
     own = [header.tolist() for header in headers]
-    lists = [each - first for each, (_, first, _) in zip(ids, own, strict=True)]
+    lists = [ids_of_peer - first for ids_of_peer, (_, first, _) in zip(ids, own, strict=True)]
     limits = [last - first + 1 for _, first, last in own]
     received = exchange_sorted_lists(
         lists, limits, [(count, last - first + 1) for count, first, last in announced], comm
     )
-    return [each + first for each, (_, first, _) in zip(received, announced, strict=True)]
+    return [
+        ids_of_peer + first for ids_of_peer, (_, first, _) in zip(received, announced, strict=True)
+    ]
 
 
 def _check(

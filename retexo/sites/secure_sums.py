@@ -71,7 +71,7 @@ def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
     private = X25519PrivateKey.generate()
     own = torch.frombuffer(bytearray(private.public_key().public_bytes_raw()), dtype=torch.uint8)
     with comm.without_replay_log():  # a resumed run draws new keys
-        public = [bytes(each.tolist()) for each in comm.all_gather(own, SETUP)]
+        public = [bytes(key.tolist()) for key in comm.all_gather(own, SETUP)]
     keys = {}
     for peer in range(comm.world_size):
         if peer != comm.rank:
@@ -111,20 +111,20 @@ class SecureSum:
         Then the limits of the next round are chosen.
         """
         words, clipped = self._words(update)
-        self.comm.all_reduce([ReduceInput(each) for each in (words, *exact, clipped)], self.tag)
+        self.comm.all_reduce([ReduceInput(part) for part in (words, *exact, clipped)], self.tag)
         total = words * self._units()
         update.copy_(total)
         peaks = torch.stack(
             [
-                each.abs().max() if len(each) else each.sum()
-                for each in torch.split(total, self.sizes)
+                part.abs().max() if len(part) else part.sum()
+                for part in torch.split(total, self.sizes)
             ]
         )
         # Sums may be near zero where shares are not: limits but the first shrink slowly.
         least = torch.where(self.limits == self.first_limit, 0.0, self.limits / 2)
-        wanted = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
+        scales = torch.maximum(HEADROOM * peaks, least).clamp(min=SMALLEST).log2().ceil().exp2()
         self.limits.copy_(
-            torch.where(clipped > 0, self.limits * GROWTH, wanted).clamp(max=1 / SMALLEST)
+            torch.where(clipped > 0, self.limits * GROWTH, scales).clamp(max=1 / SMALLEST)
         )
 
     def round_as_sent(self, update: Tensor) -> Tensor:
@@ -145,5 +145,5 @@ class SecureSum:
         exact = torch.nan_to_num(
             update.detach().cpu().double() / self._units(), nan=torch.inf
         ).round()
-        clipped = [(each.abs() > 2**self._bits).sum() for each in torch.split(exact, self.sizes)]
+        clipped = [(part.abs() > 2**self._bits).sum() for part in torch.split(exact, self.sizes)]
         return exact.clamp(-(2**self._bits), 2**self._bits).to(torch.int32), torch.stack(clipped)

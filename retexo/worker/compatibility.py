@@ -43,13 +43,13 @@ class Shape:
         if meta is not None:
             return cls(meta.num_features, meta.num_classes, meta.task, True)
         read = (directory.read_part(part) for part in parts)
-        held = [partition for partition in read if partition.num_inner]
-        if not held:
+        nonempty = [partition for partition in read if partition.num_inner]
+        if not nonempty:
             return None
         return cls(
-            num_features=max(partition.features.shape[1] for partition in held),
-            num_classes=max(count_classes(partition, directory) for partition in held),
-            label_kind=held[0].label_kind,
+            num_features=max(partition.features.shape[1] for partition in nonempty),
+            num_classes=max(count_classes(partition, directory) for partition in nonempty),
+            label_kind=nonempty[0].label_kind,
             exact=False,
         )
 
@@ -152,7 +152,9 @@ def _check_same_targets(
 def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
     """The columns that a pipeline changes; not a matrix that it leaves as it is."""
     columns: list[dict[str, Any]] = [] if pipeline is None else pipeline["columns"]
-    return [each for each in columns if each["role"] != "matrix" or each["scale_by"] != "none"]
+    return [
+        column for column in columns if column["role"] != "matrix" or column["scale_by"] != "none"
+    ]
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:

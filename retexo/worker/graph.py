@@ -104,8 +104,8 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
     models = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
     fitting = [
         f"node_classification_{name}"
-        for name, each in models.items()
-        if each.relational == heterogeneous and not each.reads_relations
+        for name, model in models.items()
+        if model.relational == heterogeneous and not model.reads_relations
     ]
     kind = "a heterogeneous graph" if heterogeneous else "a plain graph, without types"
     raise InputError(
@@ -125,7 +125,7 @@ class Graph:
         if self.part.is_plain:
             return [PLAIN_EDGE] if info.weighted else []
         relations = self.part.relations.items()
-        return [each for each, edges in relations if edges.edge_weight is not None]
+        return [edge_type for edge_type, edges in relations if edges.edge_weight is not None]
 
     def with_weights_of(
         self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
@@ -176,10 +176,10 @@ class Graph:
 def without_ledger(part: Partition) -> Partition:
     """A site's part for a dry run: requests of other sites are neither recorded nor limited."""
     nodes = {
-        name: each
-        if (halo := each.unresolved_halo) is None
-        else replace(each, unresolved_halo=replace(halo, ledger=None))
-        for name, each in part.nodes.items()
+        name: nodes
+        if (halo := nodes.unresolved_halo) is None
+        else replace(nodes, unresolved_halo=replace(halo, ledger=None))
+        for name, nodes in part.nodes.items()
     }
     return replace(part, nodes=nodes)
 
@@ -265,7 +265,7 @@ def make_inference_context(
     graph_info = agree_on_graph_info(comm, graph.part, directory, training=False, task=task)
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
     known = graph.weighted_relations(graph_info)
-    missing = [each for each in checkpoint.weighted if each not in known]
+    missing = [edge_type for edge_type in checkpoint.weighted if edge_type not in known]
     if missing and comm.rank == 0:
         model = f"the model of {checkpoint.directory}"
         log.warning("%s", describe_missing_weights(missing, model))

@@ -39,8 +39,8 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
     if directory.sites:
         raise InputError(f"{where}: not supported between sites; leave it out")
     kinds = directory.graph_settings.get("features", [])
-    given = kinds.values() if isinstance(kinds, dict) else [kinds]
-    for each in given:
+    kinds_of_features = kinds.values() if isinstance(kinds, dict) else [kinds]
+    for each in kinds_of_features:
         for kind in [each] if isinstance(each, str) else each:
             if kind not in FREE_KINDS:
                 raise InputError(
@@ -58,8 +58,8 @@ def hide_held_out(
     flags = request_halo_flags(nodes, everything, hidden, sizes[target], comm)
     everywhere = torch.cat((hidden, flags))
     relations = {
-        each: edges.keep(~everywhere[edges.src.long()]) if each[0] == target else edges
-        for each, edges in part.relations.items()
+        edge_type: edges.keep(~everywhere[edges.src.long()]) if edge_type[0] == target else edges
+        for edge_type, edges in part.relations.items()
     }
     part = replace(part, relations=relations)
     if not part.is_plain:

@@ -85,25 +85,25 @@ def run(
                     "some predictions are NaN or infinite; look for very large values in the"
                     " features"
                 )
-            found = Predictions.of(
+            predictions = Predictions.of(
                 graph.part.node_ids,
                 inferred.logits,
                 inferred.embeddings,
                 context.task.predict(inferred.logits),
             )
             names = job.directory.node_names(rank)
-            found = found.named(
+            predictions = predictions.named(
                 None if names is None else names.tolist(), job.checkpoint.class_names
             )
             nodes = graph.part
-            known = found.known_columns(
+            known = predictions.known_columns(
                 read_graph(job.directory, rank).part.labels,  # also of untrained classes
                 job.directory.class_names,
                 {"train": nodes.train_mask, "val": nodes.val_mask, "test": nodes.test_mask},
             )
             known |= job.directory.ends_of_edges(rank)
             write_part(
-                *(job.run_dir, rank, found, job.predict.format, known),
+                *(job.run_dir, rank, predictions, job.predict.format, known),
                 embeddings=job.predict.embeddings,
             )
         seconds = time.perf_counter() - start

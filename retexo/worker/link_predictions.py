@@ -46,13 +46,13 @@ def write_links(
         names: of the inner nodes; None where ids are integers.
     """
     embedded = EmbeddedNodes.of(context, stages, inferred.by_head, [job.checkpoint.heads])
-    wanted = job.predict
+    predict = job.predict
     columns = (
-        _score_pairs(embedded, Path(wanted.pairs), named=names is not None)
-        if wanted.pairs
-        else _find_destinations(embedded, Path(wanted.nodes), wanted.top, names)
+        _score_pairs(embedded, Path(predict.pairs), named=names is not None)
+        if predict.pairs
+        else _find_destinations(embedded, Path(predict.nodes), predict.top, names)
     )
-    write_table(job.run_dir / "predictions" / f"part{context.comm.rank}.{wanted.format}", columns)
+    write_table(job.run_dir / "predictions" / f"part{context.comm.rank}.{predict.format}", columns)
 
 
 def _number_ids(context: TaskContext, ids: NDArray[Any], where: str, *, named: bool) -> Tensor:
@@ -111,7 +111,7 @@ def _find_destinations(
         lowest = everywhere.topk(min(top, len(everywhere)), dim=0).values[-1]
         row, column = ((scores >= lowest[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
         found.append((first + row, nodes[row, column], scores[row, column]))
-    rows, destinations, score = (torch.cat(each).numpy() for each in zip(*found, strict=True))
+    rows, destinations, score = (torch.cat(columns).numpy() for columns in zip(*found, strict=True))
     columns = _id_columns(ids[rows], own_ids[destinations], named=names is not None)
     return {**columns, "score": score}
 

@@ -200,7 +200,9 @@ def _make_types(
     }
     if graph_info.weighted:
         vector_bytes = _vector_bytes(settings, part.features)
-        options = {name: replace(each, vector_bytes=vector_bytes) for name, each in options.items()}
+        options = {
+            name: replace(option, vector_bytes=vector_bytes) for name, option in options.items()
+        }
     everywhere = hops > 0 and not part.is_plain
     required = find_required_layers(
         part, schema.target, out_edges, options, comm, starts_everywhere=everywhere
@@ -259,8 +261,8 @@ def resolve_halo_by_type(
         return part
     with comm.without_replay_log():  # its keys are drawn anew
         nodes = {
-            name: resolve_halo(each, part_sizes[name], comm, max_rows_shared)
-            for name, each in part.nodes.items()
+            name: resolve_halo(nodes, part_sizes[name], comm, max_rows_shared)
+            for name, nodes in part.nodes.items()
         }
     return replace(part, nodes=nodes)
 
@@ -311,8 +313,8 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
     widths = [first, *[hidden] * (len(precisions) - 1)]
     train, infer = (
         sum(
-            value_bytes(min(width, most), torch.float32, each)
-            for width, each in zip(widths, precisions, strict=True)
+            value_bytes(min(width, most), torch.float32, precision)
+            for width, precision in zip(widths, precisions, strict=True)
         )
         for most in (max(first, hidden), hidden)
     )

@@ -91,7 +91,7 @@ def run(
         context.directory = job.directory.dgl_folder
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
-        whole = graph.part if settings.split.inductive else None
+        whole_part = graph.part if settings.split.inductive else None
         del graph  # the context has all of it, and may release the features
         _warn_before_training(context, network)
         stages = [stage.to(context.device) for stage in network.stages]
@@ -103,8 +103,8 @@ def run(
                 context, stages, trained.logits, LabelPropagation(context)
             )
         transductive = {}
-        if whole is not None:
-            scored = _score_whole_graph(context, whole, network.graph_info, stages, heads)
+        if whole_part is not None:
+            scored = _score_whole_graph(context, whole_part, network.graph_info, stages, heads)
             transductive = {"transductive": {name: scored[name] for name in ("val", "test")}}
         seconds = time.perf_counter() - start
         depth = max(heads.stages) + 1 if settings.model.grows else settings.model.depth
@@ -112,7 +112,10 @@ def run(
             clock.progress.enter("checkpoint")
             _save_model(job, network, depth, trainer, heads, context.task.describe())
             _warn_after_training(settings, network.graph_info, heads, scores.warnings)
-        resident, private = (sum(each) for each in zip(memory.peaks(), trained.memory, strict=True))
+        resident, private = (
+            sum(peaks_of_worker)
+            for peaks_of_worker in zip(memory.peaks(), trained.memory, strict=True)
+        )
         grown = {"num_layers": depth} if settings.model.grows else {}
         kept = {"input_dropout": 0.0} if network.keeps_all_columns else {}
         return {
