@@ -142,12 +142,12 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
     return ids
 
 
-def check_unique(ids: Ints, where: str, shown: Array | None = None) -> None:
+def check_unique(ids: Ints, where: str, shown_ids: Array | None = None) -> None:
     """InputError where two ids [K] are equal; `shown` [K] has the ids as the message shows them."""
     first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):
         row = int((first[inverse] != np.arange(len(ids))).argmax())
-        value = (ids if shown is None else shown)[row]
+        value = (ids if shown_ids is None else shown_ids)[row]
         raise InputError(
             f"{where}: rows {first[inverse[row]]} and {row} are both {value}; expected each id once"
         )
@@ -392,14 +392,14 @@ def check_masks(
             f"{at(missing[0])}: `{missing[0]}` is missing, {', '.join(masks)} is there; expected"
             " `train_mask`, `val_mask` and `test_mask`, or none"
         )
-    made = {
+    checked = {
         name: check_mask(_take_split(array, index, at(name)), num_nodes, at(name))
         for name, array in masks.items()
     }
     if missing:
         log.warning("`val_mask` is missing: no node is used for validation")
-        made["val_mask"] = np.zeros(num_nodes, np.bool_)
-    return {name: made[name] for name in MASKS}
+        checked["val_mask"] = np.zeros(num_nodes, np.bool_)
+    return {name: checked[name] for name in MASKS}
 
 
 def _take_split(array: Array, index: int | None, where: str) -> Array:

@@ -249,8 +249,8 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
     Afterwards its content and its name are on the disk.
     """
-    for each in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
-        _sync(each)
+    for entry in (*(unfinished.rglob("*") if unfinished.is_dir() else ()), unfinished):
+        _sync(entry)
     unfinished.replace(path)
     _sync(path.parent)
 

@@ -76,12 +76,12 @@ def copy_data(place: Place, cache: Path) -> Path:
         missing = sorted(checksums.keys() - objects.keys())
         if missing:
             raise InputError(f"{place / missing[0]}: has a checksum, and is not there; upload it")
-        wanted = {
+        files_to_copy = {
             name: entry
             for name, entry in objects.items()
             if name != MANIFEST and not name.endswith(CHECKSUM)
         }
-        _copy_changed(place, target, wanted, checksums)
+        _copy_changed(place, target, files_to_copy, checksums)
     return target
 
 
@@ -115,7 +115,7 @@ def _read_checksums(place: Place, objects: dict[str, Entry]) -> dict[str, str]:
 
 
 def _copy_changed(
-    place: Place, target: Path, wanted: dict[str, Entry], checksums: dict[str, str]
+    place: Place, target: Path, entries: dict[str, Entry], checksums: dict[str, str]
 ) -> None:
     """Copy the files that differ in checksum, size or version; remove those that are gone."""
     record = target.parent / RECORD
@@ -123,7 +123,7 @@ def _copy_changed(
     if not isinstance(known, dict):
         raise InputError(f"{record}: has no versions by file; remove its folder")
     files: dict[str, Any] = {}
-    for name, entry in wanted.items():
+    for name, entry in entries.items():
         path, stated = _path_of_copy(target, name, str(place)), checksums.get(name)
         stored = None
         with contextlib.suppress(OSError):  # there is no copy yet
@@ -162,9 +162,9 @@ def origin(directory: Path) -> Place | None:
     for folder in (directory, *directory.parents[:3]):
         record = folder.parent / RECORD
         if record.is_file():
-            held = read_json(record)
-            if "setting" in held:
-                place = Place(str(held["setting"]), str(held.get("url")))
+            content = read_json(record)
+            if "setting" in content:
+                place = Place(str(content["setting"]), str(content.get("url")))
                 return (
                     place
                     if directory == folder

@@ -295,11 +295,11 @@ def _draw_fraction(
     """
     shares = [_share(name, values[name]) for name in SPLITS]
     if sum(shares) > 1 + 1e-9:
-        given = ", ".join(
+        shares_text = ", ".join(
             f"split.{name}={share:g}" for name, share in zip(SPLITS, shares, strict=True)
         )
         raise InputError(
-            f"{given}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
+            f"{shares_text}: the shares add up to {sum(shares):g}; lower them to 1 or less together"
         )
     rank = np.arange(len(nodes))
     if sources is not None:  # in the order in which the nodes name them
@@ -468,7 +468,7 @@ def _read_table_index(path: Path, where: str, find_rows: Callable[..., Ids] | No
 def _is_id(text: str, find_rows: Callable[..., Ids] | None) -> bool:
     """Whether a text is the name of a node."""
     try:
-        found = find_rows and find_rows(np.array([text], object), "", keep_unknown=True)
+        matches = find_rows and find_rows(np.array([text], object), "", keep_unknown=True)
     except InputError:  # ids are integers
         return False
-    return found is not None and bool(found[0] >= 0)
+    return matches is not None and bool(matches[0] >= 0)

@@ -165,17 +165,17 @@ class Place:
                     self._filesystem().get_file(self._path, os.fspath(part))
                 else:
                     download.download_to(self.url, part, download.LARGEST_ZIP)
-                arrived, found = part.stat().st_size, file_checksum(part)
+                arrived, checksum = part.stat().st_size, file_checksum(part)
                 if size not in (None, arrived):
                     raise OSError(f"{arrived} of {size} bytes arrived")
-                if sha256 not in (None, found):
+                if sha256 not in (None, checksum):
                     raise InputError(
-                        f"{self}: its sha256 is {found}, and {sha256} is stated for it: it is"
+                        f"{self}: its sha256 is {checksum}, and {sha256} is stated for it: it is"
                         " damaged or of another version; upload it again"
                     )
                 download.check_content(part, self.name)
                 rename_durably(part, path)
-                return found
+                return checksum
             finally:
                 with contextlib.suppress(OSError):
                     part.unlink()

@@ -117,12 +117,12 @@ def _encode_all(graph: Any) -> Any:
     """Return a plain graph with its features encoded now, not on access (EncodedFeatures)."""
     if isinstance(graph, HeteroGraphData):
         return graph
-    made = {name: getattr(graph, name) for name in ("features", "edge_feat")}
+    matrices = {name: getattr(graph, name) for name in ("features", "edge_feat")}
     return replace(
         graph,
         **{
             name: matrix.toarray()
-            for name, matrix in made.items()
+            for name, matrix in matrices.items()
             if isinstance(matrix, EncodedFeatures)
         },
     )

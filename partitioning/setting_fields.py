@@ -174,8 +174,8 @@ def group(name: str = "", **roles: bool) -> Callable[[type[T]], type[T]]:
 
 def not_a_setting(default: T) -> T:
     """Return a field that a command sets, and Hydra does not know."""
-    made: T = field(default=default, metadata={"omegaconf_ignore": True})
-    return made
+    own_field: T = field(default=default, metadata={"omegaconf_ignore": True})
+    return own_field
 
 
 def subgroup(cls: type[T]) -> T:

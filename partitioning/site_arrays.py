@@ -84,9 +84,9 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
     ids, order = {}, {}
     for name in widths:
         has_nodes = types is None or bool(arrays[name])
-        found = _read_ids(arrays[name], where(name)) if has_nodes else np.empty(0, np.int64)
-        ids[name], order[name] = found, np.argsort(found)
-    ascending = {name: found[order[name]] for name, found in ids.items()}
+        own_ids = _read_ids(arrays[name], where(name)) if has_nodes else np.empty(0, np.int64)
+        ids[name], order[name] = own_ids, np.argsort(own_ids)
+    ascending = {name: own_ids[order[name]] for name, own_ids in ids.items()}
     edges = {
         edge_type: _read_relation(
             edge_type, arrays[_key(edge_type)], ascending, site, where(_key(edge_type))
@@ -469,8 +469,8 @@ def _read_labels(
 def _read_masks(
     arrays: Mapping[str, Array], num_nodes: int, path: Path | str
 ) -> dict[str, NDArray[np.bool_]]:
-    given = {name: arrays[name] for name in MASKS if name in arrays}
-    masks = check_masks(given, num_nodes, partial(_describe_array, path))
+    mask_arrays = {name: arrays[name] for name in MASKS if name in arrays}
+    masks = check_masks(mask_arrays, num_nodes, partial(_describe_array, path))
     if not masks and "label" in arrays and num_nodes:
         raise InputError(
             f"{path}: has `label` and no {', '.join(MASKS)}; say which nodes train, validate and"

@@ -59,11 +59,11 @@ def train(
             once the run is done and saved, it is logged.
     """
     if seeds is not None:
-        given = [int(seed) for seed in seeds]
+        numbers = [int(seed) for seed in seeds]
         settings = (
-            {**settings, "seeds": given}
+            {**settings, "seeds": numbers}
             if isinstance(settings, Mapping)
-            else [*settings, f"seeds={given}"]
+            else [*settings, f"seeds={numbers}"]
         )
     from retexo.apps import notebook
 

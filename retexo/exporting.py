@@ -68,12 +68,12 @@ def to_program(module: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
 def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Nodes and edges may be any number: dimension 1 of edge_index [2, E], else dimension 0."""
 
-    def of(given: Any) -> Any:
-        if isinstance(given, dict):
-            return {name: of(value) for name, value in given.items()}
-        if given is None:
+    def of(example: Any) -> Any:
+        if isinstance(example, dict):
+            return {name: of(value) for name, value in example.items()}
+        if example is None:
             return None
-        return {1 if given.dtype == torch.int64 else 0: Dim.DYNAMIC}
+        return {1 if example.dtype == torch.int64 else 0: Dim.DYNAMIC}
 
     return tuple(of(argument) for argument in inputs)
 
@@ -156,10 +156,10 @@ def input_names(inputs: tuple[Any, ...]) -> list[str]:
     """
     names = []
     arguments = ("x", "edge_index", "edge_weight", "edge_attr")
-    for argument, each in zip(arguments, inputs, strict=False):
-        if isinstance(each, dict):
-            names += [f"{argument}.{key}" for key in each]
-        elif each is not None:
+    for argument, value in zip(arguments, inputs, strict=False):
+        if isinstance(value, dict):
+            names += [f"{argument}.{key}" for key in value]
+        elif value is not None:
             names.append(argument)
     return names
 

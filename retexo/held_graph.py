@@ -122,22 +122,27 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     """Return the context of some nodes of the only part of a plain graph, as a part of their own.
 
     Args:
-        context: of the whole graph.
+        context: of the all_edges graph.
         inner: bool [N].
         rows: by layer its input [M, F] at the nodes that are not in `inner`; M of them come first.
     """
-    whole, nodes = context.edges, inner.nonzero()[:, 0]
-    edge, row_ptr = whole.in_edges(nodes)
-    src = whole.src[edge].long()
+    all_edges, nodes = context.edges, inner.nonzero()[:, 0]
+    edge, row_ptr = all_edges.in_edges(nodes)
+    src = all_edges.src[edge].long()
     is_halo = torch.zeros_like(inner).index_fill(0, src, True) & ~inner
     halo = is_halo.nonzero()[:, 0]
     both = torch.cat((nodes, halo))
     local = torch.full((len(inner),), -1).index_copy(0, both, torch.arange(len(both)))
     weight, feat = (
-        None if array is None else array[edge] for array in (whole.weight, whole.edge_feat)
+        None if array is None else array[edge] for array in (all_edges.weight, all_edges.edge_feat)
     )
     edges = InEdges(
-        local[src].int(), row_ptr, whole.out_degree[both], whole.in_degree[nodes], weight, feat
+        local[src].int(),
+        row_ptr,
+        all_edges.out_degree[both],
+        all_edges.in_degree[nodes],
+        weight,
+        feat,
     )
     masks = {name: getattr(context.partition, name)[nodes] for name in ("train_mask", "val_mask")}
     own = replace(
@@ -214,8 +219,8 @@ class HeldGraph:
         (x,), ((each, edge_index),) = x_dict.values(), ends.items()
         if feat is not None and self.num_relations:
             feat = torch.nn.functional.one_hot(feat[:, 0].long(), self.num_relations).float()
-        given = (x, edge_index, weights.get(each), feat)
-        return given[: 4 if feat is not None else 3 if weights else 2]
+        arguments = (x, edge_index, weights.get(each), feat)
+        return arguments[: 4 if feat is not None else 3 if weights else 2]
 
     @torch.no_grad()
     def extend(self, added: Addition) -> InferenceResult:
@@ -226,8 +231,8 @@ class HeldGraph:
         num_new = len(grown.labels) - first
         changed = None if grown.is_heterogeneous else self._find_changed(grown)
         if changed is None or int(changed.sum()) > MAX_CHANGED * len(changed):
-            found = infer(grown, stages, heads)
-            return InferenceResult(found.logits[first:], found.embeddings[first:])
+            outputs = infer(grown, stages, heads)
+            return InferenceResult(outputs.logits[first:], outputs.embeddings[first:])
         small = cut_context(grown, changed, dict(enumerate(self.inferred.rows)))
         rows, by_head = [grown.features[first:]], []
         for output, kept in zip(run_layers(small, stages), self.inferred.by_head, strict=True):
@@ -315,16 +320,17 @@ def with_weights(
     logger.warning("%s", describe_missing_weights(missing, model))
 
     def filled(graph: Any) -> Any:
-        held = relations_of(graph)
-        made = {
+        relations = relations_of(graph)
+        weighted_relations = {
             edge_type: replace(
-                held[edge_type], edge_weight=np.ones(held[edge_type].num_edges, np.float32)
+                relations[edge_type],
+                edge_weight=np.ones(relations[edge_type].num_edges, np.float32),
             )
             for edge_type in missing
         }
         if isinstance(graph, GraphData):
-            return made[PLAIN_EDGE]
-        return replace(graph, relations=graph.relations | made)
+            return weighted_relations[PLAIN_EDGE]
+        return replace(graph, relations=graph.relations | weighted_relations)
 
     return replace(read, graph=filled(read.graph), encoded=filled(read.encoded))
 

@@ -73,25 +73,29 @@ class PartitionedRun:
         opened, graphs = self._open(directory, links=False)
         parts = range(opened.num_parts)
         keys = torch.cat([graph.part.node_ids for graph in graphs])
-        held = [names.tolist() for part in parts if (names := opened.node_names(part)) is not None]
+        names_by_part = [
+            names.tolist() for part in parts if (names := opened.node_names(part)) is not None
+        ]
         every = (
-            np.array([name for names in held for name in names], dtype=object)
-            if held
+            np.array([name for names in names_by_part for name in names], dtype=object)
+            if names_by_part
             else keys.numpy()
         )
         order = np.argsort(every, kind="stable")
-        asked = None
+        requested = None
         if node_ids is not None:
-            asked = check_ids(node_ids, "node_ids", named=bool(held)).reshape(-1)
+            requested = check_ids(node_ids, "node_ids", named=bool(names_by_part)).reshape(-1)
         positions = order
-        if asked is not None:
-            positions = find_positions(every, order, asked, "node_ids", str(opened.path))
+        if requested is not None:
+            positions = find_positions(every, order, requested, "node_ids", str(opened.path))
         heads = self.checkpoint.heads
         all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
-        found = self._infer(opened, graphs, None if all_rows or asked is None else keys[positions])
-        return found.named(every.tolist() if held else None, self.checkpoint.class_names).take(
-            positions
+        predictions = self._infer(
+            opened, graphs, None if all_rows or requested is None else keys[positions]
         )
+        return predictions.named(
+            every.tolist() if names_by_part else None, self.checkpoint.class_names
+        ).take(positions)
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
         """Score pairs of nodes with a model for links.
@@ -121,8 +125,8 @@ class PartitionedRun:
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
             )
-            own, found = score_own_pairs(embedded, ids, "pairs", named=named)
-            scores[own] = found
+            own, own_scores = score_own_pairs(embedded, ids, "pairs", named=named)
+            scores[own] = own_scores
 
         run_threads(len(graphs), worker)
         return scores
@@ -151,7 +155,7 @@ class PartitionedRun:
         return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
 
     def _infer(
-        self, directory: PartitionDirectory, graphs: list[Graph], asked: Tensor | None
+        self, directory: PartitionDirectory, graphs: list[Graph], requested: Tensor | None
     ) -> Predictions:
         """Return the predictions of all nodes, partition by partition; NaN where not computed.
 
@@ -161,9 +165,11 @@ class PartitionedRun:
 
         def worker(comm: Communicator) -> InferenceResult:
             graph = (
-                graphs[comm.rank] if asked is None else _with_test_nodes(graphs[comm.rank], asked)
+                graphs[comm.rank]
+                if requested is None
+                else _with_test_nodes(graphs[comm.rank], requested)
             )
-            use: Use = "predict" if asked is None else "evaluate"
+            use: Use = "predict" if requested is None else "evaluate"
             context = self.open_context(comm, settings, directory, graph, use)
             return infer(context, self.stages, self.checkpoint.heads)
 
@@ -212,17 +218,17 @@ def compose_train(*overrides: str) -> TrainSettings:
     return compose(list(overrides))
 
 
-def _with_test_nodes(graph: Graph, asked: Tensor) -> Graph:
+def _with_test_nodes(graph: Graph, requested: Tensor) -> Graph:
     """Return the graph with the nodes of these stored ids as its only split, as test nodes."""
     nodes = graph.part
     nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
-    test_mask = torch.isin(nodes.node_ids, asked)
+    test_mask = torch.isin(nodes.node_ids, requested)
     return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))
 
 
-def check_ids(given: Any, argument: str, *, named: bool) -> NDArray[Any]:
+def check_ids(ids_given: Any, argument: str, *, named: bool) -> NDArray[Any]:
     """Check ids and return them as int64, or as objects of str, in their shape."""
-    ids = np.asarray(given, dtype=None if hasattr(given, "dtype") else object)
+    ids = np.asarray(ids_given, dtype=None if hasattr(ids_given, "dtype") else object)
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)
     dtype = (
@@ -247,9 +253,9 @@ def _parse_id(value: Any, argument: str, *, named: bool) -> int | str:
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         kind = "names" if named else "integers below 2**63"
-        shown = f"{value!r:.100}"
+        text = f"{value!r:.100}"
         raise InputError(
-            f"{argument}: {shown} is no id; the ids of this graph are {kind}, give a list of these"
+            f"{argument}: {text} is no id; the ids of this graph are {kind}, give a list of these"
         ) from None
     return number
 
@@ -257,7 +263,7 @@ def _parse_id(value: Any, argument: str, *, named: bool) -> int | str:
 def find_positions(
     every: NDArray[Any],
     order: NDArray[np.int64],
-    asked: NDArray[Any],
+    requested: NDArray[Any],
     argument: str,
     graph: str,
 ) -> NDArray[np.int64]:
@@ -270,8 +276,8 @@ def find_positions(
         argument: that has them, for the message.
         graph: its name, for the message.
     """
-    positions = np.minimum(np.searchsorted(every, asked, sorter=order), max(0, len(every) - 1))
-    unknown = asked[every[order[positions]] != asked] if len(every) else asked
+    positions = np.minimum(np.searchsorted(every, requested, sorter=order), max(0, len(every) - 1))
+    unknown = requested[every[order[positions]] != requested] if len(every) else requested
     if len(unknown):
         listed = ", ".join(f"{id_!s:.100}" for id_ in unknown[:5].tolist())
         raise InputError(

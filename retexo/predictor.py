@@ -119,9 +119,11 @@ class _ReadGraph:
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
         """The positions of ids, in their shape; InputError for an unknown one."""
-        asked = check_ids(ids, argument, named=self.ids.dtype == object)
-        found = find_positions(self.ids, self.order, asked.reshape(-1), argument, "the graph")
-        return found.reshape(asked.shape)
+        requested = check_ids(ids, argument, named=self.ids.dtype == object)
+        positions = find_positions(
+            self.ids, self.order, requested.reshape(-1), argument, "the graph"
+        )
+        return positions.reshape(requested.shape)
 
 
 class Predictor:
@@ -186,17 +188,19 @@ class Predictor:
         architecture: Any = self.checkpoint.architecture
         reads_relations = check_model(self.checkpoint.model).reads_relations
         num_relations = architecture.num_edge_features if reads_relations else 0
-        held = HeldGraph(self._partitioned, read, num_relations)
+        inferred_graph = HeldGraph(self._partitioned, read, num_relations)
         ids = ids_of(read)
         links = predictions = None
         if self.is_of_links:
-            links = HeldLinks(held)
+            links = HeldLinks(inferred_graph)
         else:
-            predictions = self._make_predictions(ids, held.inferred)
+            predictions = self._make_predictions(ids, inferred_graph.inferred)
         known = {
             name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
         }
-        return _ReadGraph(held, ids, np.argsort(ids, kind="stable"), predictions, links, known)
+        return _ReadGraph(
+            inferred_graph, ids, np.argsort(ids, kind="stable"), predictions, links, known
+        )
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
         """Bring the graph into the form of training; InputError where its kind or width differs.
@@ -271,9 +275,9 @@ class Predictor:
         elif node_ids is not None or new is not None:
             raise InputError("edges, node_ids, new: give one of them")
         else:
-            held = self._use(graph)
-            made = graph_addition.as_edge_nodes(held.graph.read, held.known, edges)
-            predictions = replace(self._predict_new(held, made), ids=np.arange(len(edges)))
+            attached = self._use(graph)
+            as_nodes = graph_addition.as_edge_nodes(attached.graph.read, attached.known, edges)
+            predictions = replace(self._predict_new(attached, as_nodes), ids=np.arange(len(edges)))
         return self._convert(predictions, output, embeddings=False)
 
     def embed(
@@ -291,10 +295,10 @@ class Predictor:
                 " with the new nodes"
             )
         if self.is_of_links:
-            held = self._use(graph)
-            embeddings = torch.cat(list(held.graph.inferred.by_head), dim=1).numpy()
-            places = self._find_positions(held, node_ids)
-            ids = held.ids[places]
+            attached = self._use(graph)
+            embeddings = torch.cat(list(attached.graph.inferred.by_head), dim=1).numpy()
+            places = self._find_positions(attached, node_ids)
+            ids = attached.ids[places]
             nothing = np.empty((len(ids), 0), np.float32)
             predictions = Predictions(ids, nothing, nothing, embeddings[places])
         else:
@@ -315,30 +319,30 @@ class Predictor:
             raise InputError("new: needs an attached graph, or one that is no partition directory")
         if directory is not None:
             return self._partitioned.predict(directory, node_ids)
-        held = self._use(graph)
+        attached = self._use(graph)
         if new is not None:
             if node_ids is not None:
                 raise InputError("node_ids, new: give one of them")
-            return self._predict_new(held, new)
-        assert held.predictions is not None
-        return held.predictions.take(self._find_positions(held, node_ids))
+            return self._predict_new(attached, new)
+        assert attached.predictions is not None
+        return attached.predictions.take(self._find_positions(attached, node_ids))
 
-    def _find_positions(self, held: _ReadGraph, node_ids: Any) -> NDArray[np.int64]:
+    def _find_positions(self, attached: _ReadGraph, node_ids: Any) -> NDArray[np.int64]:
         """Return the requested nodes' positions in the graph; without ids, all sorted by id."""
         if node_ids is not None:
-            return held.find(node_ids, "node_ids").reshape(-1)
-        return held.order
+            return attached.find(node_ids, "node_ids").reshape(-1)
+        return attached.order
 
-    def _predict_new(self, held: _ReadGraph, new: tuple[Any, Any]) -> Predictions:
+    def _predict_new(self, attached: _ReadGraph, new: tuple[Any, Any]) -> Predictions:
         """Return the predictions of new nodes, given with their edges, that join a graph."""
         if not isinstance(new, tuple | list) or len(new) != 2:
             raise InputError("new: expected a pair of nodes and edges, as data frames")
-        read = held.graph.read
-        added = graph_addition.read_addition(read, held.known, *new)
+        read = attached.graph.read
+        added = graph_addition.read_addition(read, attached.known, *new)
         table = added.nodes.get(read.graph.target)
         if table is None:
             raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
-        return self._make_predictions(ids_of_table(table), held.graph.extend(added))
+        return self._make_predictions(ids_of_table(table), attached.graph.extend(added))
 
     def _make_predictions(self, ids: NDArray[Any], outputs: InferenceResult) -> Predictions:
         """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""
@@ -353,18 +357,20 @@ class Predictor:
         )
         return replace(predictions.named(None, self.class_names), ids=ids)
 
-    def _convert(self, found: Predictions, output: str | None, *, embeddings: bool) -> Any:
+    def _convert(self, predictions: Predictions, output: str | None, *, embeddings: bool) -> Any:
         """Return predictions in the form that `output` names: frame, tensors or arrays."""
         output = self.output if output is None else output
         if output == "arrays":
-            return found
+            return predictions
         if output == "tensors":
-            return _tensors(found, embeddings=embeddings)
+            return _tensors(predictions, embeddings=embeddings)
         if output != "frame":
             raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
         import pandas as pd
 
-        return pd.DataFrame(found.embedding_columns() if embeddings else found.columns())
+        return pd.DataFrame(
+            predictions.embedding_columns() if embeddings else predictions.columns()
+        )
 
     # --- links ----------
 
@@ -384,24 +390,24 @@ class Predictor:
         directory = partition_directory(graph)
         if directory is not None:
             return self._partitioned.score(directory, pairs)
-        held = self._use_links(graph)
-        places = held.find(pairs, "pairs")
+        attached = self._use_links(graph)
+        places = attached.find(pairs, "pairs")
         if places.size and places.shape[-1] != 2:
             raise InputError(f"pairs: has the shape {list(places.shape)}, expected [n, 2] ids")
-        assert held.links is not None
-        return held.links.score(torch.from_numpy(places.reshape(-1, 2))).numpy()
+        assert attached.links is not None
+        return attached.links.score(torch.from_numpy(places.reshape(-1, 2))).numpy()
 
     def top(
         self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
     ) -> Any:
         """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score."""
-        held = self._use_links(graph)
-        places = np.atleast_1d(held.find(node_ids, "node_ids")).reshape(-1)
-        ids = held.ids
+        attached = self._use_links(graph)
+        places = np.atleast_1d(attached.find(node_ids, "node_ids")).reshape(-1)
+        ids = attached.ids
         if k < 1:
             raise InputError(f"k={k}: must be at least 1")
-        assert held.links is not None
-        scores, nodes = held.links.find_top(torch.from_numpy(places), min(k, len(ids)))
+        assert attached.links is not None
+        scores, nodes = attached.links.find_top(torch.from_numpy(places), min(k, len(ids)))
         row, column = scores.isfinite().nonzero(as_tuple=True)
         columns = {
             "id": ids[places][row.numpy()],
@@ -459,8 +465,8 @@ class Predictor:
 
         graph: as of `predict`; None: the attached one.
         """
-        held = self._use(graph).graph
-        return held.inputs()
+        attached = self._use(graph).graph
+        return attached.inputs()
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:
@@ -475,7 +481,7 @@ def partition_directory(graph: Any) -> PartitionDirectory | None:
         return None
 
 
-def _tensors(found: Predictions, *, embeddings: bool) -> dict[str, Any]:
+def _tensors(predictions: Predictions, *, embeddings: bool) -> dict[str, Any]:
     """Predictions of nodes: ids as an array, and tensors.
 
     Classes (of several labels 0 and 1; names as an array), probabilities or values, embeddings.
@@ -485,11 +491,11 @@ def _tensors(found: Predictions, *, embeddings: bool) -> dict[str, Any]:
         return values if values.dtype.kind in "USO" else torch.from_numpy(values)
 
     if embeddings:
-        return {"id": found.ids, "embeddings": tensor(found.embeddings)}
-    if found.values.shape[1]:
-        return {"id": found.ids, "values": tensor(found.values)}
+        return {"id": predictions.ids, "embeddings": tensor(predictions.embeddings)}
+    if predictions.values.shape[1]:
+        return {"id": predictions.ids, "values": tensor(predictions.values)}
     return {
-        "id": found.ids,
-        "class": tensor(found.classes),
-        "probabilities": tensor(found.probabilities),
+        "id": predictions.ids,
+        "class": tensor(predictions.classes),
+        "probabilities": tensor(predictions.probabilities),
     }

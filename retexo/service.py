@@ -142,10 +142,13 @@ class Nodes(BaseModel):
         """The new nodes and edges as data frames."""
         nodes, edges = self.nodes, self.edges
         if isinstance(nodes, dict):
-            given: Any = edges or {}
+            edge_rows: Any = edges or {}
             return (
                 {name: pd.DataFrame(rows) for name, rows in nodes.items()},
-                {tuple(name.split(SEPARATOR)): pd.DataFrame(rows) for name, rows in given.items()},
+                {
+                    tuple(name.split(SEPARATOR)): pd.DataFrame(rows)
+                    for name, rows in edge_rows.items()
+                },
             )
         return pd.DataFrame(nodes), pd.DataFrame(edges or [])
 
@@ -323,57 +326,57 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
             ) from None
         return Response(body, media_type="application/json")
 
-    def check_cells(asked: Nodes) -> None:
+    def check_cells(request: Nodes) -> None:
         """413 for rows that have many different keys: their table would be mostly blank."""
-        if asked.num_cells > MAX_BYTES:
+        if request.num_cells > MAX_BYTES:
             raise HTTPException(
                 413,
-                f"{asked.num_cells:,} cells (rows times different keys); at most {MAX_BYTES:,} a"
+                f"{request.num_cells:,} cells (rows times different keys); at most {MAX_BYTES:,} a"
                 " request: send several",
             )
 
     @service.post("/predict")
-    async def predict(asked: Nodes) -> Response:
+    async def predict(request: Nodes) -> Response:
         """Classes and probabilities, or values, of nodes."""
 
-        check_cells(asked)
+        check_cells(request)
 
         def work(model: Predictor) -> dict[str, Any]:
-            found = _find(model, asked, counts, embeddings=False)
-            return {"predictions": _records(model, found)}
+            predictions = _find(model, request, counts, embeddings=False)
+            return {"predictions": _records(model, predictions)}
 
-        return await run(asked.size, work)
+        return await run(request.size, work)
 
     @service.post("/embed")
-    async def embed(asked: Nodes) -> Response:
+    async def embed(request: Nodes) -> Response:
         """The input of the last layer, of nodes."""
 
-        check_cells(asked)
+        check_cells(request)
 
         def work(model: Predictor) -> dict[str, Any]:
-            found = _find(model, asked, counts, embeddings=True)
-            rows = zip(found.ids.tolist(), found.embeddings.tolist(), strict=True)
+            predictions = _find(model, request, counts, embeddings=True)
+            rows = zip(predictions.ids.tolist(), predictions.embeddings.tolist(), strict=True)
             return {"embeddings": [{"id": name, "embedding": row} for name, row in rows]}
 
-        return await run(asked.size, work)
+        return await run(request.size, work)
 
     @service.post("/score")
-    async def score(asked: Pairs) -> Response:
+    async def score(request: Pairs) -> Response:
         """Scores of pairs of nodes, of a model for links."""
 
         def work(model: Predictor) -> dict[str, Any]:
-            return {"scores": model.score(asked.pairs).tolist()}
+            return {"scores": model.score(request.pairs).tolist()}
 
-        return await run(asked.size, work)
+        return await run(request.size, work)
 
     @service.post("/top")
-    async def top(asked: Top) -> Response:
+    async def top(request: Top) -> Response:
         """The most likely new destinations of nodes, of a model for links."""
 
         def work(model: Predictor) -> dict[str, Any]:
-            return {"links": model.top(asked.ids, asked.k, output="frame").to_dict("records")}
+            return {"links": model.top(request.ids, request.k, output="frame").to_dict("records")}
 
-        return await run(asked.size * asked.k, work)
+        return await run(request.size * request.k, work)
 
     @service.get("/health")
     async def health() -> dict[str, Any]:
@@ -397,44 +400,44 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
 
 def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> bytes:
     """The body of an answer; made in the thread, because large ones take time."""
-    found = work(model)
-    return json.dumps({"model": model.version, **found}, allow_nan=False).encode()
+    content = work(model)
+    return json.dumps({"model": model.version, **content}, allow_nan=False).encode()
 
 
-def _find(model: Predictor, asked: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
+def _find(model: Predictor, request: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
     """Predict the nodes that a request asks for: known ones by id, or new ones."""
     call = model.embed if embeddings else model.predict
-    if asked.ids is not None:
-        found = call(node_ids=asked.ids, output="arrays")
-    elif asked.are_edges:
+    if request.ids is not None:
+        predictions = call(node_ids=request.ids, output="arrays")
+    elif request.are_edges:
         if embeddings:
             raise InputError("edges: /predict has their classes or values; /embed is of nodes")
-        found = model.predict(edges=pd.DataFrame(asked.edges), output="arrays")
+        predictions = model.predict(edges=pd.DataFrame(request.edges), output="arrays")
     else:
-        found = call(new=asked.frames(), output="arrays")
-    counts.nodes.labels("new" if asked.ids is None else "known").inc(len(found.ids))
-    return found
+        predictions = call(new=request.frames(), output="arrays")
+    counts.nodes.labels("new" if request.ids is None else "known").inc(len(predictions.ids))
+    return predictions
 
 
-def _records(model: Predictor, found: Any) -> list[dict[str, Any]]:
+def _records(model: Predictor, predictions: Any) -> list[dict[str, Any]]:
     """A record for each node: id, class (or labels) and probabilities by class, or values."""
-    ids = found.ids.tolist()
-    if found.values.shape[1]:
-        names = [str(name) for name in model.class_names or range(found.values.shape[1])]
-        rows = found.values.tolist()
+    ids = predictions.ids.tolist()
+    if predictions.values.shape[1]:
+        names = [str(name) for name in model.class_names or range(predictions.values.shape[1])]
+        rows = predictions.values.tolist()
         if len(names) == 1:
             return [{"id": name, "value": row[0]} for name, row in zip(ids, rows, strict=True)]
         return [
             {"id": name, "values": dict(zip(names, row, strict=True))}
             for name, row in zip(ids, rows, strict=True)
         ]
-    names = [str(name) for name in model.class_names or range(found.probabilities.shape[1])]
+    names = [str(name) for name in model.class_names or range(predictions.probabilities.shape[1])]
     records = []
     for name, chosen, row in zip(
-        ids, found.classes.tolist(), found.probabilities.tolist(), strict=True
+        ids, predictions.classes.tolist(), predictions.probabilities.tolist(), strict=True
     ):
         labels: dict[str, Any] = {"class": chosen}
-        if found.classes.ndim == 2:
+        if predictions.classes.ndim == 2:
             labels = {"labels": [names[place] for place in np.flatnonzero(chosen)]}
         records.append({"id": name, **labels, "probabilities": dict(zip(names, row, strict=True))})
     return records

@@ -141,8 +141,8 @@ def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
             )
     node_type, owner, position = nodes.locate(node_ids)
     for index, name in enumerate(nodes.names):
-        held = np.sort(position[(owner == part) & (node_type == index)])
-        if not np.array_equal(held, np.arange(nodes.count(name, part))):
+        local_ids = np.sort(position[(owner == part) & (node_type == index)])
+        if not np.array_equal(local_ids, np.arange(nodes.count(name, part))):
             of_type = "" if edges is None else f" of type {name}"
             raise InputError(
                 f"{where}: its inner nodes{of_type} are not those of the config; copy it again"
@@ -253,9 +253,11 @@ def _read_nodes(
     _, ids = graph.find(name, ("orig_id",)) or ("", first + np.arange(num_inner))
     ids = check_node_ids(ids, num_inner, f"{graph.where}: {graph.show(name, 'orig_id')}")
     find = graph.require if graph.edges is None else graph.find
-    found = find(name, FEATURE_NAMES)
-    if found is not None:
-        rows = check_dense(found[1], num_inner, f"{graph.where}: {graph.show(name, found[0])}")
+    features = find(name, FEATURE_NAMES)
+    if features is not None:
+        rows = check_dense(
+            features[1], num_inner, f"{graph.where}: {graph.show(name, features[0])}"
+        )
         return torch.from_numpy(ids), torch.from_numpy(rows)
     degrees = [
         torch.bincount(edges.dst, minlength=num_inner)

@@ -106,12 +106,12 @@ def _write(
     num_loops = [0] * num_parts
     with replaced_when_written(target, overwrite=True) as unfinished:
         for part in files:
-            held = dgl_part.read_part(path, config, part)
-            save_part(unfinished / f"part{part}", held, bounds)
-            num_loops[part] = held.self_loops
-            for edge_type, edges in held.relations.items():
+            part_data = dgl_part.read_part(path, config, part)
+            save_part(unfinished / f"part{part}", part_data, bounds)
+            num_loops[part] = part_data.self_loops
+            for edge_type, edges in part_data.relations.items():
                 num_edges[SEPARATOR.join(edge_type)][part] = len(edges.src)
-            for name, nodes in held.nodes.items():
+            for name, nodes in part_data.nodes.items():
                 ids[name].append(nodes.node_ids.numpy())
         for name, of_parts in ids.items():
             where = f"ids of {name}" if is_hetero else "orig_id"
@@ -123,10 +123,10 @@ def _write(
             "version": VERSION,
             "name": path.name,
             "dataset": path.name,
-            "task": held.label_kind,
+            "task": part_data.label_kind,
             "num_nodes": ranges.total,
             "num_edges": sum(totals),
-            "num_features": held.nodes[held.target].features.shape[1],
+            "num_features": part_data.nodes[part_data.target].features.shape[1],
             "num_classes": 0,
             "cut_edges": 0,
             "parts": [
@@ -139,10 +139,10 @@ def _write(
             "checksums": checksums,
         }
         if is_hetero:
-            fields["target"], halo = held.target, [0] * num_parts
+            fields["target"], halo = part_data.target, [0] * num_parts
             fields["types"] = {
                 name: {"features": nodes.features.shape[1], "nodes": num_nodes[name], "halo": halo}
-                for name, nodes in held.nodes.items()
+                for name, nodes in part_data.nodes.items()
             }
             fields["relations"] = {
                 name: {"edges": count, "cut": 0} for name, count in num_edges.items()

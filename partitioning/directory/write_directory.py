@@ -289,14 +289,14 @@ class _PartWriter:
         return _LocalNodes(end - first, new_ids, local_id)
 
     def _write_edges(
-        self, folder: Path, edge_type: EdgeType, src: NDArray[np.int32], held: _LocalEdges
+        self, folder: Path, edge_type: EdgeType, src: NDArray[np.int32], part_edges: _LocalEdges
     ) -> NDArray[np.int32]:
         """Write the edges of one relation without self loops; return their destinations."""
-        arrays: dict[str, Array] = {"src": src, "dst": held.dst} | {
-            name: data[held.positions]
+        arrays: dict[str, Array] = {"src": src, "dst": part_edges.dst} | {
+            name: data[part_edges.positions]
             for name, data in self.graph.relations[edge_type].edge_data.items()
         }
-        if edge_type[0] == edge_type[2] and not (between := src != held.dst).all():
+        if edge_type[0] == edge_type[2] and not (between := src != part_edges.dst).all():
             arrays = {name: array[between] for name, array in arrays.items()}
         place = edge_folder(folder, edge_type)
         place.mkdir(parents=True, exist_ok=True)
@@ -304,12 +304,12 @@ class _PartWriter:
             self._save(place / f"{name}.npy", array)
         return arrays["dst"]
 
-    def _write_nodes(self, folder: Path, name: str, part: int, held: _LocalNodes) -> None:
+    def _write_nodes(self, folder: Path, name: str, part: int, part_nodes: _LocalNodes) -> None:
         """Write features, ids and names of the inner nodes, and the ids of the halo nodes."""
         table, place = self.graph.nodes[name], node_folder(folder, name)
         inner = self.layouts[name].inner_nodes(part)
         place.mkdir(parents=True, exist_ok=True)
-        halo = held.new_ids[held.num_inner :]
+        halo = part_nodes.new_ids[part_nodes.num_inner :]
         self._save(place / "feat.npy", _take_features(table, inner))
         self._save(place / "orig_id.npy", table.node_ids[inner])
         self._save(place / "halo.npy", halo)
@@ -318,9 +318,9 @@ class _PartWriter:
             self._save(place / NAME_FILES[0], names.text)
             self._save(place / NAME_FILES[1], names.ends)
         if not isinstance(self.graph, GraphData):
-            for end, each in self.graph.from_ends.items() if name == self.graph.target else ():
-                rows = self.graph.relations[each].src[inner]
-                self._save(place / f"{end}.npy", self.graph.nodes[each[0]].shown_ids(rows))
+            for end, edge_type in self.graph.from_ends.items() if name == self.graph.target else ():
+                rows = self.graph.relations[edge_type].src[inner]
+                self._save(place / f"{end}.npy", self.graph.nodes[edge_type[0]].shown_ids(rows))
         elif self.graph.features_of_ids:
             self._save(place / HALO_IDS, table.node_ids[self.layouts[name].node_order[halo]])
 
@@ -353,18 +353,18 @@ class _PartWriter:
         folder: Path,
         part: int,
         src: NDArray[np.int32],
-        held: _LocalEdges,
+        part_edges: _LocalEdges,
         nodes: _LocalNodes,
         out_degree: NDArray[Any],
     ) -> None:
         layout, table = self.layouts[PLAIN_TYPE], self.graph.nodes[PLAIN_TYPE]
         inner, edge_bounds = layout.inner_nodes(part), self.edges[PLAIN_RELATION].edge_bounds
         edge_data = self.graph.relations[PLAIN_RELATION].edge_data
-        between = src != held.dst
+        between = src != part_edges.dst
         dgl_files.write_part(
             folder,
-            {"src": src, "dst": held.dst}
-            | {name: data[held.positions] for name, data in edge_data.items()},
+            {"src": src, "dst": part_edges.dst}
+            | {name: data[part_edges.positions] for name, data in edge_data.items()},
             range(*edge_bounds[part : part + 2]),
             {
                 "_ID": nodes.new_ids,
@@ -376,7 +376,7 @@ class _PartWriter:
                 "label": self.graph.labels[inner],
                 "orig_id": table.node_ids[inner],
                 **{name: self.masks[name][inner] for name in MASKS},
-                "in_deg": np.bincount(held.dst[between], minlength=len(inner)),
+                "in_deg": np.bincount(part_edges.dst[between], minlength=len(inner)),
                 "out_deg": out_degree[: len(inner)],
             },
         )

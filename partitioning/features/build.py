@@ -99,8 +99,10 @@ def encode_tables(
         if schema is not None:
             if id(schema) not in encoded:
                 key = "edges" if is_plain else f"edges/{SEPARATOR.join(edge_type)}"
-                made = _encode_edges(relation.edge_feat, schema, settings, stored, key, states)
-                encoded[id(schema)] = made if is_plain else to_array(made)
+                edge_features = _encode_edges(
+                    relation.edge_feat, schema, settings, stored, key, states
+                )
+                encoded[id(schema)] = edge_features if is_plain else to_array(edge_features)
             relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
         relations[edge_type] = relation
     _check_edge_tables(stored, states, graph.name)
@@ -204,9 +206,9 @@ def _encode_edges(
     return None
 
 
-def _check_edge_tables(stored: States, found: States, graph: str) -> None:
+def _check_edge_tables(stored: States, fitted: States, graph: str) -> None:
     """InputError where a table of edges of a stored pipeline has no features here."""
-    for name in stored.keys() - found.keys():
+    for name in stored.keys() - fitted.keys():
         if name.startswith("edges") and stored[name]["columns"]:
             columns = join_names(column["name"] for column in stored[name]["columns"])
             raise InputError(
@@ -220,12 +222,12 @@ def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
 
     Raises InputError if a node would have none.
     """
-    made: Any
+    with_kinds: Any
     if isinstance(graph, HeteroGraphData):
-        made = with_features_by_type(graph, settings.kind)
+        with_kinds = with_features_by_type(graph, settings.kind)
     else:
-        made = with_features(graph, tuple(settings.kind))
-    return made  # type: ignore[no-any-return]
+        with_kinds = with_features(graph, tuple(settings.kind))
+    return with_kinds  # type: ignore[no-any-return]
 
 
 def encode_nodes(

@@ -148,13 +148,13 @@ def _fit_categories(table: Statistics, column: Column, max_categories: int) -> S
     )
 
 
-def _choose_scale(column: Column, moments: Moments, wanted: str) -> str:
+def _choose_scale(column: Column, moments: Moments, scaling: str) -> str:
     """Return how a column is scaled: standardised, robust, log or none."""
     is_matrix = column.role in ("matrix", "embedding")
-    if wanted == "none" or (not is_matrix and moments.binary.all()):
+    if scaling == "none" or (not is_matrix and moments.binary.all()):
         return "none"
-    if wanted != "auto":
-        return {"standard": "standardised"}.get(wanted, wanted)
+    if scaling != "auto":
+        return {"standard": "standardised"}.get(scaling, scaling)
     if not is_matrix:
         return "standardised"
     sparse = 2 * moments.num_zeros.sum() > moments.count.sum()
@@ -204,18 +204,18 @@ class EncodedFeatures:
         Raises:
             InputError: a number is not finite in float32 once it is encoded.
         """
-        made = np.empty((len(rows), self.shape[1]), np.float32)
+        rows_encoded = np.empty((len(rows), self.shape[1]), np.float32)
         size = max(1, BLOCK // max(self.raw.shape[1], 1))
         for begin in range(0, len(rows), size):
             block = slice(begin, begin + size)
             with np.errstate(over="ignore"):
-                made[block] = encode(self.state, self.raw[rows[block]], self.schema)
+                rows_encoded[block] = encode(self.state, self.raw[rows[block]], self.schema)
             if self.zeroed is not None:
-                made[block][self.zeroed[rows[block]]] = 0
-            finite = np.isfinite(made[block]).all(axis=1)
+                rows_encoded[block][self.zeroed[rows[block]]] = 0
+            finite = np.isfinite(rows_encoded[block]).all(axis=1)
             if not finite.all():
                 self._refuse(int(rows[block][finite.argmin()]))
-        return made
+        return rows_encoded
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -261,8 +261,8 @@ def is_matrix(state: State) -> bool:
 
 def warn_of_unused(path: str, names: Sequence[str]) -> None:
     """Log the columns of a table that a pipeline does not read."""
-    shown = join_names(names, "`")
-    log.warning("%s: columns %s: left out, the model was trained without them", path, shown)
+    names_text = join_names(names, "`")
+    log.warning("%s: columns %s: left out, the model was trained without them", path, names_text)
 
 
 def is_identity(state: State, schema: Schema) -> bool:
@@ -298,10 +298,10 @@ def apply(
     names = [column["name"] for column in state["columns"]]
     missing = [name for name in names if schema.find(name) is None]
     if missing:
-        found = join_names(column.name for column in schema.columns)
+        names_there = join_names(column.name for column in schema.columns)
         raise InputError(
             f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
-            f" add it; found {found}"
+            f" add it; found {names_there}"
         )
     for fitted in state["columns"]:
         _check_column(fitted, schema)
@@ -371,7 +371,7 @@ def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int
 
 def encode(state: State, raw: Rows, schema: Schema) -> Rows:
     """Encode the rows of a raw matrix, [n, W] -> [n, F]."""
-    made = np.empty((len(raw), count_columns(state)), np.float32)
+    matrix = np.empty((len(raw), count_columns(state)), np.float32)
     numbers: list[tuple[State, Column]] = []
     places: list[range] = []
     first = 0
@@ -380,17 +380,17 @@ def encode(state: State, raw: Rows, schema: Schema) -> Rows:
         assert column is not None
         end = first + _count_outputs(fitted)
         if fitted["role"] == "categorical":
-            made[:, first:end] = _one_hot(fitted, column, raw[:, column.first])
+            matrix[:, first:end] = _one_hot(fitted, column, raw[:, column.first])
         else:
             numbers.append((fitted, column))
             places.append(range(first, end))
         if fitted["indicator"]:
-            made[:, end] = np.isnan(raw[:, column.columns]).any(axis=1)
+            matrix[:, end] = np.isnan(raw[:, column.columns]).any(axis=1)
             end += 1
         first = end
     if numbers:
-        made[:, _join_ranges(places)] = _scaled(numbers, raw)
-    return made
+        matrix[:, _join_ranges(places)] = _scaled(numbers, raw)
+    return matrix
 
 
 def _scaled(columns: list[tuple[State, Column]], raw: Rows) -> Values:
@@ -404,8 +404,10 @@ def _scaled(columns: list[tuple[State, Column]], raw: Rows) -> Values:
         return np.concatenate(values)
 
     widths = [column.width for _, column in columns]
-    held = _join_ranges([range(column.first, column.columns.stop) for _, column in columns])
-    values = raw[:, held].astype(np.float64)
+    places_of_numbers = _join_ranges(
+        [range(column.first, column.columns.stop) for _, column in columns]
+    )
+    values = raw[:, places_of_numbers].astype(np.float64)
     values += np.repeat([column.offset for _, column in columns], widths)
     np.copyto(values, of_all("fill", np.nan), where=np.isnan(values))
     is_log = np.repeat([fitted["scale_by"] == "log" for fitted, _ in columns], widths)
@@ -433,7 +435,7 @@ def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
     rest = width - 1 if fitted["rest"] else -1
     place_of = np.array([*(places.get(name, rest) for name in column.categories), -1])
     place = place_of[np.where(np.isnan(codes), -1, codes).astype(np.int64)]
-    made = np.zeros((len(codes), width), np.float32)
+    matrix = np.zeros((len(codes), width), np.float32)
     known = np.flatnonzero(place >= 0)
-    made[known, place[known]] = 1
-    return made
+    matrix[known, place[known]] = 1
+    return matrix

@@ -74,7 +74,7 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
         if any("neighbours" in kinds_of_type for kinds_of_type in chosen.values())
         else {}
     )
-    made: dict[str, NodeTable] = {}
+    node_tables: dict[str, NodeTable] = {}
     for name, kinds_of_type in chosen.items():
         blocks = [_make_kind(graph, name, kind, means) for kind in kinds_of_type]
         if "given" in kinds[name]:
@@ -89,12 +89,12 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
                 ",".join(kinds_of_type),
             )
         rows: Features = blocks[0] if len(blocks) == 1 else _concatenate(blocks)
-        made[name] = replace(graph.nodes[name], features=rows, featured=None)
+        node_tables[name] = replace(graph.nodes[name], features=rows, featured=None)
     relations = {
         edge_type: replace(relation, edge_feat=None)
         for edge_type, relation in graph.relations.items()
     }
-    return replace(graph, nodes=made, relations=relations)
+    return replace(graph, nodes=node_tables, relations=relations)
 
 
 def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
@@ -115,12 +115,12 @@ def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
         return ("neighbours",)
     if table.featured is not None and not table.featured.all():
         first = int(table.featured.argmin())
-        shown = (
+        shown_id = (
             table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
         )
         raise InputError(
             f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no"
-            f" features, node {shown} for instance; set features={{{name}:[given,neighbours]}}"
+            f" features, node {shown_id} for instance; set features={{{name}:[given,neighbours]}}"
         )
     return kinds
 

@@ -100,11 +100,11 @@ def positional(graph: GraphData) -> Rows:
     edges = sp.csr_array(edges + edges.T)
     degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
     rows: NDArray[Any] = random_rows(graph.node_ids, WIDTH)
-    made = np.zeros_like(rows)
+    total = np.zeros_like(rows)
     for _ in range(HOPS):
         rows = (edges @ rows) / degree
-        made += rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    return made
+        total += rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return total
 
 
 def _given(graph: GraphData) -> Features:

@@ -66,16 +66,16 @@ def find_column(role: str, names: list[str], columns: ColumnSettings, path: Sour
 
 def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
     """Return the columns that the settings name for a role."""
-    asked = getattr(columns, role) or ()
-    return (asked,) if isinstance(asked, str) else tuple(asked)
+    setting = getattr(columns, role) or ()
+    return (setting,) if isinstance(setting, str) else tuple(setting)
 
 
 def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnSettings:
     """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation."""
     ends = {
-        role: (asked.get(SEPARATOR.join(edge_type), asked.get(edge_type[1])),)
+        role: (by_relation.get(SEPARATOR.join(edge_type), by_relation.get(edge_type[1])),)
         for role in ("src", "dst")
-        if isinstance(asked := getattr(columns, role), Mapping)
+        if isinstance(by_relation := getattr(columns, role), Mapping)
     }
     named: Any = {role: None if names == (None,) else names for role, names in ends.items()}
     return replace(columns, **named)
@@ -89,8 +89,8 @@ def find_usual(role: str, names: Iterable[str]) -> list[str]:
 def find_labels(names: list[str], columns: ColumnSettings, path: Source) -> list[str]:
     """Find the label columns: several are the columns of a multi-label matrix."""
     if columns.label is None:
-        found = find_column("label", names, columns, path)
-        return [] if found is None else [found]
+        column = find_column("label", names, columns, path)
+        return [] if column is None else [column]
     return [name for name in names if matches(name, columns.label)]
 
 
@@ -123,15 +123,15 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
 
     tables: files, names.
     """
-    asked = {
+    requested = {
         role: getattr(columns, role)
         for role in ("id", "label", "split", "time", "relation", *FEATURE_ROLES)
     }
-    if not any(asked.values()):
+    if not any(requested.values()):
         return
     known = dict(tables)
     names = [name for of_table in known.values() for name in of_table]
-    for role in asked:
+    for role in requested:
         for pattern in asked_names(role, columns):
             if not any(matches(name, [pattern]) for name in names):
                 files = join_names(known) or "none of the tables"

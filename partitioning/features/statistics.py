@@ -179,10 +179,10 @@ class FittedRows:
         codes = self.features[self.used, column.first]
         known = codes[~np.isnan(codes)].astype(np.int64)
         counts = np.bincount(known, minlength=len(column.categories)).tolist()
-        found = {
+        number_by_name = {
             name: count for name, count in zip(column.categories, counts, strict=True) if count
         }
-        return found, len(codes) - len(known)
+        return number_by_name, len(codes) - len(known)
 
     def has_blanks(self, column: Column) -> bool:
         size = max(1, BLOCK // column.width)

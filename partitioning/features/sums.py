@@ -202,7 +202,7 @@ def _find(schema: Schema, agreed: AgreedColumn) -> Column:
 def check_no_others(schema: Schema, columns: Sequence[AgreedColumn]) -> None:
     """InputError for a column of the table that sites have not agreed on."""
     for column in schema.columns:
-        if all(column.name != each.name for each in columns):
+        if all(column.name != other.name for other in columns):
             why = " The names of its categories stay here otherwise." if column.categories else ""
             raise InputError(
                 f"{schema.path}: column `{column.name}` ({column.role}) is not in the file of"
@@ -230,32 +230,36 @@ def _count_numbers(
         np.concatenate([getattr(moment, end) for moment in moments]) for end in ("low", "high")
     )
     columns_of_entries = [column for column in layout.numbers for _ in range(column.width)]
-    for each, least, most in zip(columns_of_entries, low, high, strict=True):
-        margin = min(TOLERANCE * max(abs(each.low), abs(each.high)), (each.high - each.low) / 2)
+    for own, least, most in zip(columns_of_entries, low, high, strict=True):
+        margin = min(TOLERANCE * max(abs(own.low), abs(own.high)), (own.high - own.low) / 2)
         for value in (least, most) if least <= most else ():
-            if not each.low - margin <= value <= each.high + margin:
+            if not own.low - margin <= value <= own.high + margin:
                 raise InputError(
-                    f"{path}: column `{each.name}` has {value:g}, outside the range [{each.low:g},"
-                    f" {each.high:g}] of features.spec; widen it at all sites, or mend the value"
+                    f"{path}: column `{own.name}` has {value:g}, outside the range [{own.low:g},"
+                    f" {own.high:g}] of features.spec; widen it at all sites, or mend the value"
                 )
     if not layout.has_histograms:
         return
     bins = parts["bins"].reshape(-1, BINS)
     places = np.concatenate([np.arange(column.first, column.columns.stop) for column in columns])
-    middle, half = (each[: layout.num_entries] for each in layout.ranges())
+    middle, half = (per_entry[: layout.num_entries] for per_entry in layout.ranges())
     for block in table.blocks():
         place = np.floor(((block[:, places] - middle) / half + 1) * (BINS / 2)).clip(0, BINS - 1)
-        for counts, found in zip(bins, place.T, strict=True):
-            counts += np.bincount(found[~np.isnan(found)].astype(np.int64), minlength=BINS)
+        for counts, bins_of_rows in zip(bins, place.T, strict=True):
+            counts += np.bincount(
+                bins_of_rows[~np.isnan(bins_of_rows)].astype(np.int64), minlength=BINS
+            )
 
 
 def _count_categories(
     counts: Words, table: FittedRows, column: Column, agreed: AgreedColumn, schema: Schema
 ) -> None:
     """Fill in the rows of each agreed category, of others, and of blank cells."""
-    found, counts[-1] = table.count_categories(column)
-    others = {name: number for name, number in found.items() if name not in agreed.categories}
-    counts[:-2] = [found.get(name, 0) for name in agreed.categories]
+    number_by_name, counts[-1] = table.count_categories(column)
+    others = {
+        name: number for name, number in number_by_name.items() if name not in agreed.categories
+    }
+    counts[:-2] = [number_by_name.get(name, 0) for name in agreed.categories]
     counts[-2] = sum(others.values())
     if others:
         log.warning(
@@ -297,7 +301,9 @@ def fit_sums(
     if num_rows == 0:
         raise InputError(f"features.fit={settings.fit}: no site has rows to learn from")
     repeats = 1 + layout.has_logs
-    own_count, count = (np.tile(each["count"], repeats) for each in (own, total))
+    own_count, count = (
+        np.tile(shares_of_column["count"], repeats) for shares_of_column in (own, total)
+    )
     mean, squares = share.moments
     mean_of_all = _add_numbers(own_count * mean, num_rows, add_up) / np.maximum(count, 1)
     squares = squares + own_count * (mean - mean_of_all) ** 2
@@ -357,7 +363,7 @@ class SummedTables:
         at = self._entries[column.name]
         count, zeros, blank, not_binary = (self._total[name][at] for name in PER_ENTRY)
         shifted = slice(at.start + offset, at.stop + offset)
-        middle, half = (each[shifted] for each in self._layout.ranges())
+        middle, half = (per_entry[shifted] for per_entry in self._layout.ranges())
         mean, squares = self._mean[shifted], self._squares[shifted]
         varies = squares > SMALLEST**2 * np.maximum(count, 1)
         return Moments(
@@ -374,7 +380,7 @@ class SummedTables:
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
         at = self._entries[column.name]
-        middle, half = (each[at] for each in self._layout.ranges())
+        middle, half = (per_entry[at] for per_entry in self._layout.ranges())
         quantiles = np.zeros((len(shares), column.width))
         for entry, counts in enumerate(self._total["bins"].reshape(-1, BINS)[at]):
             below = np.cumsum(counts)
@@ -389,7 +395,11 @@ class SummedTables:
 
     def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
         counts = self._total[f"/{column.name}"].tolist()
-        names = next(each.categories for each in self._layout.columns if each.name == column.name)
+        names = next(
+            agreed_column.categories
+            for agreed_column in self._layout.columns
+            if agreed_column.name == column.name
+        )
         known = dict(zip(names, counts[:-2], strict=True))
         return {name: count for name, count in known.items() if count}, counts[-1]
 

@@ -54,25 +54,26 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
     nodes, assignment, numbers = {}, {}, {}
     target_rows = stored.target_rows
     for name, table in stored.nodes.items():
-        each = change.nodes[name]
-        numbers[name] = _Numbers.of(table.num_nodes, each)
+        new_nodes = change.nodes[name]
+        numbers[name] = _Numbers.of(table.num_nodes, new_nodes)
         stays = numbers[name].stays
         names = table.node_names
         if names is not None and not stays.all():
             names = names.take(np.flatnonzero(stays))
-        if names is not None and each.new_names is not None:
-            names = Names.join([names, each.new_names])
+        if names is not None and new_nodes.new_names is not None:
+            names = Names.join([names, new_nodes.new_names])
         nodes[name] = replace(
             table,
-            features=_change_rows("feat", np.asarray(table.features), stays, each),
-            node_ids=np.concatenate((table.node_ids[stays], each.new_ids)),
+            features=_change_rows("feat", np.asarray(table.features), stays, new_nodes),
+            node_ids=np.concatenate((table.node_ids[stays], new_nodes.new_ids)),
             node_names=names,
         )
-        unplaced = np.full(len(each.new_ids), UNPLACED)
+        unplaced = np.full(len(new_nodes.new_ids), UNPLACED)
         assignment[name] = np.concatenate((stored.assignment[name][stays], unplaced))
         if name == stored.meta.target_type:
             target_rows = {
-                file: _change_rows(file, array, stays, each) for file, array in target_rows.items()
+                file: _change_rows(file, array, stays, new_nodes)
+                for file, array in target_rows.items()
             }
     relations, counts = {}, dict.fromkeys(("new", "changed", "deleted"), 0)
     for edge_type in stored.relations:
@@ -122,17 +123,17 @@ def _change_edges(
 
     def find(table: Edges) -> tuple[Ints, Ints]:
         """Return the position of the first copy of each edge, and the number of copies."""
-        wanted = table.dst * first + table.src
-        order = np.argsort(wanted)  # a search in order takes a third of the time
-        edges = np.empty((2, len(wanted)), np.int64)
+        keys_wanted = table.dst * first + table.src
+        order = np.argsort(keys_wanted)  # a search in order takes a third of the time
+        edges = np.empty((2, len(keys_wanted)), np.int64)
         for row, side in enumerate(("left", "right")):
-            edges[row, order] = np.searchsorted(keys, wanted[order], side)  # type: ignore[call-overload]
+            edges[row, order] = np.searchsorted(keys, keys_wanted[order], side)  # type: ignore[call-overload]
         return edges[0], edges[1] - edges[0]
 
     def refuse(table: Edges, wrong: NDArray[np.bool_], why: str) -> None:
         if wrong.any():
-            shown = show_edge(stored, name, change.nodes, table, int(wrong.argmax()))
-            raise InputError(f"{table.where}: {shown} {why}")
+            edge_text = show_edge(stored, name, change.nodes, table, int(wrong.argmax()))
+            raise InputError(f"{table.where}: {edge_text} {why}")
 
     stays = np.ones(len(keys), np.bool_)
     begin, num_copies = find(edges.deleted)

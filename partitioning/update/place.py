@@ -41,12 +41,12 @@ def place_new(changed: StoredGraph) -> dict[str, Ints]:
         sizes = np.bincount(parts[parts >= 0], minlength=changed.num_parts)
         limit = math.ceil((1 + MAX_IMBALANCE) * len(parts) / len(sizes))
         begin, end = np.searchsorted(node, (new, new + 1))
-        for each, some in zip(new.tolist(), map(slice, begin, end), strict=True):
+        for place, some in zip(new.tolist(), map(slice, begin, end), strict=True):
             near = part[neighbour[some]]
             num_near = np.bincount(near[near >= 0], minlength=len(sizes))
             # The last key counts most.
             best = int(np.lexsort((sizes, -num_near, sizes >= limit))[0])
-            part[each] = best
+            part[place] = best
             sizes[best] += 1
     return {
         name: part[first[name] : first[name] + len(parts)]

@@ -139,10 +139,10 @@ def _check_edges(
             is_deleted[nodes[of_type].deleted] = True
             gone = is_deleted[ends]
             if gone.any():
-                shown = nodes[of_type].show(stored.nodes[of_type], int(ends[gone][0]))
+                node_text = nodes[of_type].show(stored.nodes[of_type], int(ends[gone][0]))
                 raise InputError(
                     f"{edges.where}: {int(gone.sum())} edges end at a node that"
-                    f" update.deleted_nodes deletes, {shown} for"
+                    f" update.deleted_nodes deletes, {node_text} for"
                     " instance; its edges go with it: leave them out"
                 )
         pairs[kind] = edges.src * nodes[name[2]].grown.num_nodes + edges.dst
@@ -150,21 +150,21 @@ def _check_edges(
             again = np.ones(len(edges.src), np.bool_)
             again[np.unique(pairs[kind], return_index=True)[1]] = False
             if again.any():
-                shown = show_edge(stored, name, nodes, edges, int(again.argmax()))
-                raise InputError(f"{edges.where}: {shown} is there twice; leave one out")
+                edge = show_edge(stored, name, nodes, edges, int(again.argmax()))
+                raise InputError(f"{edges.where}: {edge} is there twice; leave one out")
         is_loop = edges.src == edges.dst
         if kind != "new" and name[0] == name[2] and is_loop.any():
-            shown = show_edge(stored, name, nodes, edges, int(is_loop.argmax()))
+            edge = show_edge(stored, name, nodes, edges, int(is_loop.argmax()))
             raise InputError(
-                f"{edges.where}: {shown} is a self loop, which partitions leave out; leave it out"
+                f"{edges.where}: {edge} is a self loop, which partitions leave out; leave it out"
             )
     if "changed" in tables and "deleted" in tables:
         both = np.isin(pairs["changed"], pairs["deleted"])
         if both.any():
             changed = tables["changed"]
-            shown = show_edge(stored, name, nodes, changed, int(both.argmax()))
+            edge = show_edge(stored, name, nodes, changed, int(both.argmax()))
             raise InputError(
-                f"{changed.where}: {shown} is in update.deleted_edges, too; leave one out"
+                f"{changed.where}: {edge} is in update.deleted_edges, too; leave one out"
             )
     return EdgeChange(**tables)
 

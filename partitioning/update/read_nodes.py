@@ -111,9 +111,9 @@ def _read_values(
     if "label" in arrays:
         values["label"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
     masks = {mask: arrays[mask] for mask in MASKS if mask in arrays}
-    for each in MASKS if masks else ():
-        mask = masks.get(each, np.zeros(len(ids), np.bool_))
-        values[each] = check_mask(mask, len(ids), f"{table.path}: {each}")
+    for name_of_mask in MASKS if masks else ():
+        mask = masks.get(name_of_mask, np.zeros(len(ids), np.bool_))
+        values[name_of_mask] = check_mask(mask, len(ids), f"{table.path}: {name_of_mask}")
     return values
 
 
@@ -167,9 +167,9 @@ def _number_classes(array: Array, meta: Meta, where: str) -> Ints:
         if digit in number:
             number.setdefault(word, number[digit])
     if array.dtype.kind == "f":
-        whole = np.where(np.isnan(array), -1, array)
-        refuse(array, whole != np.floor(whole), where, "expected a class")
-        array = whole.astype(np.int64)
+        filled = np.where(np.isnan(array), -1, array)
+        refuse(array, filled != np.floor(filled), where, "expected a class")
+        array = filled.astype(np.int64)
     texts = ["" if cell is None else str(cell).strip() for cell in array.tolist()]
     blank = {"", "-1"} - number.keys()
     classes = np.array([-1 if text in blank else number.get(text, -2) for text in texts], np.int64)

@@ -64,8 +64,12 @@ def check_features(path: Path, meta: Meta) -> None:
                 f" {again}"
             )
         state = state_of(meta, name)
-        made = any(note.startswith(name + begin) for note in meta.notes for begin in COMPUTED)
-        if made or (name and state is not None and count_columns(state) != given_width(meta, name)):
+        is_computed = any(
+            note.startswith(name + begin) for note in meta.notes for begin in COMPUTED
+        )
+        if is_computed or (
+            name and state is not None and count_columns(state) != given_width(meta, name)
+        ):
             raise InputError(
                 f"{path}: the features{of_type} were made from those of neighbours or of edges:"
                 f" {again}"

@@ -70,9 +70,9 @@ def main(arguments: Sequence[str]) -> int:
             command.add_argument("name")
         if name in ("sign", "init"):
             command.add_argument("--days", type=_days, default=DAYS)
-    given = vars(parser.parse_args(arguments))
+    options = vars(parser.parse_args(arguments))
     try:
-        globals()[given.pop("command")](**given)
+        globals()[options.pop("command")](**options)
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -111,19 +111,19 @@ def request(folder: Path, name: str) -> None:
 def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     """Sign a request. First compare the digest of the key with the site, for example by phone."""
     key, issuer = _authority(folder)
-    asked = read_pem(request, x509.load_pem_x509_csr)
+    signing_request = read_pem(request, x509.load_pem_x509_csr)
     with naming_file(request):
-        names = asked.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        names = signing_request.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         name = str(names[0].value) if names else ""
         _check_name(name)
-        if not asked.is_signature_valid:
+        if not signing_request.is_signature_valid:
             raise InputError(f"{request}: its signature is not by the key that is in it")
     issued = folder / "issued" / f"{name}.pem"
     if issued.exists():
         raise InputError(f"{issued}: {name} has a certificate; revoke it first")
     issued.parent.mkdir(exist_ok=True)
-    _write_pem(issued, _certificate(name, asked.public_key(), key, issuer, days))
-    digest = _key_digest(asked.public_key())
+    _write_pem(issued, _certificate(name, signing_request.public_key(), key, issuer, days))
+    digest = _key_digest(signing_request.public_key())
     print(f"{issued}: certificate.pem of {name}. Key {digest}: ask the site whether it is this")
 
 
@@ -292,9 +292,9 @@ def _issued(folder: Path, name: str, issuer: x509.Certificate) -> x509.Certifica
     return certificate
 
 
-def _write_pem(path: Path, made: Any) -> None:
+def _write_pem(path: Path, pem_object: Any) -> None:
     """Write a certificate, request or list of revocations in PEM."""
-    _write_bytes(path, made.public_bytes(serialization.Encoding.PEM))
+    _write_bytes(path, pem_object.public_bytes(serialization.Encoding.PEM))
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

@@ -72,8 +72,10 @@ def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
                 )
                 for place, edge_type in enumerate(schema.relations)
             }
-            weighted = [each for each in edges if each in predictor.checkpoint.weighted]
-            weights = {each: torch.rand(edges[each].shape[1]) for each in weighted}
+            weighted = [
+                edge_type for edge_type in edges if edge_type in predictor.checkpoint.weighted
+            ]
+            weights = {edge_type: torch.rand(edges[edge_type].shape[1]) for edge_type in weighted}
             return (x_dict, edges, weights) if weights else (x_dict, edges)
         x = torch.randn(EXAMPLE_NODES, architecture.num_features)
         ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES))

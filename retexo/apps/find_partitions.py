@@ -60,13 +60,13 @@ def with_found_parts(settings: Settings) -> Settings:
     named = directory_of(settings)
     beside = [*named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*")]
     try:
-        found = find([*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None)
+        directory = find([*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None)
     except MissingPartitions:
         return settings
-    if found.num_parts == num_parts:
+    if directory.num_parts == num_parts:
         return settings
-    logger.info("num_partitions=%d, as in %s", found.num_parts, found.path)
-    return replace(settings, num_partitions=found.num_parts)
+    logger.info("num_partitions=%d, as in %s", directory.num_parts, directory.path)
+    return replace(settings, num_partitions=directory.num_parts)
 
 
 def has_partitions(settings: Settings) -> bool:
@@ -93,8 +93,8 @@ def open_partitions(settings: Settings) -> tuple[PartitionDirectory, Settings]:
     """
     directory = find_or_make_partitions(settings)
     check_parts(settings, directory, settings.local_ranks)
-    made = {} if directory.meta is None else made_with(directory.meta)
-    values = {name: value for name, value in made.items() if not _is_given(name, settings)}
+    stored = {} if directory.meta is None else made_with(directory.meta)
+    values = {name: value for name, value in stored.items() if not _is_given(name, settings)}
     return directory, with_values(settings, values)
 
 
@@ -163,10 +163,10 @@ def _check_overwrite(settings: Settings) -> None:
         )
     if "partition_dir" in settings.given and not named.exists():
         with suppress(MissingPartitions):
-            found = find([path for path in _candidate_paths(settings) if path != named], None)
+            directory = find([path for path in _candidate_paths(settings) if path != named], None)
             raise InputError(
                 f"overwrite=true: partition_dir={settings.partition_dir} has partitions that this"
-                f" command did not make ({found.path}; it would make {named}); leave"
+                f" command did not make ({directory.path}; it would make {named}); leave"
                 " overwrite out to use them"
             )
     if not settings.is_multirun_job and not partition_data.is_local(settings):

@@ -87,11 +87,11 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
             f"trainer={checkpoint.trainer}; leave it out"
         )
-    has, wanted = by_setting(checkpoint.model), by_setting(settings.model)
-    for key in sorted(settings.given & wanted.keys()):
-        if wanted[key] != has.get(key):
+    has, requested = by_setting(checkpoint.model), by_setting(settings.model)
+    for key in sorted(settings.given & requested.keys()):
+        if requested[key] != has.get(key):
             raise InputError(
-                f"{key}={wanted[key]}: the model of {checkpoint.directory} has"
+                f"{key}={requested[key]}: the model of {checkpoint.directory} has"
                 f" {key}={has.get(key)}; leave it out"
             )
     name, trained = settings.task.name, checkpoint.task_name

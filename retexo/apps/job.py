@@ -78,8 +78,8 @@ class JobLog:
 
     def add(self, status: int, value: Any, hydra: Any) -> None:
         """Note a job by its exit status, number for the sweeper, and Hydra's own configuration."""
-        wanted = hydra.sweeper.get("direction")
-        direction = getattr(wanted, "name", wanted)
+        configured = hydra.sweeper.get("direction")
+        direction = getattr(configured, "name", configured)
         job = EndedJob(
             status,
             hydra.job.override_dirname,

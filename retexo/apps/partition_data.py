@@ -115,8 +115,8 @@ def verify(settings: PartitionSettings) -> None:
         print_report(meta, path)
     if damages:
         raise InputError("; ".join(damages.values()))
-    found = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
-    print(f"{path}: all parts {found}")
+    state = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
+    print(f"{path}: all parts {state}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,15 +35,16 @@ def rebalance_directory(settings: PartitionSettings) -> Meta:
             "version": __version__,
         }
         with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
-        made = replace(stored, assignment=better).write(path, entry, with_dgl_files=with_dgl_files)
-    print_report(made, path)
+        moved_meta = replace(stored, assignment=better).write(
+            path, entry, with_dgl_files=with_dgl_files
+        )
+    print_report(moved_meta, path)
+    before, after = (f"{_measure_imbalance(counts):.3f}" for counts in (meta, moved_meta))
     print(
-        f"{path}: {moved:,} of {made.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
-        f" {made.cut_edges:,} now; largest part {_measure_imbalance(meta):.3f} times the mean"
-        " before,"
-        f" {_measure_imbalance(made):.3f} now"
+        f"{path}: {moved:,} of {meta.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
+        f" {moved_meta.cut_edges:,} now; largest part {before} times the mean before, {after} now"
     )
-    return made
+    return moved_meta
 
 
 def _measure_imbalance(meta: Meta) -> float:

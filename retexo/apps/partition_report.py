@@ -25,7 +25,7 @@ def print_report(meta: Meta, directory: Path) -> None:
     )
     print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
     counts = [[getattr(part, column) for column in COLUMNS] for part in meta.parts]
-    rows = [[part, *each] for part, each in enumerate(counts)]
+    rows = [[part, *part_counts] for part, part_counts in enumerate(counts)]
     print_columns([["part", *COLUMNS], *rows], width=10)
     if isinstance(meta, HeteroMeta):
         _print_types(meta)

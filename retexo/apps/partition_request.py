@@ -27,7 +27,7 @@ from retexo.settings.schema import DEFAULTS, DEFINED, keys
 
 NAMES = {"features": "features.kind", "labels": "labels.kind", "split": "split.kind"}
 """Settings whose name in a request is another one."""
-FIXED = keys(lambda each: each.of_partitioner and each.compared) - {"edges.unknown"}
+FIXED = keys(lambda setting: setting.of_partitioner and setting.compared) - {"edges.unknown"}
 """Settings that a request holds, or leaves out at their defaults."""
 
 
@@ -252,8 +252,8 @@ def _list_tables(folder: Path, named: Sequence[str]) -> list[Path]:
 def describe_difference(setting: str, there: Any, here: Any) -> str:
     """Describe how a setting differs between a directory and this command."""
     if not (is_file_value(there) and is_file_value(here)) or there["name"] != here["name"]:
-        shown = (value["name"] if is_file_value(value) else value for value in (there, here))
-        return "{} ({} there, {} now)".format(setting, *shown)
+        values_text = (value["name"] if is_file_value(value) else value for value in (there, here))
+        return "{} ({} there, {} now)".format(setting, *values_text)
     before, now = (set(str(value["sha256"] or "").split()) for value in (there, here))
     if not any(":" in table for table in before | now):
         return f"{setting} ({here['name']} has changed since)"

@@ -214,13 +214,13 @@ def _smoothing(
     )
     return {
         reach: {
-            "nodes": found.answered,
-            "rows": found.total(rounds, ROW_KINDS),
-            "predictions": found.total(rounds, ["predictions"]),
-            "all": found.total(rounds),
+            "nodes": estimate.answered,
+            "rows": estimate.total(rounds, ROW_KINDS),
+            "predictions": estimate.total(rounds, ["predictions"]),
+            "all": estimate.total(rounds),
         }
         for reach in REACHES
-        if (found := known.get(f"smoothing.reach={reach}"))
+        if (estimate := known.get(f"smoothing.reach={reach}"))
     }
 
 

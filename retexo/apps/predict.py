@@ -86,15 +86,15 @@ def _remove_outputs(run_dir: Path, outputs: Sequence[str]) -> None:
 def _check_links(settings: Settings) -> None:
     """Raise InputError if the settings predict.* do not fit the task."""
     predict = settings.predict
-    given = {
+    chosen = {
         name: getattr(predict, name)
         for name in ("pairs", "top", "nodes")
         if getattr(predict, name) is not None
     }
     if not settings.task.links:
-        for name, value in given.items():
+        for name, value in chosen.items():
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
-    elif set(given) not in ({"pairs"}, {"top", "nodes"}) or predict.embeddings:
+    elif set(chosen) not in ({"pairs"}, {"top", "nodes"}) or predict.embeddings:
         raise InputError(
             "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links"
             " needs one of these, and has no predict.embeddings"

@@ -77,8 +77,8 @@ def with_local_copies(settings: Settings) -> Settings:
         values["partition_dir"] = str(base)
         # DGL's files would double what is written.
         values["partition.dgl_files"] = bool(settings.partition.dgl_files)
-    given = {name: getattr(settings, name) for name in values.keys() & ADDRESSES}
-    settings = with_values(settings, {**values, "addresses": tuple(given.items())})
+    addresses = {name: getattr(settings, name) for name in values.keys() & ADDRESSES}
+    settings = with_values(settings, {**values, "addresses": tuple(addresses.items())})
     if "partition_dir" in values and settings.dataset_name != "parts":
         local_copies.find_stored(base, directory_of(settings).name, settings.dataset_name)
     if data is not None and not _has_all_it_needs(settings):

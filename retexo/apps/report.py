@@ -62,16 +62,16 @@ def make(run_dir: Path, *folders: Path) -> Path:
         out = Path(name)
         (out / "figures").mkdir()
         if alone:
-            made = _report_run(runs[0], data_sets[0], out)
+            report = _report_run(runs[0], data_sets[0], out)
         else:
             folder_names = " and ".join(map(format_path, folders))
-            made = _report_runs(folder_names, runs, data_sets, out)
-        (out / page_path.name).write_text(page(made, _describe_versions(runs)), encoding="utf-8")
-        (out / "report.md").write_text(_markdown(made), encoding="utf-8")
+            report = _report_runs(folder_names, runs, data_sets, out)
+        (out / page_path.name).write_text(page(report, _describe_versions(runs)), encoding="utf-8")
+        (out / "report.md").write_text(_markdown(report), encoding="utf-8")
         for path in sorted(out.iterdir(), key=lambda path: path.name == page_path.name):
             shutil.rmtree(run_dir / path.name, ignore_errors=True)
             path.replace(run_dir / path.name)  # the page last
-    for section in [] if alone else made.sections:
+    for section in [] if alone else report.sections:
         if not section.plain:
             print(f"{section.title}\n")
             print("\n".join(table.markdown() for table in section.tables))
@@ -143,10 +143,10 @@ def _rendered(figure: "Figure", suffix: str) -> bytes:
     return file.getvalue()
 
 
-def _markdown(made: Report) -> str:
+def _markdown(report: Report) -> str:
     """Return the tables and figures of all sections as markdown."""
-    parts = [f"# {made.title}\n\n{made.introduction}\n"]
-    for section in made.sections:
+    parts = [f"# {report.title}\n\n{report.introduction}\n"]
+    for section in report.sections:
         parts.append(f"## {section.title}\n")
         parts += [table.markdown() for table in section.tables]
         parts += [
@@ -189,12 +189,12 @@ def _count_statuses(runs: Sequence[Run]) -> str:
 
 
 def _describe_versions(runs: Sequence[Run]) -> str:
-    found = {
+    used = {
         name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions})
         for name in dict.fromkeys(name for run in runs for name in run.versions)
     }
     return (
         "Trained with "
-        + "; ".join(f"{name} {', '.join(versions)}" for name, versions in found.items())
+        + "; ".join(f"{name} {', '.join(versions)}" for name, versions in used.items())
         + "."
     )

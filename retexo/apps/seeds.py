@@ -82,16 +82,16 @@ def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     `std` is the sample deviation, None of one run; the metric is what stopping looked at.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for split in SPLITS:
         for score in summaries[0].get(split, {}):
             values = [summary[split][score] for summary in summaries]
             if None in values:  # a split without nodes
                 continue
-            found.setdefault(split, {})[score] = _mean_and_std(values)
+            result.setdefault(split, {})[score] = _mean_and_std(values)
     for group, name in (("bytes", "total"), ("seconds", "train")):
-        found[group] = {name: _mean_and_std([summary[group][name] for summary in summaries])}
-    return {**found, "chosen": {"metric": summaries[0]["chosen"]["metric"]}}
+        result[group] = {name: _mean_and_std([summary[group][name] for summary in summaries])}
+    return {**result, "chosen": {"metric": summaries[0]["chosen"]["metric"]}}
 
 
 def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
@@ -99,10 +99,10 @@ def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
     return {"mean": statistics.fmean(values), "std": std}
 
 
-def _print_table(found: dict[str, Any], run_dir: Path) -> None:
-    rows = {"seeds": ", ".join(map(str, found["seeds"]))}
-    for name in found.get("test", {}):
-        scores = {split: found[split][name] for split in ("val", "test") if split in found}
+def _print_table(result: dict[str, Any], run_dir: Path) -> None:
+    rows = {"seeds": ", ".join(map(str, result["seeds"]))}
+    for name in result.get("test", {}):
+        scores = {split: result[split][name] for split in ("val", "test") if split in result}
         rows[title_of(name)] = ", ".join(
             " +- ".join(format_score(value, name) for value in score.values() if value is not None)
             + f" ({split})"

@@ -34,10 +34,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     store = ModelStore(served, lambda: load(settings, path), settings.serve.reload)
     listener = _listen(settings.serve.host, settings.serve.port)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    printed_host = f"[{host}]" if ":" in host else host
     print(
         f"model {store.model.version} of {path}: {store.model.num_nodes:,} nodes\n"
-        f"http://{shown}:{port} (POST /predict, /embed; GET /health, /metrics, /docs)",
+        f"http://{printed_host}:{port} (POST /predict, /embed; GET /health, /metrics, /docs)",
         flush=True,
     )
     server = make_server(

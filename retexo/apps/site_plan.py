@@ -34,13 +34,13 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     architecture = find_architecture(settings, directory, [part])
     stages: list[Any] = build_network(architecture, settings.seed)
     if isinstance(architecture, HeteroArchitecture):
-        widths = [max(each.width for each in stage.conv.groups[-1]) for stage in stages[1:]]
+        widths = [max(group.width for group in stage.conv.groups[-1]) for stage in stages[1:]]
     else:
         widths = [stage.output_widths[0] for stage in stages[:-1]]
     precisions = [PRECISIONS[precision] for precision in settings.exchange.precision]
     embedding_bytes = sum(
-        value_bytes(*each)
-        for each in zip(widths, repeat(torch.float32), precisions[1:], strict=False)
+        value_bytes(*kind_of_rows)
+        for kind_of_rows in zip(widths, repeat(torch.float32), precisions[1:], strict=False)
     )
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
@@ -54,7 +54,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
                 "edges_told": sum(int((table.src_owner == peer).sum()) for table in tables),
                 "own_nodes_with_rows": sum(nodes),
                 "bytes_at_most": {
-                    "features": sum(_bytes_at_most(n, each, precisions[0]) for n, each in rows),
+                    "features": sum(_bytes_at_most(n, width, precisions[0]) for n, width in rows),
                     "embeddings": sum(nodes) * embedding_bytes,
                     "predictions": (
                         sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4
@@ -127,11 +127,11 @@ def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> No
     rows = {
         f"{result['site']} alone": f"{result['nodes']:,} nodes; nothing was sent to find this out"
     }
-    for name, found in result["to"].items():
-        sizes = ", ".join(f"{kind} {count:,}" for kind, count in found["bytes_at_most"].items())
+    for name, told in result["to"].items():
+        sizes = ", ".join(f"{kind} {count:,}" for kind, count in told["bytes_at_most"].items())
         rows[f"to {name}"] = (
-            f"{found['ids_asked_for']:,} ids of its nodes, {found['edges_told']:,} edges from them;"
-            f" rows of {found['own_nodes_with_rows']:,} own nodes if edges have their reverse,"
+            f"{told['ids_asked_for']:,} ids of its nodes, {told['edges_told']:,} edges from them;"
+            f" rows of {told['own_nodes_with_rows']:,} own nodes if edges have their reverse,"
             f" bytes at most: {sizes}"
         )
     rows["to all, each round"] = (

@@ -89,10 +89,10 @@ def print_results(
 
 def _score_rows(result: Mapping[str, Any]) -> dict[str, str]:
     """Return a row for each score, with its values of the splits that have nodes or pairs."""
-    found = {split: result.get(split, {}) for split in SPLITS}
+    by_set = {split: result.get(split, {}) for split in SPLITS}
     known = {
         split: scores
-        for split, scores in found.items()
+        for split, scores in by_set.items()
         if any(value is not None and math.isfinite(value) for value in scores.values())
     }
     splits = ", ".join(SPLITS[split] for split in known)

@@ -52,8 +52,8 @@ class PairwiseMasks:
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
         nonce = bytes(4) + self._number.to_bytes(12, "little")  # the first four bytes count blocks
-        made: bytes = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(count))
-        return made
+        stream: bytes = Cipher(ChaCha20(key, nonce), None).encryptor().update(bytes(count))
+        return stream
 
 
 def to_words(values: Tensor) -> Tensor:

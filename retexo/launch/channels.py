@@ -191,9 +191,9 @@ def decode(line: bytes) -> Message:
 
 def make_printable(text: object) -> str:
     """Received text, safe to show: control characters as \\x1b, at most MAX_SHOWN characters."""
-    shown = str(text)
-    cut = " ..." if len(shown) > MAX_SHOWN else ""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown[:MAX_SHOWN]) + cut
+    printable = str(text)
+    cut = " ..." if len(printable) > MAX_SHOWN else ""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in printable[:MAX_SHOWN]) + cut
 
 
 def listen(address: str, port: int, setting: str, remedy: str) -> socket.socket:

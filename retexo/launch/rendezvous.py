@@ -148,10 +148,10 @@ def connect_nodes(
             limit = f"{limit}={round(seconds, 1):g} s"
             participant = Participant(cluster, endpoint, own, tls, hub, seconds, limit)
             if cluster.node_rank == 0:
-                secret, store, found = _coordinate(participant, run.partition_mismatch, stack)
+                secret, store, channels = _coordinate(participant, run.partition_mismatch, stack)
             else:
-                secret, store, found = _join(participant)
-        node = _make_node(cluster, tls, endpoint.interface, secret, store, found)
+                secret, store, channels = _join(participant)
+        node = _make_node(cluster, tls, endpoint.interface, secret, store, channels)
         for channel in node.links.values():
             stack.callback(channel.close)
         logger.info("%s: run %s, interface %s", own.name, node.run_id, endpoint.interface)
@@ -164,7 +164,7 @@ def _make_node(
     interface: str,
     secret: str,
     store: Path | tuple[str, int] | None,
-    found: Mapping[Key, Channel],
+    channels: Mapping[Key, Channel],
 ) -> Node:
     """Make the Node of this run from the connections to the other nodes.
 
@@ -188,7 +188,7 @@ def _make_node(
     node = Node(cluster, run_id, rendezvous)
     if cluster.distributed.backend == "sockets":
         node.streams = {rank: {} for rank in cluster.local_ranks}
-    for (other, *ends), channel in found.items():
+    for (other, *ends), channel in channels.items():
         if not ends:
             node.links[other] = channel
         elif node.streams is not None:
@@ -273,14 +273,14 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
     where = "" if store is None else f"{store[0]}:{store[1]}"
     coordinator.send_reply({"run": secret, "store": where, "nodes": coordinator.addresses})
     addresses = {node: split_address(address) for node, address in coordinator.addresses.items()}
-    found, problem = _connect_peers(participant, secret, addresses)
+    channels, problem = _connect_peers(participant, secret, addresses)
     for node, channel in coordinator.joined.items():
-        found[node,] = channel
+        channels[node,] = channel
         problem = problem or _peer_problem(channel, participant.describe(node))
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise Interrupted(problem)
-    return secret, store, found
+    return secret, store, channels
 
 
 def _peer_problem(channel: Channel, name: str) -> str | None:
@@ -299,13 +299,13 @@ def _join(participant: Participant) -> Connected:
     try:
         _check_reply(reply, participant.own, where)
         secret, store, addresses = _parse_start(reply)
-        found, problem = _connect_peers(participant, secret, {0: (address, port), **addresses})
+        channels, problem = _connect_peers(participant, secret, {0: (address, port), **addresses})
         channel.send({"ready": True} if problem is None else {"problem": problem})
         go = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
         _check_reply(go, participant.own, where)
     except ChannelClosed as error:
         raise _early_end_error(where, error) from error
-    return secret, store, {(0,): channel, **found}
+    return secret, store, {(0,): channel, **channels}
 
 
 def _early_end_error(where: str, error: ChannelClosed) -> Interrupted:
@@ -321,16 +321,16 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, Message, str, int]:
     Returns:
         The connection, the reply, and node 0's address and port.
     """
-    deadline, shown = time.monotonic() + participant.seconds, ""
+    deadline, told_address = time.monotonic() + participant.seconds, ""
     while True:
         address, port = master_address(participant.cluster)
         where = f"{address}:{port}"
-        if where != shown:
+        if where != told_address:
             interface = participant.endpoint.interface
             logger.info(
                 "node %d: node 0 is at %s (interface %s)", participant.own.node, where, interface
             )
-            shown = where
+            told_address = where
         try:
             seconds = min(REDIAL_INTERVAL, deadline - time.monotonic())
             channel = participant.connect(address, port, seconds, 0)
@@ -380,7 +380,7 @@ def _connect_peers(
     Returns:
         The connections by key, with the other node first, and the reason if one could not be made.
     """
-    found: dict[Key, Channel] = {}
+    channels: dict[Key, Channel] = {}
     expected: dict[str, Key] = {}
     for other in sorted({*addresses} - {participant.own.node}):
         address, port = addresses[other]
@@ -395,13 +395,13 @@ def _connect_peers(
                 )
                 channel.send({"token": _make_token(secret, key)})
             except OSError as error:
-                return found, (
+                return channels, (
                     f"{participant.own.name} cannot reach {participant.describe(other)} at"
                     f" {address}:{port}: {error}; open the network between them"
                 )
-            found[other, *key[1:]] = channel
+            channels[other, *key[1:]] = channel
     accepted, problem = _accept(participant, expected)
-    return found | accepted, problem
+    return channels | accepted, problem
 
 
 def _accept(
@@ -412,7 +412,7 @@ def _accept(
     Args:
         expected: their keys by token; those that come are taken out.
     """
-    found: dict[Key, Channel] = {}
+    channels: dict[Key, Channel] = {}
     accepted = AcceptedConnections(participant.endpoint.listener, participant.tls)
     deadline = time.monotonic() + CONNECT_TIMEOUT
 
@@ -422,16 +422,16 @@ def _accept(
             raise ChannelClosed("not a node of this run")
         if len(key) > 1:
             channel.detach()  # raises ChannelClosed now, not later, if it has sent more
-        found[key] = channel
+        channels[key] = channel
         del expected[message["token"]]
 
     while expected and (seconds := deadline - time.monotonic()) > 0:
         accepted.step(min(0.5, seconds), admit)
     accepted.close()
     if not expected:
-        return found, None
+        return channels, None
     absent = ", ".join(map(participant.describe, sorted({key[0] for key in expected.values()})))
-    return found, f"{absent} did not reach {participant.own.name} within {CONNECT_TIMEOUT:g} s"
+    return channels, f"{absent} did not reach {participant.own.name} within {CONNECT_TIMEOUT:g} s"
 
 
 def _make_token(secret: str, key: Key) -> str:

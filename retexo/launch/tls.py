@@ -77,10 +77,10 @@ class Tls:
         """Do the handshake; CertificateRefused unless the peer's certificate is that of `node`."""
         connection.settimeout(timeout)
         connection.do_handshake()
-        found = self.node_of(connection)
-        if found != node:
+        actual = self.node_of(connection)
+        if actual != node:
             raise CertificateRefused(
-                f"it has the certificate of {self.members[found]}, node {found}, not of"
+                f"it has the certificate of {self.members[actual]}, node {actual}, not of"
                 f" {self.members[node]}, node {node}"
             )
 

@@ -88,16 +88,16 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     sparse = int(row_sizes(rows, RowFormat("sparse")).sum())
     features = min(sparse, partition.features.numel() * partition.features.element_size())
     num_nodes = sum(other.num_inner for other in partitions)
-    held = partition.edges
-    edges = encoded_size(len(held.src) + partition.self_loops, partition.num_inner * num_nodes)
+    stored = partition.edges
+    edges = encoded_size(len(stored.src) + partition.self_loops, partition.num_inner * num_nodes)
     of_class = max(1, int(np.ceil(np.log2(max(2, num_classes)))))
     label_bits = {
         "multiclass": of_class,
         "multilabel": num_classes,
         "regression": 32 * num_classes,
     }[partition.label_kind]
-    edges += 0 if held.edge_weight is None else len(encode_weights(held.edge_weight.numpy()))
-    edges += 0 if held.edge_feat is None else 4 * held.edge_feat.numel()
+    edges += 0 if stored.edge_weight is None else len(encode_weights(stored.edge_weight.numpy()))
+    edges += 0 if stored.edge_feat is None else 4 * stored.edge_feat.numel()
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 

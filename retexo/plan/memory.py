@@ -60,11 +60,11 @@ class WorkerSizes:
         plain = settings.exchange.mode == "plain"
         labelled = (partition.train_mask | partition.val_mask).numpy()
         own_train = int(partition.train_mask.sum())
-        held = partition.edges
-        cut = (held.src >= partition.num_inner).numpy()
-        source = held.src.numpy()[cut] - partition.num_inner
-        target = held.dst.numpy()[cut]
-        owner = held.halo_owner.numpy()
+        stored = partition.edges
+        cut = (stored.src >= partition.num_inner).numpy()
+        source = stored.src.numpy()[cut] - partition.num_inner
+        target = stored.dst.numpy()[cut]
+        owner = stored.halo_owner.numpy()
 
         def received(edges: np.ndarray) -> int:
             """Rows, or where these are fewer partial sums, of some cut edges."""
@@ -76,11 +76,11 @@ class WorkerSizes:
             return int(np.minimum(rows, sums).sum())
 
         early = received(labelled[target] | plain)
-        late = received(~labelled[target]) if linear and not plain else held.num_halo - early
+        late = received(~labelled[target]) if linear and not plain else stored.num_halo - early
         return cls(
             inner=partition.num_inner,
-            halo=held.num_halo,
-            edges=len(held.src),
+            halo=stored.num_halo,
+            edges=len(stored.src),
             labelled=int(labelled.sum()),
             step=choose_batch_size(settings, own_train, num_train) or int(labelled.sum()),
             early=early,

@@ -309,15 +309,15 @@ def _dry_run_layers(
 
 
 def _output_without_zeros(
-    context: Context, layer: int, stage: Stage, given: Any
+    context: Context, layer: int, stage: Stage, layer_input: Any
 ) -> tuple[Any, int]:
     """Return a layer's output of rows without zeros (largest messages), and the logits' width."""
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         halo = _no_zeros(context.plan.num_halo, width)
-        return LayerOutput(_no_zeros(len(given.rows), width), None, halo), num_logits
+        return LayerOutput(_no_zeros(len(layer_input.rows), width), None, halo), num_logits
     schema, num_layers = context.schema, context.settings.model.depth
-    widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+    widths = {name: rows.shape[1] for name, rows in layer_input.rows.items()}
     passed = schema.passed_widths(layer, widths, projected_width(stage))
     types = schema.passing_types(layer, num_layers)
     required = context.required_layers
@@ -348,9 +348,9 @@ def _no_zeros(count: int, width: int) -> Tensor:
 @contextlib.contextmanager
 def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
     """Within the block, count the bytes sent with another meter."""
-    whole, comm.meter = comm.meter, meter
+    training_meter, comm.meter = comm.meter, meter
     yield
-    comm.meter = whole
+    comm.meter = training_meter
 
 
 def _make_entries(

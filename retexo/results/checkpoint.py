@@ -243,8 +243,8 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         check_states(content.get("features", {}))
         is_of_links = bool(getattr(architecture, "scorer", ""))
         check_class_names(names, len(names) if is_of_links else architecture.num_classes)
-        given = content.get("exchange_precision")
-        precision = ["fp32"] * depth if given is None else given
+        stored_precision = content.get("exchange_precision")
+        precision = ["fp32"] * depth if stored_precision is None else stored_precision
         if len(precision) != depth:
             raise ValueError(f"exchange_precision {precision} of {depth} layers")
         targets = content.get("targets")  # of a regression

@@ -63,17 +63,17 @@ def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | No
     """Return what the baseline without a network is, in words, and its score."""
     of_links = summary.get("baselines")
     if of_links:
-        best = max(of_links, key=lambda baseline: of_links[baseline].get(name, -math.inf))
+        best = max(of_links, key=lambda method: of_links[method].get(name, -math.inf))
         return f"{best} without training", of_links[best].get(name)
-    found = summary.get("baseline", {})
+    constant = summary.get("baseline", {})
     if name in ("roc_auc", "average_precision"):
-        return "a random ranking", found.get(name)
+        return "a random ranking", constant.get(name)
     if name == "r2":
-        return "the mean of the training nodes", found.get(name)
-    if "class" in found:
+        return "the mean of the training nodes", constant.get(name)
+    if "class" in constant:
         usual = "the most frequent class of training and validation"
-        return f"always predicting {found['class']}, {usual},", found.get(name)
-    return "the most frequent value of each label", found.get(name)
+        return f"always predicting {constant['class']}, {usual},", constant.get(name)
+    return "the most frequent value of each label", constant.get(name)
 
 
 def standard_error(summary: Mapping[str, Any], name: str) -> float | None:

@@ -192,18 +192,18 @@ def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
     runs = (
         {"": [content]} if isinstance(content, Run) else {m.name: m.done for m in content.methods}
     )
-    shown = [
+    tables_drawn = [
         (name, np.mean([run.bytes_sent["by_peer"] for run in done], axis=0))
         for name, done in runs.items()
         if done
     ]
-    parts = max((len(table) for _, table in shown), default=0)
-    if parts < 2 or len(shown) > MAX_METHODS:
+    parts = max((len(table) for _, table in tables_drawn), default=0)
+    if parts < 2 or len(tables_drawn) > MAX_METHODS:
         return None
-    figure, all_axes = make_axes(len(shown), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
-    drawn = all_axes[: len(shown)]
-    most = max(float(table.max()) for _, table in shown) or 1.0
-    for axes, (name, table) in zip(drawn, shown, strict=True):
+    figure, all_axes = make_axes(len(tables_drawn), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    drawn = all_axes[: len(tables_drawn)]
+    most = max(float(table.max()) for _, table in tables_drawn) or 1.0
+    for axes, (name, table) in zip(drawn, tables_drawn, strict=True):
         own = np.eye(len(table), dtype=bool)
         image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
         axes.set_facecolor("0.9")
@@ -297,18 +297,18 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
 
     width: inches.
     """
-    shown, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
+    by_split, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
     if run.summary.get("score_bins"):
         positive = run.summary.get("chosen", {}).get("positive_class")
         of_class = "a label" if positive is None else f"class {_shorten(str(positive))}"
         names = (f"predicted probability of {of_class}", f"share of {of_class} (0 to 1)")
-    if not shown:
+    if not by_split:
         return None
     figure, (axes,) = make_axes(1, width, 3.6)
-    ends = np.concatenate([points[1:].ravel() for points in shown.values()])
+    ends = np.concatenate([points[1:].ravel() for points in by_split.values()])
     low, high = ends.min(), ends.max()
     axes.plot([low, high], [low, high], color="0.6", linewidth=1, linestyle="--")
-    for split, (counts, across, up) in shown.items():
+    for split, (counts, across, up) in by_split.items():
         colour = SPLIT_COLOURS[split]
         axes.plot(across, up, color=colour, linewidth=1, label=SPLITS[split])
         areas = 6 + 80 * counts / counts.max()
@@ -341,15 +341,17 @@ def plot_ranking(run: Run, width: float) -> "Figure | None":
 
     None for more than two classes. width: inches.
     """
-    shown = {
+    cumulative = {
         split: np.array([[bin_["positives"], bin_["negatives"]] for bin_ in bins]).cumsum(axis=0)
         for split, bins in run.summary.get("score_bins", {}).items()
     }
-    shown = {split: counts for split, counts in shown.items() if len(counts) and counts[-1].all()}
-    if not shown:
+    cumulative = {
+        split: counts for split, counts in cumulative.items() if len(counts) and counts[-1].all()
+    }
+    if not cumulative:
         return None
     figure, (roc, precision) = make_axes(2, width, 3.2)
-    for split, counts in shown.items():
+    for split, counts in cumulative.items():
         look: dict[str, Any] = {
             "color": SPLIT_COLOURS[split],
             "linewidth": 1.2,
@@ -479,5 +481,5 @@ def _wrap(name: str, width: int = NAME_WIDTH) -> str:
 
 def _shorten(name: str) -> str:
     """Cut a class name, with `$` escaped for matplotlib."""
-    shown = name.replace("$", "\\$")
-    return shown if len(shown) <= MAX_LABEL else f"{shown[: MAX_LABEL - 1]}…"
+    label = name.replace("$", "\\$")
+    return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"

@@ -100,16 +100,16 @@ def _note_callback(error: Exception, callback: Callback) -> None:
     error.add_note(f"raised by the callback {_name_of(callback)}, which ended the run")
 
 
-def _as_callback(given: Any) -> Callback:
+def _as_callback(callback: Any) -> Callback:
     """Return a callback object, also for a function of a round; InputError for anything else."""
-    if isinstance(given, Callback):
-        return given
-    if isinstance(given, type) or not callable(given):
+    if isinstance(callback, Callback):
+        return callback
+    if isinstance(callback, type) or not callable(callback):
         raise InputError(
-            f"callbacks: {given!r:.100} is neither a function of a round nor an object of a"
+            f"callbacks: {callback!r:.100} is neither a function of a round nor an object of a"
             " subclass of retexo.Callback; give a list of these"
         )
-    return RoundCallback(given)
+    return RoundCallback(callback)
 
 
 def _name_of(callback: Callback) -> str:

@@ -159,15 +159,21 @@ def _value_columns(
 
 
 def write_part(
-    run_dir: Path, part: int, found: Predictions, kind: str, known: Columns, *, embeddings: bool
+    run_dir: Path,
+    part: int,
+    predictions: Predictions,
+    kind: str,
+    known: Columns,
+    *,
+    embeddings: bool,
 ) -> None:
     """Write the files of one partition; TrainingError if that fails.
 
     known: what `known_columns` returns of its nodes.
     """
-    write_table(run_dir / "predictions" / f"part{part}.{kind}", found.columns() | known)
+    write_table(run_dir / "predictions" / f"part{part}.{kind}", predictions.columns() | known)
     if embeddings:
-        write_table(run_dir / "embeddings" / f"part{part}.{kind}", found.embedding_columns())
+        write_table(run_dir / "embeddings" / f"part{part}.{kind}", predictions.embedding_columns())
 
 
 def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:

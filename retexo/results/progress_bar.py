@@ -19,10 +19,10 @@ FORMAT = (
 )
 
 
-def choose_progress(wanted: str) -> str:
+def choose_progress(choice: str) -> str:
     """The setting `progress`, with auto as bar or lines."""
-    if wanted != "auto":
-        return wanted
+    if choice != "auto":
+        return choice
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return "bar" if on_terminal or _in_notebook() else "lines"
 

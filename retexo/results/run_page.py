@@ -35,11 +35,11 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
     sections = [
         Section(
             title,
-            [table.without("method") for table in found if table is not None and table.rows],
+            [table.without("method") for table in tables if table is not None and table.rows],
             [pictures[name] for name in names if name in pictures],
             plain=title == "Features",
         )
-        for title, (found, names) in parts.items()
+        for title, (tables, names) in parts.items()
     ]
     return [section for section in sections if section.tables or section.pictures]
 

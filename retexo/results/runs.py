@@ -175,7 +175,7 @@ def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
     """
     folders_found: set[Path] = set()
     others = 0
-    for folder, within, files in (entry for each in folders for entry in os.walk(each)):
+    for folder, within, files in (entry for top in folders for entry in os.walk(top)):
         path = Path(folder)
         if {"summary.json", "metrics.jsonl"} & {*within, *files}:
             folders_found.add(path)

@@ -116,17 +116,17 @@ def results_table(data: DataSet) -> Table:
     done = [run.measures for method in data.methods for run in method.done]
     if all(run.get("test micro F1") == run.get("test accuracy") for run in done):
         without |= {"test micro F1"}  # as for all but multi-label data
-    shown = {
+    measures = {
         name: FORMATS[name] for name in FORMATS if name in data.measures and name not in without
     }
     columns = [
         [method.name for method in data.methods],
         [format_runs(method) for method in data.methods],
-        *(format_samples(data, name, text) for name, (_, text) in shown.items()),
+        *(format_samples(data, name, text) for name, (_, text) in measures.items()),
     ]
     return Table(
         "Results",
-        ["method", "n", *(heading for heading, _ in shown.values())],
+        ["method", "n", *(heading for heading, _ in measures.values())],
         [list(row) for row in zip(*columns, strict=True)],
         "Mean ± sample standard deviation over n draws of the seeds; one draw has no deviation. "
         "Rounds: sum over layers. Training: from the start of the process group to the test"
@@ -171,8 +171,10 @@ def bytes_table(data: DataSet) -> Table | None:
     """One row per method, layer and the whole run, one column per kind of message; None without
     bytes."""
     kinds = [*data.kinds, "total"]
-    found = {name.partition(OF_LAYER)[0] for name in data.measures if OF_LAYER in name}
-    lines = sorted(found, key=lambda line: (len(line), line))  # layer 2, layer 10, outside layers
+    byte_kinds = {name.partition(OF_LAYER)[0] for name in data.measures if OF_LAYER in name}
+    lines = sorted(
+        byte_kinds, key=lambda line: (len(line), line)
+    )  # layer 2, layer 10, outside layers
     cells = {
         line: [format_samples(data, f"{line}{OF_LAYER}{kind}", format_bytes) for kind in kinds]
         for line in (lines if len(data.methods) <= MAX_METHODS else ())

@@ -72,8 +72,12 @@ class FlatParameters:
         if all(part.used is None for part in self.slices):
             return None
         indices = torch.arange(len(self.gradient), device=self.gradient.device)
-        each = [(indices[part.position].view(part.shape), part.used) for part in self.slices]
-        return torch.cat([(rows if used is None else rows[used]).flatten() for rows, used in each])
+        indices_and_used = [
+            (indices[part.position].view(part.shape), part.used) for part in self.slices
+        ]
+        return torch.cat(
+            [(rows if used is None else rows[used]).flatten() for rows, used in indices_and_used]
+        )
 
 
 def flatten_parameters(

@@ -131,10 +131,13 @@ class PowerSGDReduction:
         self._second_sum = all_reduce.for_sizes([matrix.right_size for matrix in self._low])
 
     def reduce(self, tail: Tensor) -> None:
-        low, whole = self._low, [matrix.to_matrix() for matrix in self._whole]
+        low, uncompressed = self._low, [matrix.to_matrix() for matrix in self._whole]
         # By column: columns of a factor differ in magnitude, and neighbours share a scale.
         first = torch.cat(
-            [tensor.T.flatten() for tensor in [*(matrix.left_factor() for matrix in low), *whole]]
+            [
+                tensor.T.flatten()
+                for tensor in [*(matrix.left_factor() for matrix in low), *uncompressed]
+            ]
         )
         self._first_sum(first, tail)
         sums = torch.split(first, self._first_sizes)
@@ -148,11 +151,11 @@ class PowerSGDReduction:
                 [matrix.right_factor_from(total) for matrix, total in zip(low, sums, strict=False)]
             )
         )
-        for each, own in zip(low, torch.split(second, sizes), strict=True):
-            each.update_error(own)
+        for factors, own in zip(low, torch.split(second, sizes), strict=True):
+            factors.update_error(own)
         self._second_sum(second)
-        for each, total in zip(low, torch.split(second, sizes), strict=True):
-            each.apply_product(total)
+        for factors, total in zip(low, torch.split(second, sizes), strict=True):
+            factors.apply_product(total)
 
     def buffers(self) -> list[Tensor]:
         memory = [tensor for matrix in self._low for tensor in (matrix.right_factor, matrix.error)]

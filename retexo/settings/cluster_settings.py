@@ -138,7 +138,7 @@ class ClusterSettings(PartitionSettings):
     def check_together(self) -> None:
         super().check_together()
         own, several = self.distributed, self.num_nodes > 1
-        asked = "tls=true" if own.tls else f"credentials={own.credentials}"
+        setting_text = "tls=true" if own.tls else f"credentials={own.credentials}"
         secured = bool(own.tls) or own.credentials is not None
         refuse(
             (
@@ -164,7 +164,7 @@ class ClusterSettings(PartitionSettings):
             ),
             (
                 several and secured and own.backend != "sockets",
-                f"distributed.{asked}: {own.backend} cannot encrypt; set"
+                f"distributed.{setting_text}: {own.backend} cannot encrypt; set"
                 " distributed.backend=sockets",
             ),
             (

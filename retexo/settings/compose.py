@@ -145,7 +145,7 @@ def remove_if_unused(started: float) -> None:
     """Remove the directory that Hydra made for this job, if it is new and empty."""
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
-    named = any(given.startswith("hydra.run.dir=") for given in job.overrides.hydra)
+    named = any(override.startswith("hydra.run.dir=") for override in job.overrides.hydra)
     with suppress(OSError):
         if folder.stat().st_ctime >= started:
             for path in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
@@ -196,12 +196,12 @@ def load(
     check_optimizer(settings)
     launcher_env = detect(environ) if settings.app in DISTRIBUTED_APPS else None
     own = () if config_dir is None else (f"--config-dir={Path(config_dir).absolute()}",)
-    given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
+    names_given = frozenset(override.split("=")[0].lstrip("+~") for override in overrides)
     return replace(
-        settings if launcher_env is None else _with_rank(settings, launcher_env, given),
+        settings if launcher_env is None else _with_rank(settings, launcher_env, names_given),
         run_key=environ.get("RETEXO_RUN_KEY") or (launcher_env.run_key if launcher_env else ""),
         arguments=(f"--config-name={config_name}", *own, *overrides),
-        given=given,
+        given=names_given,
         started=started,
         is_multirun_job=is_command and _of_hydra("mode") == RunMode.MULTIRUN,
     )
@@ -228,10 +228,12 @@ def _of_hydra(key: str) -> Any:
     return None if config is None else OmegaConf.select(config, f"hydra.{key}")
 
 
-def _with_rank(settings: Settings, launcher_env: LauncherEnv, given: frozenset[str]) -> Settings:
+def _with_rank(
+    settings: Settings, launcher_env: LauncherEnv, names_given: frozenset[str]
+) -> Settings:
     """Set rank and address of this node, which is one process of torchrun or Slurm."""
     for name in ("parts_per_node", "node_rank"):
-        if name in given:
+        if name in names_given:
             raise InputError(
                 f"{name}={getattr(settings, name)}: {launcher_env.launcher} assigns the ranks;"
                 " leave it out"
@@ -246,7 +248,7 @@ def _with_rank(settings: Settings, launcher_env: LauncherEnv, given: frozenset[s
     address = {
         name: getattr(launcher_env, name)
         for name in ("master_addr", "master_port")
-        if getattr(launcher_env, name) is not None and f"distributed.{name}" not in given
+        if getattr(launcher_env, name) is not None and f"distributed.{name}" not in names_given
     }
     return replace(
         settings,

@@ -80,5 +80,7 @@ def optimizer_class(settings: OptimizerSettings) -> Any:
 
 def optimizer_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
     """Return the keyword arguments of the optimizer except lr."""
-    given = {name: value for name, value in settings.optimizer.items() if name != "_target_"}
-    return {**given, "weight_decay": settings.weight_decay} if settings.weight_decay else given
+    arguments = {name: value for name, value in settings.optimizer.items() if name != "_target_"}
+    return (
+        {**arguments, "weight_decay": settings.weight_decay} if settings.weight_decay else arguments
+    )

@@ -335,8 +335,8 @@ class Settings(TrainSettings):
     @property
     def stored(self) -> dict[str, Any]:
         """All settings as nested JSON values, as a run stores them."""
-        found: Any = OmegaConf.to_container(OmegaConf.structured(self))
-        return cast(dict[str, Any], found) | dict(self.addresses)
+        container: Any = OmegaConf.to_container(OmegaConf.structured(self))
+        return cast(dict[str, Any], container) | dict(self.addresses)
 
     def check_together(self) -> None:
         super().check_together()

@@ -81,18 +81,22 @@ def check_direction(
         sweeper: configuration of the sweeper; others than Optuna's have no direction.
         regression: whether the task is node_regression.
     """
-    given = sweeper.get("direction")
-    if given is None:
+    direction = sweeper.get("direction")
+    if direction is None:
         return
     names = list(objective or [f"val.{_default_score(metric, regression=regression)}"])
-    listed = [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
-    given = ",".join(str(getattr(value, "name", value)) for value in listed)
+    listed = (
+        [direction]
+        if isinstance(direction, str) or not isinstance(direction, Sequence)
+        else direction
+    )
+    direction = ",".join(str(getattr(value, "name", value)) for value in listed)
     needed = ",".join("minimize" if is_better_when_less(name) else "maximize" for name in names)
-    if given != needed:
-        wanted = f"[{needed}]" if "," in needed else needed
+    if direction != needed:
+        expected = f"[{needed}]" if "," in needed else needed
         what = f"objective={','.join(objective)}" if objective else "the validation metric"
         raise InputError(
-            f"hydra.sweeper.direction={given}: {what} needs hydra.sweeper.direction={wanted};"
+            f"hydra.sweeper.direction={direction}: {what} needs hydra.sweeper.direction={expected};"
             " set it"
         )
 
@@ -114,15 +118,15 @@ def find_objective(result: Any, objective: Sequence[str] | None) -> float | list
         metric = result.get("chosen", {}).get("metric")
         score = _default_score(str(metric), regression="r2" in (result.get("val") or {}))
         return _find_number(result, f"val.{score}")
-    found = []
+    values = []
     for name in objective:
         value = _find_number(result, name)
         if value is None:
             owner = result.get(name.split(".")[0])
             names = ", ".join(owner) if isinstance(owner, Mapping) else "nothing of that name"
             raise TrainingError(f"objective={name}: has no value in this run; there is {names}")
-        found.append(value)
-    return found[0] if len(found) == 1 else found
+        values.append(value)
+    return values[0] if len(values) == 1 else values
 
 
 def _default_score(metric: str, *, regression: bool) -> str:

@@ -23,7 +23,7 @@ PATIENCE = 30.0
 def record(
     folder: Path,
     sites: Sequence[str],
-    asked: Sequence[IntArray],
+    ids_by_site: Sequence[IntArray],
     num_nodes: int,
     limit: float | None,
     kind: str = "",
@@ -45,10 +45,12 @@ def record(
             before = _read_ledger(path)
             after = {
                 name: np.union1d(before.get(name, ids[:0]), ids)
-                for name, ids in zip(sites, asked, strict=True)
+                for name, ids in zip(sites, ids_by_site, strict=True)
             }
             if limit is not None:
-                _check_limit(limit, num_nodes, dict(zip(sites, asked, strict=True)), after, path)
+                _check_limit(
+                    limit, num_nodes, dict(zip(sites, ids_by_site, strict=True)), after, path
+                )
             _write_ledger(path, {**before, **after})
     except OSError as error:
         raise InputError(
@@ -60,7 +62,7 @@ def record(
 def _check_limit(
     limit: float,
     num_nodes: int,
-    asked: Mapping[str, IntArray],
+    ids_by_site: Mapping[str, IntArray],
     after: Mapping[str, IntArray],
     path: Path,
 ) -> None:
@@ -68,7 +70,7 @@ def _check_limit(
     most = max_nodes(limit, num_nodes)
     over = [
         f"{name} asks for {len(ids)}, {len(after[name])} with those of earlier runs"
-        for name, ids in asked.items()
+        for name, ids in ids_by_site.items()
         if len(after[name]) > most
     ]
     if over:

@@ -60,12 +60,12 @@ def check_fits(
     """Raise InputError where the model does not fit; to predict, fewer classes may occur here."""
     if shape is None:
         return
-    model, found = checkpoint.architecture, f"{directory.path}: its"
+    model, its = checkpoint.architecture, f"{directory.path}: its"
     trained = f"the model of {checkpoint.directory}"
     _check_same_encoding(checkpoint, directory)
     if shape.num_features != model.num_features:
         raise InputError(
-            f"{found} features are {shape.num_features} wide, {trained} takes {model.num_features}"
+            f"{its} features are {shape.num_features} wide, {trained} takes {model.num_features}"
         )
     if getattr(model, "scorer", ""):
         return  # link prediction reads no labels
@@ -73,7 +73,7 @@ def check_fits(
         return  # a graph without labels
     if shape.label_kind != checkpoint.label_kind:
         raise InputError(
-            f"{found} labels are {KINDS[shape.label_kind]}, {trained} is "
+            f"{its} labels are {KINDS[shape.label_kind]}, {trained} is "
             f"{KINDS[checkpoint.label_kind]}"
         )
     if shape.label_kind == "regression":
@@ -87,7 +87,7 @@ def check_fits(
         shape.num_classes < model.num_classes and not may_be_fewer
     ):
         raise InputError(
-            f"{found} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
+            f"{its} labels have {shape.num_classes} classes, {trained} has {model.num_classes}"
         )
 
 
@@ -160,10 +160,10 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
     """InputError where settings that change edges, or the encoding, differ from training's."""
     for name, value in checkpoint.graph.items():
-        found = directory.graph_settings.get(name, value)
-        if found != value:
+        there = directory.graph_settings.get(name, value)
+        if there != value:
             raise InputError(
-                f"{directory.path}: made with {name}={found}; the model of {checkpoint.directory}"
+                f"{directory.path}: made with {name}={there}; the model of {checkpoint.directory}"
                 f" was trained with {name}={value}; partition again with that"
             )
     theirs, here = checkpoint.features, directory.feature_pipelines

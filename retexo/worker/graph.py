@@ -70,11 +70,11 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
             f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
             f" choose task={other}, or partition with task={name}"
         )
-    found = _node_task_of(directory)
-    if not has_pairs and found not in (None, name):
-        kind = "numbers" if found == "node_regression" else "classes"
+    labels_task = _node_task_of(directory)
+    if not has_pairs and labels_task not in (None, name):
+        kind = "numbers" if labels_task == "node_regression" else "classes"
         raise InputError(
-            f"{directory.path}: its labels are {kind}; choose task={found}, or partition with"
+            f"{directory.path}: its labels are {kind}; choose task={labels_task}, or partition with"
             f" task={name}"
         )
     if directory.meta is not None and name == "node_classification":
@@ -155,21 +155,21 @@ class Graph:
 
     def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
         """Raise InputError unless the types, relations and features are those of training."""
-        trained, found = checkpoint.architecture, self.architecture(settings, info)
+        trained, actual = checkpoint.architecture, self.architecture(settings, info)
         model = f"the model of {checkpoint.directory}"
-        if isinstance(trained, HeteroArchitecture) and isinstance(found, HeteroArchitecture):
-            if found.schema != trained.schema:
+        if isinstance(trained, HeteroArchitecture) and isinstance(actual, HeteroArchitecture):
+            if actual.schema != trained.schema:
                 raise InputError(
                     f"{model} is for {trained.schema.description}; this graph has "
-                    f"{found.schema.description}; give it the same types, features and relations"
+                    f"{actual.schema.description}; give it the same types, features and relations"
                 )
             return
         assert isinstance(trained, Architecture)
-        assert isinstance(found, Architecture)
-        if found.num_edge_features != trained.num_edge_features:
+        assert isinstance(actual, Architecture)
+        if actual.num_edge_features != trained.num_edge_features:
             raise InputError(
                 f"{model} reads {trained.num_edge_features} features of an edge (for attention a "
-                f"weight is one), this graph has {found.num_edge_features}; give it the same"
+                f"weight is one), this graph has {actual.num_edge_features}; give it the same"
             )
 
 

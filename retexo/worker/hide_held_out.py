@@ -40,8 +40,8 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
         raise InputError(f"{where}: not supported between sites; leave it out")
     kinds = directory.graph_settings.get("features", [])
     kinds_of_features = kinds.values() if isinstance(kinds, dict) else [kinds]
-    for each in kinds_of_features:
-        for kind in [each] if isinstance(each, str) else each:
+    for kinds_of_type in kinds_of_features:
+        for kind in [kinds_of_type] if isinstance(kinds_of_type, str) else kinds_of_type:
             if kind not in FREE_KINDS:
                 raise InputError(
                     f"{where}: features={kind} of {directory.path} were made with the edges of all"

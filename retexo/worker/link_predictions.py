@@ -101,7 +101,7 @@ def _find_destinations(
     ids, part = read_ids(path, "predict.nodes", 1)[:, 0], embedded.context.partition
     numbers = _number_ids(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
-    known, found = KnownEdges(embedded), []
+    known, pieces = KnownEdges(embedded), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
         scores, nodes = find_top_destinations(
@@ -110,8 +110,10 @@ def _find_destinations(
         everywhere = torch.cat(embedded.all_gather(scores.T.contiguous()))
         lowest = everywhere.topk(min(top, len(everywhere)), dim=0).values[-1]
         row, column = ((scores >= lowest[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
-        found.append((first + row, nodes[row, column], scores[row, column]))
-    rows, destinations, score = (torch.cat(columns).numpy() for columns in zip(*found, strict=True))
+        pieces.append((first + row, nodes[row, column], scores[row, column]))
+    rows, destinations, score = (
+        torch.cat(columns).numpy() for columns in zip(*pieces, strict=True)
+    )
     columns = _id_columns(ids[rows], own_ids[destinations], named=names is not None)
     return {**columns, "score": score}
 

@@ -205,7 +205,7 @@ def _score_whole_graph(
     steps = heads.steps if heads.alpha < 1 else 0
     settings = replace(settings, smoothing=replace(settings.smoothing, steps=steps))
     with context.phase("plan"):
-        whole = make_context(
+        inductive_context = make_context(
             settings,
             part,
             info,
@@ -216,17 +216,17 @@ def _score_whole_graph(
             trained=context.task.with_choices(heads),
         )
     layers = [stage.to(context.device).eval() for stage in stages[: settings.model.depth]]
-    logits = infer(whole, layers, heads).logits
+    logits = infer(inductive_context, layers, heads).logits
     with context.phase("evaluate"):
-        return score_nodes(whole, logits, heads).scores
+        return score_nodes(inductive_context, logits, heads).scores
 
 
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:
     """Whether validation chose the last of a given number of lazily trained layers."""
     depth = settings.model.depth
     chooses = settings.classifiers == "validation" and info.num_val and not settings.task.links
-    given = settings.trainer.name == "lazy" and not settings.model.grows and depth > 1
-    return bool(chooses and given and heads.stages == (depth - 1,))
+    is_lazy = settings.trainer.name == "lazy" and not settings.model.grows and depth > 1
+    return bool(chooses and is_lazy and heads.stages == (depth - 1,))
 
 
 def _open_recovery(
