@@ -178,7 +178,7 @@ class TypedLayer(nn.Module):
     the relations' terms (both ends of an edge) and has a linear head.
     """
 
-    head = None
+    head = head_norm = None
     scorer = None
     """There is no link prediction on heterogeneous graphs."""
 
