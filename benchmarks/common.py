@@ -97,7 +97,7 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
 def load_graph(settings: Settings) -> tuple[GraphData, Split]:
     """Load the graph that the settings name, with its split."""
     dataset = settings
-    graph = datasets.load(dataset)
+    graph = datasets.load_graph(dataset)
     return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.dataset_name).split)
 
 

@@ -249,7 +249,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     for seed in range(options.seeds):
         try:
             settings = compose([*options.one_node_a_client, f"seed={seed}"])
-            graph = datasets.load(settings)
+            graph = datasets.load_graph(settings)
             split = node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
         except InputError as error:
             parser.error(str(error))

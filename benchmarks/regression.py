@@ -53,7 +53,7 @@ def draw_split(num_nodes: int, rng: np.random.Generator) -> NDArray[np.str_]:
 
 def write_smoothed(folder: Path, rng: np.random.Generator) -> tuple[Rows, Ends, Rows, NDArray]:
     """Write Cora with new targets as an npz; return features, edges, targets [N], split."""
-    cora = datasets.load(compose(["dataset_name=cora"]))
+    cora = datasets.load_graph(compose(["dataset_name=cora"]))
     words = sp.csr_array(cora.features).toarray().astype(np.float64)
     centred = words - words.mean(axis=0)
     rows = np.linalg.svd(centred, full_matrices=False)[0][:, :16] * np.sqrt(len(words))

@@ -209,7 +209,7 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
-            graph = datasets.load_any(settings)
+            graph = datasets.load_graph(settings)
             split = node_split.draw(
                 graph.target_graph(),
                 settings.split,

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 from retexo.trainers.sampled_dgl import hooks
 from retexo.trainers.sampled_dgl.client import (
     connect,
@@ -34,7 +34,7 @@ ADDRESS, WIDTH, BATCH = "127.0.0.1", 64, 128
 
 
 def main(directory: Path, epochs: int) -> None:
-    parts = find([directory], None).num_parts
+    parts = find_partition_directory([directory], None).num_parts
     run, spawn = f"embedding-{os.getpid()}", multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

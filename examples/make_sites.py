@@ -16,7 +16,7 @@ from retexo.settings.compose import compose
 
 def main(base: Path, names: list[str]) -> None:
     settings = compose(["dataset_name=cora"])
-    graph = datasets.load(settings)
+    graph = datasets.load_graph(settings)
     split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assignment = np.random.default_rng(0).integers(len(names), size=graph.num_nodes)

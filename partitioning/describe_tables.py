@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from partitioning import datasets, node_split
 from partitioning.errors import InputError
-from partitioning.features.agreed import AgreedColumn, propose, read_agreed
+from partitioning.features.agreed import AgreedColumn, propose_columns, read_agreed
 from partitioning.features.build import encode_tables, stored_columns
 from partitioning.features.encoder import State
 from partitioning.features.roles import MissingColumn
@@ -88,7 +88,7 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
 def _propose(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None) -> dict[str, Any]:
     """Propose the columns of a table. rows: bool [N], which to look at; None: all."""
     used = np.arange(len(features)) if rows is None else np.flatnonzero(rows)
-    return propose(FittedRows(features, schema, used), schema)
+    return propose_columns(FittedRows(features, schema, used), schema)
 
 
 def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Any]:

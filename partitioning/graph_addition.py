@@ -21,7 +21,7 @@ from partitioning.datasets.symmetry import reverse_too
 from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
-from partitioning.features.encoder import State, apply, is_matrix, warn_of_unused
+from partitioning.features.encoder import State, apply_pipeline, is_matrix, warn_of_unused
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import asked_names, columns_of_relation, find_usual
 from partitioning.features.schema import Schema
@@ -245,7 +245,7 @@ def encode_node_rows(
         raise InputError(f"{what}: a blank feature; the model was trained without blanks")
     if state is None or schema is None:
         return features
-    made = apply(state, features, schema)
+    made = apply_pipeline(state, features, schema)
     if unusual is not None:
         unusual.update(count_unusual(state, features, schema))
     return np.asarray(made.toarray(), np.float32)
@@ -318,7 +318,7 @@ def encode_edge_rows(
         raw, schema = check_dense(raw, len(raw), f"{what}: features"), Schema.of_matrix(what, width)
     if state is None:
         return raw
-    return np.asarray(apply(state, raw, replace(schema, path=what)).toarray(), np.float32)
+    return np.asarray(apply_pipeline(state, raw, replace(schema, path=what)).toarray(), np.float32)
 
 
 def _add_reverse(

@@ -73,7 +73,7 @@ class PredictionGraph:
         )
 
 
-def read(given: Any, settings: DatasetSettings, stored: States) -> PredictionGraph:
+def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States) -> PredictionGraph:
     """Read a graph to predict.
 
     Args:

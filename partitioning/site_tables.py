@@ -14,7 +14,7 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.tables import files_named
 from partitioning.errors import InputError
 from partitioning.features.build import stored_columns
-from partitioning.features.encoder import State, apply
+from partitioning.features.encoder import State, apply_pipeline
 from partitioning.features.schema import Rows, Schema
 from partitioning.partition_settings import ColumnSettings
 from partitioning.site_description import ARRAYS, Site
@@ -35,7 +35,7 @@ class SitePipeline:
         state = self.state | {"roles": {}}  # each site names its column of ids
         columns = stored_columns({"nodes": state}, self.columns)
         rows, schema = read_site_table(path, ids, columns)
-        encoded: Rows = apply(self.state, rows, schema).toarray()
+        encoded: Rows = apply_pipeline(self.state, rows, schema).toarray()
         return encoded
 
 

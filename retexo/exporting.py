@@ -78,7 +78,7 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(of(argument) for argument in inputs)
 
 
-def write(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
+def write_module(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
     """Write a file of `kind` pt2 or onnx.
 
     Raises InputError if an optional package is missing, or the graph cannot be expressed.

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -146,7 +146,7 @@ class PartitionedRun:
         opened = (
             directory
             if isinstance(directory, PartitionDirectory)
-            else find([Path(directory)], None)
+            else find_partition_directory([Path(directory)], None)
         )
         parts, settings = range(opened.num_parts), self.settings(opened.num_parts)
         opened.verify(parts)

@@ -22,7 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning import graph_addition, prediction_graph
-from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
+from partitioning.directory.read_directory import (
+    MissingPartitions,
+    PartitionDirectory,
+    find_partition_directory,
+)
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import HeteroGraphData
@@ -38,7 +42,7 @@ from retexo.held_graph import (
     with_weights,
     without_relation_numbers,
 )
-from retexo.models.conv_registry import check_model
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Stage
 from retexo.partitioned_run import PartitionedRun, check_ids, find_positions
@@ -183,10 +187,10 @@ class Predictor:
     def _read_graph(self, graph: Any) -> _ReadGraph:
         """Read a graph, compute all layers on it, and return it with its predictions."""
         read = self._check_fits(
-            prediction_graph.read(graph, self.dataset, self.checkpoint.features)
+            prediction_graph.read_prediction_graph(graph, self.dataset, self.checkpoint.features)
         )
         architecture: Any = self.checkpoint.architecture
-        reads_relations = check_model(self.checkpoint.model).reads_relations
+        reads_relations = hidden_convolution(self.checkpoint.model).reads_relations
         num_relations = architecture.num_edge_features if reads_relations else 0
         inferred_graph = HeldGraph(self._partitioned, read, num_relations)
         ids = ids_of(read)
@@ -220,7 +224,7 @@ class Predictor:
                 f"graph: its features are {graph.num_features} wide, {model} takes"
                 f" {trained.num_features}"
             )
-        elif not check_model(trained.model).reads_relations:
+        elif not hidden_convolution(trained.model).reads_relations:
             read = without_relation_numbers(read)
         return with_weights(read, self.checkpoint.weighted, model)
 
@@ -476,7 +480,7 @@ def partition_directory(graph: Any) -> PartitionDirectory | None:
     if not isinstance(graph, str | Path) or not Path(graph).is_dir():
         return None
     try:
-        return find([Path(graph)], None)
+        return find_partition_directory([Path(graph)], None)
     except MissingPartitions:
         return None
 

@@ -11,8 +11,8 @@ import torch
 from support import Masks, dgl, provenance, thirds
 
 from partitioning.directory.partition import HeteroPartition
-from partitioning.directory.read_directory import PartitionDirectory, find
-from partitioning.directory.write_directory import write
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.write_directory import write_parts
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from retexo.launch.fork_server import warm_up
 
@@ -78,7 +78,7 @@ def write_hetero(
     assignment = random_assignment(graph, num_parts, seed)
     directory, labels = base / f"toy-random-vol-{num_parts}", graph.target_graph()
     made_by = provenance(labels, np.empty(0), num_parts)
-    write(
+    write_parts(
         directory,
         graph,
         masks or thirds(len(graph.labels)),
@@ -87,7 +87,7 @@ def write_hetero(
         provenance=made_by,
         overwrite=True,
     )
-    found = find([directory], num_parts)
+    found = find_partition_directory([directory], num_parts)
     assert found.is_hetero
     return found
 
@@ -220,6 +220,6 @@ def partitioned_by_dgl(
         g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops
     )
     warm_up()  # as in dgl_directory
-    found = find([folder], 3)
+    found = find_partition_directory([folder], 3)
     assert found.is_hetero
     return found

@@ -37,8 +37,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from partitioning.dgl_import import has_dgl, import_dgl
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, find
-from partitioning.directory.write_directory import write
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.write_directory import write_parts
 from partitioning.graph_data import PLAIN_TYPE, GraphData
 from partitioning.partition_settings import (
     ColumnSettings,
@@ -285,7 +285,7 @@ def write_partitions(
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     made_by = provenance(graph, assignment, num_parts)
-    write(
+    write_parts(
         directory,
         graph,
         masks,
@@ -295,7 +295,7 @@ def write_partitions(
         overwrite=True,
         with_dgl_files=with_dgl_files,
     )
-    return find([directory], num_parts)
+    return find_partition_directory([directory], num_parts)
 
 
 def need_dgl() -> None:
@@ -339,7 +339,7 @@ def dgl_directory(
     finally:
         dgl.distributed.partition.metis_partition_assignment = original
     warm_up()  # DGL's reader is tried in a child of the fork server, which is faster
-    return find([folder], int(parts.max()) + 1)
+    return find_partition_directory([folder], int(parts.max()) + 1)
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:

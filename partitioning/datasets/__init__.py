@@ -166,17 +166,7 @@ def recipe(name: str) -> Recipe:
     return _RECIPES[canonical_name(name)]
 
 
-def load(settings: DatasetSettings) -> GraphData:
-    """Load as `load_any`; InputError for a heterogeneous graph."""
-    graph = load_any(settings)
-    if isinstance(graph, HeteroGraphData):
-        raise InputError(
-            f"{graph.name}: a heterogeneous graph, where one with one type of nodes is needed"
-        )
-    return graph
-
-
-def load_any(settings: DatasetSettings) -> GraphData | HeteroGraphData:
+def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """Load a graph by name, its features encoded with statistics of all nodes."""
     graph: Any = read_graph(settings)
     graph, _ = encode_tables(graph, settings.features, None)

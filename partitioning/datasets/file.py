@@ -49,7 +49,14 @@ from partitioning.datasets.labelled_edges import (
     with_edge_nodes,
 )
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
-from partitioning.datasets.raw import OF_EDGES, OF_NODES, RawGraph, RawNodes, RawRelation, build
+from partitioning.datasets.raw import (
+    OF_EDGES,
+    OF_NODES,
+    RawGraph,
+    RawNodes,
+    RawRelation,
+    build_graph,
+)
 from partitioning.datasets.table_files import KINDS, has_columns, stem_of
 from partitioning.datasets.tables import GraphTables, find_graph_tables, read_tables
 from partitioning.dgl_import import import_dgl
@@ -98,7 +105,7 @@ def load(settings: DatasetSettings) -> AnyGraph:
     if path.is_dir() or has_columns(path) or path.suffix == ".npy":
         found = find_graph_tables(path, settings.tables)
         _check_sizes(found.all, settings)
-        return build(read_tables(stem_of(path.resolve()), found, settings), settings)
+        return build_graph(read_tables(stem_of(path.resolve()), found, settings), settings)
     if settings.edges.unknown != "refuse":
         raise InputError(
             f"edges.unknown={settings.edges.unknown}: only tables of edges have it; remove it, or"
@@ -155,7 +162,7 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         raw = with_edge_nodes(raw, labelled, take_edge_arrays(path, graph.relations[labelled]))
     elif left := {*OF_LABELLED} & {*chain.from_iterable(graph.relations.values())}:
         log.warning("%s: arrays of labelled edges are left out: %s", path, join_names(sorted(left)))
-    return build(raw, settings)
+    return build_graph(raw, settings)
 
 
 def from_frames(
@@ -165,7 +172,7 @@ def from_frames(
     # In the order of files, which numbers relations.
     tables = {name: [nodes[name]] for name in sorted(nodes, key="{}.parquet".format)}
     relations = {each: edges[each] for each in sorted(edges, key=SEPARATOR.join)}
-    return build(
+    return build_graph(
         read_tables("graph", GraphTables(tables, relations, Path("graph")), settings), settings
     )
 

@@ -201,12 +201,12 @@ def build_named(
     nodes = replace(RawNodes.of_arrays(name, arrays), where=where)
     edges = replace(RawRelation.of_arrays(name, arrays), where=where)
     raw = RawGraph(name, {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges})
-    graph = build(raw, replace(settings, split=replace(settings.split, kind="given")))
+    graph = build_graph(raw, replace(settings, split=replace(settings.split, kind="given")))
     assert isinstance(graph, GraphData)
     return graph
 
 
-def build(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
+def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
     """Check every array and put the graph together.
 
     InputError names file, array, row, value and what is expected.

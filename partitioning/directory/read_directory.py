@@ -216,7 +216,7 @@ class PartitionDirectory:
         return {name: load_array(file) for name, file in files.items() if file.is_file()}
 
 
-def find(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
+def find_partition_directory(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
     """Open the first of the candidates that is a partition directory.
 
     Raises:

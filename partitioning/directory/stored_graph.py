@@ -17,8 +17,8 @@ from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import node_folder
 from partitioning.directory.partition import HALO_IDS, HeteroPartition
-from partitioning.directory.read_directory import find, read_typed
-from partitioning.directory.write_directory import write
+from partitioning.directory.read_directory import find_partition_directory, read_typed
+from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import (
     EDGE_DATA,
@@ -98,7 +98,7 @@ class StoredGraph:
         if not changes:
             kept.append("cover_rows")
         provenance = {name: getattr(self.meta, name) for name in kept}
-        return write(
+        return write_parts(
             path,
             self.to_graph(),
             {name: self.target_rows[name] for name in MASKS},
@@ -148,7 +148,7 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
             " partition the changed graph again, and copy to each machine what it needs"
         )
     # What is made from a damaged file would get a new checksum.
-    find([path], None).verify(range(num_parts))
+    find_partition_directory([path], None).verify(range(num_parts))
     parts = [read_typed(path, meta, part) for part in range(num_parts)]
     bounds = {name: np.cumsum([0, *counts["nodes"]]) for name, counts in meta.node_counts.items()}
     target_rows = {"label": _join([part.labels for part in parts])}

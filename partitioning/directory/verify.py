@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 
 
@@ -15,7 +15,7 @@ def verify_directory(path: Path) -> dict[int, str]:
     Raises:
         InputError: it is no partition directory, or its description is damaged.
     """
-    directory = find([path], None)
+    directory = find_partition_directory([path], None)
     damages = {}
     for part in range(directory.num_parts):
         try:

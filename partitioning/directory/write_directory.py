@@ -52,7 +52,7 @@ from partitioning.node_names import FILES as NAME_FILES
 log = logging.getLogger(__name__)
 
 
-def write(
+def write_parts(
     directory: Path,
     graph: AnyGraph,
     masks: Mapping[str, NDArray[np.bool_]],

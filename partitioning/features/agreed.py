@@ -91,7 +91,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def propose(table: FittedRows, schema: Schema) -> dict[str, Any]:
+def propose_columns(table: FittedRows, schema: Schema) -> dict[str, Any]:
     """The content of a file for the columns of a table, with rounded ranges."""
     columns: dict[str, Any] = {}
     for column in schema.columns:

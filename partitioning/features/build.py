@@ -13,8 +13,8 @@ from partitioning.errors import InputError, join_names
 from partitioning.features.encoder import (
     EncodedFeatures,
     State,
-    apply,
-    fit,
+    apply_pipeline,
+    fit_pipeline,
     is_identity,
     warn_of_unused,
 )
@@ -188,7 +188,7 @@ def _encode_edges(
     """
     if not stored:
         learnt = np.empty((0, 0), np.float32) if features is None else features
-        to[name] = fit(learnt, schema, settings)
+        to[name] = fit_pipeline(learnt, schema, settings)
         return None if features is None else _encode(features, schema, to[name], None)
     state = stored.get(name)
     if state is not None and state["roles"].get("weight") and not schema.roles.get("weight"):
@@ -201,7 +201,7 @@ def _encode_edges(
     if features is None:
         return None
     if state is not None and state["columns"]:
-        return apply(state, features, schema)
+        return apply_pipeline(state, features, schema)
     warn_of_unused(schema.path, [column.name for column in schema.columns])
     return None
 
@@ -260,11 +260,11 @@ def encode_nodes(
         featured = None
     zeroed = None if featured is None else ~featured
     if stored is not None:
-        return apply(stored, features, schema, zeroed), featured, stored
+        return apply_pipeline(stored, features, schema, zeroed), featured, stored
     if settings.missing == "error" and isinstance(features, np.ndarray):
         _check_blanks(features, schema, featured)
     used = rows if featured is None else (featured if rows is None else featured & rows)
-    state = fit(features, schema, settings, used)
+    state = fit_pipeline(features, schema, settings, used)
     if used is featured:
         state["fitted_on"] = "all"
     return _encode(features, schema, state, zeroed), featured, state

@@ -36,7 +36,7 @@ State = dict[str, Any]
 # --- fitting ----------
 
 
-def fit(
+def fit_pipeline(
     features: Rows | sp.csr_array,
     schema: Schema,
     settings: FeatureSettings,
@@ -209,7 +209,7 @@ class EncodedFeatures:
         for begin in range(0, len(rows), size):
             block = slice(begin, begin + size)
             with np.errstate(over="ignore"):
-                rows_encoded[block] = encode(self.state, self.raw[rows[block]], self.schema)
+                rows_encoded[block] = encode_rows(self.state, self.raw[rows[block]], self.schema)
             if self.zeroed is not None:
                 rows_encoded[block][self.zeroed[rows[block]]] = 0
             finite = np.isfinite(rows_encoded[block]).all(axis=1)
@@ -229,7 +229,7 @@ class EncodedFeatures:
         for fitted in self.state["columns"]:
             one = self.state | {"columns": [fitted]}
             with np.errstate(over="ignore"):
-                encoded = encode(one, self.raw[row : row + 1], self.schema)
+                encoded = encode_rows(one, self.raw[row : row + 1], self.schema)
             if not np.isfinite(encoded).all():
                 column = self.schema.find(fitted["name"])
                 assert column is not None
@@ -273,7 +273,7 @@ def is_identity(state: State, schema: Schema) -> bool:
     ) and not any(column.offset for column in schema.columns)
 
 
-def apply(
+def apply_pipeline(
     state: State,
     features: Rows | sp.csr_array,
     schema: Schema,
@@ -369,7 +369,7 @@ def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int
     return counts
 
 
-def encode(state: State, raw: Rows, schema: Schema) -> Rows:
+def encode_rows(state: State, raw: Rows, schema: Schema) -> Rows:
     """Encode the rows of a raw matrix, [n, W] -> [n, F]."""
     matrix = np.empty((len(raw), count_columns(state)), np.float32)
     numbers: list[tuple[State, Column]] = []

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from retexo.apps.inference import prepare, run_workers
+from retexo.apps.inference import prepare_inference, run_workers
 from retexo.apps.summary import print_results
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
@@ -18,7 +18,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Before any process is started.
         TrainingError: A worker failed.
     """
-    opened = prepare(settings, run_dir, ("evaluation.json",), predict=False)
+    opened = prepare_inference(settings, run_dir, ("evaluation.json",), predict=False)
     result = run_workers(*opened, run_dir, None)
     if settings.node_rank == 0:
         path = run_dir / "evaluation.json"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from retexo.apps.resume import check_unused
-from retexo.exporting import input_names, name_relations, write
+from retexo.exporting import input_names, name_relations, write_module
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
 from retexo.results.atomic_write import write_json
@@ -34,7 +34,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     predictor = Predictor(checkpoint, checkpoint.stages())
     module = predictor.to_module(explainable=False)
     inputs = example_inputs(predictor)
-    write(module, inputs, run_dir / f"model.{kind}", kind)
+    write_module(module, inputs, run_dir / f"model.{kind}", kind)
     content = {
         "model": predictor.version,
         "checkpoint": str(checkpoint.directory),

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from partitioning import local_copies
-from partitioning.directory.read_directory import MissingPartitions, PartitionDirectory, find
+from partitioning.directory.read_directory import (
+    MissingPartitions,
+    PartitionDirectory,
+    find_partition_directory,
+)
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders, find_sites
@@ -60,7 +64,9 @@ def with_found_parts(settings: Settings) -> Settings:
     named = directory_of(settings)
     beside = [*named.parent.glob(f"{glob.escape(named.name.rpartition('-')[0])}-[0-9]*")]
     try:
-        directory = find([*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None)
+        directory = find_partition_directory(
+            [*_candidate_paths(settings), *(beside if len(beside) == 1 else [])], None
+        )
     except MissingPartitions:
         return settings
     if directory.num_parts == num_parts:
@@ -77,7 +83,7 @@ def has_partitions(settings: Settings) -> bool:
 def _find(settings: Settings) -> PartitionDirectory | None:
     """Open the partition directory that the settings name; None where there is none."""
     with suppress(MissingPartitions):
-        return find(_candidate_paths(settings), settings.num_partitions)
+        return find_partition_directory(_candidate_paths(settings), settings.num_partitions)
     return None
 
 
@@ -150,7 +156,7 @@ def _make(settings: Settings, reason: str) -> PartitionDirectory:
     path = directory_of(settings)
     logger.info("%s: making %s, as app=partition_data would", reason, path)
     partition_data.run(settings)
-    return find([path], settings.num_partitions)
+    return find_partition_directory([path], settings.num_partitions)
 
 
 def _check_overwrite(settings: Settings) -> None:
@@ -163,7 +169,9 @@ def _check_overwrite(settings: Settings) -> None:
         )
     if "partition_dir" in settings.given and not named.exists():
         with suppress(MissingPartitions):
-            directory = find([path for path in _candidate_paths(settings) if path != named], None)
+            directory = find_partition_directory(
+                [path for path in _candidate_paths(settings) if path != named], None
+            )
             raise InputError(
                 f"overwrite=true: partition_dir={settings.partition_dir} has partitions that this"
                 f" command did not make ({directory.path}; it would make {named}); leave"

@@ -29,7 +29,7 @@ from retexo.worker.process import check_machine
 logger = logging.getLogger(__name__)
 
 
-def prepare(
+def prepare_inference(
     settings: Settings, run_dir: Path, outputs: tuple[str, ...], *, predict: bool
 ) -> tuple[Settings, Checkpoint, PartitionDirectory]:
     """Open checkpoint and partitions; InputError if they do not fit or output exists.

@@ -26,7 +26,7 @@ from partitioning.directory.replace_directory import writing
 from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.stored_graph import read_graph
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write_directory import write
+from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.features.build import (
     FITTED_ROLES,
@@ -167,7 +167,7 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
                 "baselines": baselines(split.pairs),
             }
     with _timed(seconds, "write"):
-        meta, statistics = write(
+        meta, statistics = write_parts(
             directory,
             graph,
             split.masks,

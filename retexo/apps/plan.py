@@ -36,7 +36,7 @@ from retexo.plan.traffic import (
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import REACHES, Settings, TrainSettings
-from retexo.trainers.registry import check
+from retexo.trainers.registry import check_trainer_settings
 from retexo.worker.graph import without_ledger
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises:
         InputError: Settings are not supported, or partitions are missing or damaged.
     """
-    check(settings)
+    check_trainer_settings(settings)
     if settings.split.inductive:
         raise InputError(
             "split.inductive=true: app=plan predicts runs in which no node is hidden; leave it out"

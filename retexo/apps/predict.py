@@ -11,7 +11,7 @@ import numpy as np
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.links.id_files import find_positions, make_id_keys, read_ids
-from retexo.apps.inference import prepare, run_workers
+from retexo.apps.inference import prepare_inference, run_workers
 from retexo.apps.summary import print_results, print_rows
 from retexo.results import predictions
 from retexo.results.atomic_write import write_json
@@ -36,7 +36,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     if begun.exists() and not (run_dir / "predictions.json").exists():
         logger.warning("%s: removing what an app=predict left that was killed", run_dir)
         _remove_outputs(run_dir, (*predictions.KINDS, *joined))
-    settings, checkpoint, directory = prepare(
+    settings, checkpoint, directory = prepare_inference(
         settings, run_dir, ("predictions.json", *predictions.KINDS, *joined), predict=True
     )
     _check_ids(settings, directory)

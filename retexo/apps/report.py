@@ -40,12 +40,12 @@ STATUSES = ("done", "failed", "unfinished", "damaged")
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> Path:
     """Report on the runs below report.runs; return the page, run_dir/report.html."""
-    return make(
+    return make_report(
         run_dir, *map(Path, [settings.report.runs] if settings.report.runs else HYDRA_FOLDERS)
     )
 
 
-def make(run_dir: Path, *folders: Path) -> Path:
+def make_report(run_dir: Path, *folders: Path) -> Path:
     """Read the runs below folders; write report.html, report.md, csv files and figures/.
 
     Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report

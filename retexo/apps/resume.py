@@ -16,7 +16,7 @@ from retexo.results.atomic_write import plain_json, write_json
 from retexo.results.runs import shortest
 from retexo.settings.flatten import flatten, without
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import LISTS, PER_LAYER, default
+from retexo.settings.schema import LISTS, PER_LAYER, default_value
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
     return min(len(list((source / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
 
 
-def prepare(
+def prepare_resume(
     resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]
 ) -> str:
     """Copy the state to resume from to run_dir and describe the run there.
@@ -219,7 +219,7 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
         flatten(made_with),
     )
     for name in sorted(now.keys() | then.keys()):
-        here, there = (known.get(name, default(name, known)) for known in (now, then))
+        here, there = (known.get(name, default_value(name, known)) for known in (now, then))
         if name in LISTS:
             here, there = (value if isinstance(value, list) else [value] for value in (here, there))
         if name in PER_LAYER:

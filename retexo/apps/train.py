@@ -37,7 +37,7 @@ from retexo.results.conclusion import conclude
 from retexo.results.observers import Observers, observing
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
-from retexo.trainers.registry import check
+from retexo.trainers.registry import check_trainer_settings
 from retexo.worker.compatibility import check_continues
 from retexo.worker.process import check_machine, num_threads
 from retexo.worker.train import TrainJob, main
@@ -77,7 +77,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
         logger.info(
             "starts from %s: %s with num_layers=%d", initial.directory, model.name, model.depth
         )
-    check(settings)
+    check_trainer_settings(settings)
     settings = with_found_parts(settings)
     shared = shared_settings(settings)
     # 2. A finished run needs no partitions: its data may be gone.
@@ -265,7 +265,7 @@ class Training:
         """Return what the workers of this node receive; prepare the state to resume from."""
         identity = ""
         if self.settings.checkpoint.keep:
-            identity = resume.prepare(
+            identity = resume.prepare_resume(
                 self.resume_from,
                 self.run_dir,
                 self.settings.local_ranks,

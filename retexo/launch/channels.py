@@ -99,7 +99,7 @@ class Channel:
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
             raise Disconnected("no TLS yet")  # sending would wait for the other end
         try:
-            self._socket.sendall(encode(message) + b"\n")
+            self._socket.sendall(encode_message(message) + b"\n")
         except OSError as error:
             raise Disconnected(str(error)) from error
 
@@ -167,7 +167,7 @@ class Channel:
         self._socket.close()
 
 
-def encode(message: Mapping[str, Any]) -> bytes:
+def encode_message(message: Mapping[str, Any]) -> bytes:
     """A message as JSON in UTF-8.
 
     Lone surrogates, as in file names of other encodings, become "?".

@@ -40,7 +40,7 @@ from retexo.launch.channels import (
     connect,
     connect_with,
     decode,
-    encode,
+    encode_message,
     make_printable,
 )
 from retexo.launch.handshake import (
@@ -138,7 +138,7 @@ def connect_nodes(
                 node=cluster.node_rank,
                 ranks=list(cluster.local_ranks),
                 code=code_version(),
-                settings=decode(encode(compared)),
+                settings=decode(encode_message(compared)),
                 partition=run.partition,
                 address=endpoint.address,
                 credentials="" if tls is None else tls.lists,

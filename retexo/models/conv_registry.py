@@ -46,7 +46,7 @@ def build_convolution(layer: LayerShape) -> Convolution:
     return find_convolution(layer.model.name).build(layer, layer.model)
 
 
-def check_model(model: ModelSettings) -> Convolution:
+def hidden_convolution(model: ModelSettings) -> Convolution:
     """Build a hidden layer on torch's meta device. Raises InputError for bad settings."""
     with torch.device("meta"):
         return build_convolution(LayerShape(1, model.hidden_dim, False, model))

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.graph_data import EdgeType
-from retexo.models.conv_registry import build_convolution, check_model
+from retexo.models.conv_registry import build_convolution, hidden_convolution
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
 from retexo.models.stage import Architecture, Stage, build_stages, read_model
@@ -311,7 +311,7 @@ def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
         + bool(layer and schema.target_relations(layer))
     )
     width = max(1, model.hidden_dim // max(1, parts))
-    heads = model.heads if check_model(model).attention_heads else 1
+    heads = model.heads if hidden_convolution(model).attention_heads else 1
     return max(heads, width - width % heads)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.models.conv_registry import build_convolution, check_model, find_convolution
+from retexo.models.conv_registry import build_convolution, find_convolution, hidden_convolution
 from retexo.models.convolution import (
     Convolution,
     Inputs,
@@ -60,7 +60,7 @@ class Architecture:
         num_relations: int = 0,
     ) -> Self:
         """The architecture for a graph; num_relations: of a union graph's edges."""
-        kind = check_model(model)
+        kind = hidden_convolution(model)
         num_read = (
             num_relations
             if kind.reads_relations
@@ -354,7 +354,7 @@ class OutputHeads:
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
     """The stages of all layers with the initial parameters of a seed, the same on every worker."""
     stages: list[Stage] = []
-    kind = check_model(architecture.model)
+    kind = hidden_convolution(architecture.model)
     with torch.random.fork_rng(devices=[]):
         for layer in range(architecture.model.depth):
             torch.manual_seed(seed * 1_000 + layer)

@@ -29,7 +29,7 @@ from partitioning.file_io import (
 )
 from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.json_shape import check_shape
-from retexo.models.conv_registry import check_model
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
 from retexo.models.stage import OutputHeads, Stage
 from retexo.models.target_scale import TargetScale
@@ -236,7 +236,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         architecture = read_architecture(content["architecture"])
         check_types(architecture)
         check_types(architecture.model)
-        check_model(architecture.model)
+        hidden_convolution(architecture.model)
         if architecture.model.grows:
             raise ValueError("num_layers is no number")
         names, depth = content.get("class_names", []), architecture.model.depth

@@ -18,7 +18,7 @@ from partitioning.file_io import parse_json, read_text
 from partitioning.json_shape import COUNT, NUMBER, check_shape
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import LISTS, PER_LAYER, default, keys
+from retexo.settings.schema import LISTS, PER_LAYER, default_value, keys
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 COMPARED = keys(lambda setting: setting.compared and not setting.is_seed)
@@ -276,7 +276,7 @@ def _shorten(text: str) -> str:
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that define an experiment: without seeds and paths."""
     kept = {name: value for name, value in settings.items() if not _is_ignored(name)}
-    kept |= {key: default(key, settings) for key in COMPARED - kept.keys()}
+    kept |= {key: default_value(key, settings) for key in COMPARED - kept.keys()}
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem

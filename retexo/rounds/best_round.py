@@ -35,7 +35,7 @@ class EarlyStopping:
         """Return whether patience starts again. loss: NaN where it is not used."""
         return self._is_better(metric) or self._loss_falls(loss)
 
-    def is_best(self, number: int, metric: float, loss: float) -> bool:
+    def record(self, number: int, metric: float, loss: float) -> bool:
         """Record the metric and the loss after `number` rounds.
 
         Return whether it is the best round so far.

@@ -225,10 +225,10 @@ class LayerObjective(Objective):
         pieces = (
             (self.stage.logits(self.val.inputs(place)), self.val.labels[place]) for place in places
         )
-        return measure(self.task, self.metric, pieces, self.val_stride)
+        return count_validation(self.task, self.metric, pieces, self.val_stride)
 
 
-def measure(
+def count_validation(
     task: Any, metric: Any, pieces: Iterable[tuple[Tensor, Tensor]], factor: int = 1
 ) -> Validation:
     """Count and measure the validation nodes of a node task.

@@ -147,7 +147,7 @@ def _run_until_end(
         if not ends:
             loss, counts = message.reduce_update(update_rule.compute(), measured)
         log.round(round_state.layer, number, loss, *(counts.logged if counts else ()))
-        is_best = counts is None or stopping.is_best(number, counts.metric, counts.loss)
+        is_best = counts is None or stopping.record(number, counts.metric, counts.loss)
         if is_best or not settings.best_val_model:
             round_state.best.copy_(values)
         if ends:

@@ -82,7 +82,7 @@ def compose_run(
         run_dir = Path(config.hydra.run.dir)
         OmegaConf.set_struct(config, False)
         del config["hydra"]
-        return load(config, overrides, config_name, config_dir), run_dir
+        return load_settings(config, overrides, config_name, config_dir), run_dir
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(refusal(error)) from None
 
@@ -129,7 +129,7 @@ def load_job(config: DictConfig) -> Settings:
         )
     sources = {source.provider: source.path for source in job.runtime.config_sources}
     overrides, name = list(job.overrides.task), str(job.job.config_name)
-    return load(config, overrides, name, sources.get("command-line"), os.environ)
+    return load_settings(config, overrides, name, sources.get("command-line"), os.environ)
 
 
 def check_sweeper(config: DictConfig) -> None:
@@ -152,7 +152,7 @@ def remove_if_unused(started: float) -> None:
                 path.rmdir()
 
 
-def load(
+def load_settings(
     config: DictConfig,
     overrides: Sequence[str] = (),
     config_name: str = BASE,

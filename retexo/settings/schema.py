@@ -37,7 +37,7 @@ def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     )
 
 
-def default(key: str, settings: Mapping[str, Any]) -> Any:
+def default_value(key: str, settings: Mapping[str, Any]) -> Any:
     """Return the value of a setting that a stored run lacks, given its other settings (flat).
 
     None if there is no such setting.

@@ -20,7 +20,7 @@ PATIENCE = 30.0
 """Seconds to wait for another run that writes the ledger."""
 
 
-def record(
+def record_requests(
     folder: Path,
     sites: Sequence[str],
     ids_by_site: Sequence[IntArray],

@@ -23,7 +23,7 @@ from retexo.comm.traffic_meter import SETUP
 from retexo.comm.transport import PeerLost
 from retexo.exchange.exchange_plan import exchange_sorted_lists
 from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
-from retexo.sites.ledger import record
+from retexo.sites.ledger import record_requests
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,9 @@ def resolve_halo(
         others = [peer for peer in range(comm.world_size) if peer != comm.rank]
         names = [unresolved.sites[peer] for peer in others]
         asked_for = [received[peer] for peer in others]
-        record(unresolved.ledger, names, asked_for, len(ids), max_rows_shared, unresolved.kind)
+        record_requests(
+            unresolved.ledger, names, asked_for, len(ids), max_rows_shared, unresolved.kind
+        )
     is_held = [np.isin(theirs, ids) for theirs in received]
     exists = exchange_bits(is_held, [len(halo) for halo in requested], comm)
     dangling = [halo[~there] for halo, there in zip(requested, exists, strict=True)]

@@ -20,7 +20,7 @@ from retexo.models.block import Sources
 from retexo.models.matrix import Matrix
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import Objective, Validation, measure
+from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.rounds.training_loop import run_rounds
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
@@ -70,9 +70,9 @@ class NetworkObjective(Objective):
     @torch.no_grad()
     def validate(self) -> Validation:
         if not self.graph_info.num_val:
-            return measure(self.task, self.metric, [])
+            return count_validation(self.task, self.metric, [])
         self.module.eval()
-        return measure(self.task, self.metric, [(self.val()[0], self.val_labels)])
+        return count_validation(self.task, self.metric, [(self.val()[0], self.val_labels)])
 
 
 def collect_modules(stages: Sequence[Stage]) -> nn.Module:
@@ -85,7 +85,7 @@ def collect_modules(stages: Sequence[Stage]) -> nn.Module:
     return nn.ModuleList([*(stage.trunk for stage in stages), *heads])
 
 
-def fit(
+def fit_network(
     context: Context,
     module: nn.Module,
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]],
@@ -139,7 +139,7 @@ def fit_stages(
         wrap: turns the objective for nodes into another one.
     """
     comm = context.comm
-    rounds = fit(
+    rounds = fit_network(
         context,
         collect_modules(stages),
         (stages[0].first_weights, matrices),

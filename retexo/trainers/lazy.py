@@ -80,7 +80,7 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
             logits.append(output.logits)
         del output
         return_freed_memory()
-        of_layers.is_best(depth, results[-1].metric, results[-1].loss)
+        of_layers.record(depth, results[-1].metric, results[-1].loss)
         unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
         if grows and (unguided or of_layers.out_of_patience(depth)):
             break

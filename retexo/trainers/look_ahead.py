@@ -33,7 +33,13 @@ from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, take_rows, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import LabelledNodes, LayerObjective, Objective, Validation, measure
+from retexo.rounds.objective import (
+    LabelledNodes,
+    LayerObjective,
+    Objective,
+    Validation,
+    count_validation,
+)
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
@@ -116,10 +122,12 @@ class LayerPairObjective(Objective):
     def validate(self) -> Validation:
         """Count and measure the predictions of the second layer."""
         if not len(self.val_nodes):
-            return measure(self.task, self.metric, [])
+            return count_validation(self.task, self.metric, [])
         self.module.eval()
         logits, _ = self._logits(self._val)
-        return measure(self.task, self.metric, [(logits, self._val.labels)], self.val_factor)
+        return count_validation(
+            self.task, self.metric, [(logits, self._val.labels)], self.val_factor
+        )
 
     def _logits(self, pair: LayerPairInputs) -> tuple[Tensor, Tensor]:
         """Return the logits [n, C] of the second layer, and of the first, its rows detached."""

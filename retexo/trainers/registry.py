@@ -6,7 +6,7 @@ To add one: a module here with a `Trainer`, its line below, and conf/trainer/NAM
 from operator import attrgetter
 
 from partitioning.errors import InputError
-from retexo.models.conv_registry import check_model
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.rounds.graph_info import GraphInfo
 from retexo.scores import OF_NODES
@@ -32,7 +32,7 @@ def names_with(capability: str) -> str:
     return ", ".join(name for name, each in TRAINERS.items() if getattr(each, capability))
 
 
-def find(name: str, *, heterogeneous: bool = False) -> Trainer:
+def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
     """The trainer of a name; InputError where there is none, or none for heterogeneous graphs."""
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
@@ -44,10 +44,10 @@ def find(name: str, *, heterogeneous: bool = False) -> Trainer:
     return TRAINERS[name]
 
 
-def check(settings: TrainSettings) -> None:
+def check_trainer_settings(settings: TrainSettings) -> None:
     """InputError for settings that the chosen model or trainer does not support."""
-    heterogeneous = check_model(settings.model).relational
-    trainer = find(settings.trainer.name, heterogeneous=heterogeneous)
+    heterogeneous = hidden_convolution(settings.model).relational
+    trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
     if settings.stopping.metric == "mrr" and not settings.task.links:
         raise InputError(
             "stopping.metric=mrr: only for task=link_prediction; choose one of auto,"
@@ -108,7 +108,7 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
 
 def _check_lookahead(settings: TrainSettings) -> None:
     """Refuse look-ahead where a halo node's output does not follow from one aggregate."""
-    if not check_model(settings.model).linear_aggregation:
+    if not hidden_convolution(settings.model).linear_aggregation:
         raise InputError(
             f"model.lookahead=1: model={settings.model.name}"
             f"{settings.model.own} does not sum rows, so "
@@ -145,7 +145,7 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
             " leave it out, or choose --config-name link_prediction_gcn, sage or gat"
         )
     if (
-        not check_model(settings.model).fixed_inputs
+        not hidden_convolution(settings.model).fixed_inputs
         and task.cut_edges == "train"
         and trainer.BY_LAYER
     ):

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from retexo.models.block import Sources
-from retexo.models.conv_registry import check_model
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import make_activation, make_norm, xavier
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE
 from retexo.models.linear import LinearConvolution
@@ -77,7 +77,7 @@ class SIGNTrainer(Trainer):
 
     def check(self, settings: TrainSettings) -> None:
         """Raise InputError for settings that SIGN does not support."""
-        conv = check_model(settings.model)
+        conv = hidden_convolution(settings.model)
         if settings.task.head != "mlp":
             raise InputError(
                 f"task.head={settings.task.head}: trainer=sign has an MLP of its own; leave it out"
@@ -108,7 +108,7 @@ class SIGNTrainer(Trainer):
             train_inputs, val_inputs = (_take_nodes(context, hops, mask) for mask in masks)
         zero = torch.zeros((), device=context.device)
         first = list(network.weights), train_inputs if bool(partition.train_mask.any()) else ()
-        rounds = end_to_end.fit(
+        rounds = end_to_end.fit_network(
             context,
             network,
             first,

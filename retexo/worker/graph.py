@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
+from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
@@ -40,8 +40,8 @@ def find_trainer(settings: TrainSettings) -> Trainer:
 
     Raises InputError where there is none.
     """
-    heterogeneous = check_model(settings.model).relational
-    return registry.find(settings.trainer.name, heterogeneous=heterogeneous)
+    heterogeneous = hidden_convolution(settings.model).relational
+    return registry.trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
@@ -80,7 +80,7 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
     if directory.meta is not None and name == "node_classification":
         is_multilabel = directory.meta.task == "multilabel"
         check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
-    if check_model(settings.model).reads_relations and not (
+    if hidden_convolution(settings.model).reads_relations and not (
         directory.meta and directory.meta.links.get("relations")
     ):
         raise InputError(
@@ -99,9 +99,9 @@ def _node_task_of(directory: PartitionDirectory) -> str | None:
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
     """InputError where a model for heterogeneous graphs meets a plain directory, or reversed."""
     heterogeneous = directory.is_hetero
-    if check_model(settings.model).relational == heterogeneous:
+    if hidden_convolution(settings.model).relational == heterogeneous:
         return
-    models = {name: check_model(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
+    models = {name: hidden_convolution(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
     fitting = [
         f"node_classification_{name}"
         for name, model in models.items()
@@ -133,7 +133,7 @@ class Graph:
         """Return the graph's sizes with what a model that was trained on weights reads: attention
         reads weights, ones where there are none.
         """
-        is_attention = check_model(settings.model).attention_heads > 0
+        is_attention = hidden_convolution(settings.model).attention_heads > 0
         is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted
         return replace(info, weighted=info.weighted or is_weighted)
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from support import over_sockets, random_graph, run_workers, save_npz, swap, thirds
 from torch import Tensor
 
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from retexo.apps import partition_data, train
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
@@ -458,7 +458,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
         ]
     )
     partition_data.run(settings)
-    directory = find([folder / f"toy-random-vol-{WORKERS}"], WORKERS)
+    directory = find_partition_directory([folder / f"toy-random-vol-{WORKERS}"], WORKERS)
     summary = train.run(settings, folder / "run")
     assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
     return directory, summary

@@ -37,7 +37,7 @@ from test_resume import dies_at
 from torch import Tensor
 
 from partitioning.directory.partition import HeteroPartition
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData, Relation
 from retexo import load_run
@@ -396,8 +396,8 @@ def settings_of(model: str, num_parts: int, *more: str) -> TrainSettings:
 
 def train_end_to_end(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict[str, Any]:
     """Losses of every round, logits of all movies, the trained layers, and bytes by kind."""
-    num_parts, trainer = settings.num_partitions, registry.find(settings.trainer.name)
-    registry.check(settings)
+    num_parts, trainer = settings.num_partitions, registry.trainer_named(settings.trainer.name)
+    registry.check_trainer_settings(settings)
     parts = hetero_parts(graph, num_parts)
     layers = network(settings, parts[0])
 
@@ -653,7 +653,7 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert summary["bytes"]["by_kind"]["features"] == wanted["bytes"]["by_kind"]["features"]
     told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
-    part = find([*parts.iterdir()], 3).read_hetero(0)
+    part = find_partition_directory([*parts.iterdir()], 3).read_hetero(0)
     asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
     assert told["north"]["nodes_with_rows"] == asked > 0
     assert (tmp_path / "sites/east/asked-person.npz").is_file()
@@ -692,7 +692,7 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("north", "south"):
         shutil.rmtree(tmp_path / "sites" / name)
     alone = plan.run(of_sites("plan"), tmp_path / "plan")
-    part = find([*parts.iterdir()], 3).read_hetero(1)
+    part = find_partition_directory([*parts.iterdir()], 3).read_hetero(1)
     assert alone["nodes"] == sum(nodes.num_inner for nodes in part.nodes.values())
     wanted = {"ids_asked_for": 0, "edges_told": 0}
     for (source, *_), edges in part.relations.items():  # edges from north, which has rank 0

@@ -16,8 +16,8 @@ import torch
 from support import RoundRecorder, make_graph, run_main, split_settings, train_settings
 
 import retexo
-from partitioning.directory.read_directory import PartitionDirectory, find
-from partitioning.directory.write_directory import write
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE
 from partitioning.links.link_split import split_links
@@ -100,7 +100,7 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
         "links": split.description,
     }
     masks = dict.fromkeys(MASKS, np.zeros(NODES, bool))
-    write(
+    write_parts(
         folder / f"toy-{num_parts}",
         split.graph,
         masks,
@@ -110,7 +110,7 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
         overwrite=True,
         links=split.arrays,
     )
-    return find([folder / f"toy-{num_parts}"], num_parts)
+    return find_partition_directory([folder / f"toy-{num_parts}"], num_parts)
 
 
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
@@ -125,8 +125,8 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
     stages = [
         stage.double() for stage in build_network(first.architecture(settings, info), settings.seed)
     ]
-    trainer = registry.find(settings.trainer.name)
-    registry.check(settings)
+    trainer = registry.trainer_named(settings.trainer.name)
+    registry.check_trainer_settings(settings)
 
     def worker(comm: Communicator) -> Any:
         own, log = copy.deepcopy(stages), RoundRecorder()

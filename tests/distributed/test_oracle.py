@@ -266,7 +266,7 @@ def context_of(
         log=log,
         run_dir=Path("nowhere"),
         dtype=dtype,
-        use=registry.find(settings.trainer.name).USE,
+        use=registry.trainer_named(settings.trainer.name).USE,
     )
     return (
         dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),

@@ -44,7 +44,7 @@ from test_oracle import LOCK, assignment, context_of, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
 from partitioning import dgl_import
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import evaluate, train
@@ -116,7 +116,7 @@ def trained(
     def work(comm: Communicator) -> Outcome:
         log = RoundRecorder()
         context, stages, saved = context_of(comm, directory, settings, log, dtype)
-        done = registry.find(settings.trainer.name).train(context, stages)
+        done = registry.trainer_named(settings.trainer.name).train(context, stages)
         assert all(layer == 0 for layer, *_ in log.lines)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.collect_modules(saved)
         sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
@@ -517,7 +517,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     exec(example, module.__dict__)
     settings = settings_of(4, "trainer.name=edgeless", "model=sage")
     with unittest.mock.patch.dict(registry.TRAINERS, edgeless=module.EdgelessTrainer()):
-        registry.find("edgeless").check(settings)
+        registry.trainer_named("edgeless").check(settings)
         outcomes = trained(parts_of(tmp_path, 4), settings)
     none = Edges(*(torch.zeros(shape, dtype=torch.float64) for shape in ((60, 60), 60, 60)))
     assert_close(
@@ -830,7 +830,7 @@ def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=words):
             train.run(given, tmp_path / "run")
     given = train_settings("trainer=sampled", "num_partitions=2")
-    directory = find([parts / "toy-random-vol-2"], WORLD)
+    directory = find_partition_directory([parts / "toy-random-vol-2"], WORLD)
     graph.check_directory(given, directory)
     with (
         mock.patch.object(type(directory), "sites", ("a", "b")),

@@ -20,7 +20,7 @@ from inputs import TRAIN, Input, same_files, seal
 from processes import main
 from support import dgl, thirds
 
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 
 CUT = (
     "app=partition_data",
@@ -92,7 +92,7 @@ def make_hetero(base: Path) -> None:
 
 def readable() -> str | None:
     """What is there is right in itself, say the checks of whoever reads it."""
-    found = find([*Path("parts").iterdir()], 2)
+    found = find_partition_directory([*Path("parts").iterdir()], 2)
     if not found.is_hetero:
         return "read as a plain graph"
     found.verify(range(2))

@@ -24,7 +24,7 @@ from processes import at_once, main, own_output
 from support import dgl, dgl_directory, random_graph, save_npz, thirds
 
 from partitioning.directory.npy_files import content_of
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.file_io import file_checksum
 from partitioning.site_folders import write_sites
 from retexo.apps import plan
@@ -342,7 +342,7 @@ def same_parts(base: Path) -> Judge:
 
 def readable() -> str | None:
     """What was written is right in itself, say the checks of whoever reads it."""
-    found = find([*Path("parts").iterdir()], 2)
+    found = find_partition_directory([*Path("parts").iterdir()], 2)
     found.verify(range(2))
     return None if [found.read(part) for part in range(2)] else "nothing"
 

@@ -31,7 +31,7 @@ from support import random_graph, thirds, write_partitions
 import retexo
 from partitioning import local_copies
 from partitioning.datasets import objects, read_graph
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
@@ -627,7 +627,7 @@ def edit_parts(place: Path, rng: Random) -> Change:
 
 
 def read_parts(place: Path) -> Content:
-    return contents_of(find([place / "parts"], 2))
+    return contents_of(find_partition_directory([place / "parts"], 2))
 
 
 def contents_of(found: PartitionDirectory) -> Content:
@@ -812,7 +812,7 @@ def read_change(place: Path) -> Content:
     except InputError as error:
         raise AssertionError("an update that nobody can read") from error
     rows: Content = {}
-    found = find([place / "parts"], 2)
+    found = find_partition_directory([place / "parts"], 2)
     for part in range(2):
         held = found.read(part)
         ids, features = held.node_ids.tolist(), held.features.tolist()

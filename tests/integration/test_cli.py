@@ -531,7 +531,7 @@ def test_the_traceback_of_a_worker_is_shown_once(
         cause = "rank 0 (node 0) failed: KeyError: 5; phase: load"
         raise TrainingError(f"{cause}\nTraceback (most recent call last):\n  a line\nKeyError: 5")
 
-    monkeypatch.setattr(train, "check", fail)
+    monkeypatch.setattr(train, "check_trainer_settings", fail)
     ended = run_main("app=train", *DATA, "hydra.run.dir=of-a-worker", cwd=place)
     assert ended.rc == 1
     assert ended.stderr.splitlines()[-1] == (

@@ -38,7 +38,7 @@ from support import (
 from partitioning.errors import InputError
 from retexo.apps import train
 from retexo.launch import handshake
-from retexo.settings.compose import compose, load
+from retexo.settings.compose import compose, load_settings
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR
 
@@ -377,7 +377,9 @@ def settings_of(given: list[str], environ: dict[str, str]) -> tuple[Settings, st
     assert given[0] == "--config-name"
     with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
         overrides = [each for each in given[2:] if not each.startswith("hydra.")]
-        settings = load(hydra.compose(given[1], overrides), overrides, given[1], environ=environ)
+        settings = load_settings(
+            hydra.compose(given[1], overrides), overrides, given[1], environ=environ
+        )
     (run_dir,) = (each.partition("=")[2] for each in given if each.startswith("hydra.run.dir="))
     return settings, run_dir
 

@@ -26,7 +26,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
@@ -329,7 +329,7 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     )
     near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
     assert near == same
-    directory = find([tmp_path / "a" / "toy-random-vol-2"], 2)
+    directory = find_partition_directory([tmp_path / "a" / "toy-random-vol-2"], 2)
     assert_near(run.predict(directory, node_ids=[1030, 1003]), first.take(np.array([30, 3])))
 
 
@@ -399,7 +399,7 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     folder = trained_on_tables
     new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 4, 1, 0))
     found = predict_table(folder, new, tmp_path / "out")
-    parts = find([folder / "parts" / "known-random-vol-2"], 2)
+    parts = find_partition_directory([folder / "parts" / "known-random-vol-2"], 2)
     wanted = load_run(folder / "run").predict(parts)
     assert found["id"].tolist() == list(wanted.ids)
     probabilities = np.column_stack([found["p0"], found["p1"]])
@@ -421,7 +421,9 @@ def test_a_new_graph_gets_the_kinds_of_features_of_training(
     train.run(compose([*TABLES, *options, *split, *SMALL]), tmp_path / "run")
     new = write_tables(tmp_path / "known", labels=False, order=(0, 1, 2, 3))
     found = predict_table(tmp_path, new, tmp_path / "out")
-    wanted = load_run(tmp_path / "run").predict(find([tmp_path / "parts/known-random-vol-2"], 2))
+    wanted = load_run(tmp_path / "run").predict(
+        find_partition_directory([tmp_path / "parts/known-random-vol-2"], 2)
+    )
     np.testing.assert_allclose(found["p0"], wanted.probabilities[:, 0], rtol=1e-5)
 
 

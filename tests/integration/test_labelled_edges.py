@@ -16,7 +16,7 @@ import torch
 import retexo
 from partitioning import datasets
 from partitioning.datasets.labelled_edges import choose_message_edges
-from partitioning.directory.read_directory import find
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, HeteroGraphData
 from retexo.apps import evaluate, partition_data, plan, predict, train
@@ -146,7 +146,7 @@ def test_by_time_later_edges_carry_no_messages(bank: pd.DataFrame) -> None:
 def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
     given = [*GIVEN, *SHARES, "split.by=source", "num_partitions=2", "partition_dir=parts"]
     partition_data.run(compose(given, TASK))
-    directory = find(list(Path("parts").iterdir()), None)
+    directory = find_partition_directory(list(Path("parts").iterdir()), None)
     sets: dict[str, set[str]] = {}
     for part in range(2):
         held = directory.read_hetero(part)

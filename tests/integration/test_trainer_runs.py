@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from retexo.apps import evaluate, train
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
-from retexo.trainers.registry import TRAINERS, check
+from retexo.trainers.registry import TRAINERS, check_trainer_settings
 
 SMALL = ("hidden_dim=8", "num_rounds=[6,1]", "device=cpu", "cluster.threads=1")
 
@@ -113,7 +113,7 @@ REFUSED = [
 @pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
     with pytest.raises(InputError) as error:
-        check(compose(overrides))
+        check_trainer_settings(compose(overrides))
     assert words in str(error.value)
 
 

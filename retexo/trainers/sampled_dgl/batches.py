@@ -24,7 +24,7 @@ from retexo.models.convolution import Convolution
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
-from retexo.rounds.objective import Objective, Validation, measure
+from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.sampled_dgl.client import Client, Engine
@@ -94,7 +94,7 @@ class Batches:
             if len(some)
         )
         with self.client.count_as("metrics"):
-            return measure(self.share.task, self.metric, pieces)
+            return count_validation(self.share.task, self.metric, pieces)
 
     def gradient(self) -> tuple[float, Tensor]:
         """Return loss and gradient; called in extra trainers."""
@@ -153,7 +153,7 @@ class BatchObjective(Objective):
         self._batches = Batches(own, engine)
         self._num_train = sum(len(share.train) for share in (own, *others))
         self.metric = self._batches.metric
-        self._number, self._measured = 0, measure(self.task, self.metric, [])
+        self._number, self._measured = 0, count_validation(self.task, self.metric, [])
 
     @property
     def module(self) -> nn.Module:

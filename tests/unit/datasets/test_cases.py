@@ -44,7 +44,7 @@ def with_ids(ids: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def load(folder: Path, **fields: Any) -> GraphData:
     fields.setdefault("features", {"scale": "auto", "missing": "median"})
-    return datasets.load(dataset_settings("file", str(folder), **fields))
+    return datasets.load_graph(dataset_settings("file", str(folder), **fields))
 
 
 def parquet(folder: Path, nodes: pd.DataFrame) -> None:
@@ -128,12 +128,12 @@ def test_ends_of_relations_may_have_different_names(tmp_path: Path) -> None:
         frame = EDGES.rename(columns={"src": start})
         frame.to_csv(tmp_path / f"edges/a__{name}__a.csv", index=False)
     with pytest.raises(InputError, match="expected src and dst"):
-        datasets.load_any(dataset_settings("file", str(tmp_path)))
+        datasets.load_graph(dataset_settings("file", str(tmp_path)))
     columns: dict[str, Any] = {"src": ("from_item",)}
     with pytest.raises(InputError, match=r"a__loves__a.*or a list of those of all tables"):
-        datasets.load_any(dataset_settings("file", str(tmp_path), columns=columns))
+        datasets.load_graph(dataset_settings("file", str(tmp_path), columns=columns))
     columns = {"src": ("from_item", "item_a")}
-    graph = datasets.load_any(dataset_settings("file", str(tmp_path), columns=columns))
+    graph = datasets.load_graph(dataset_settings("file", str(tmp_path), columns=columns))
     assert isinstance(graph, HeteroGraphData)
     for relation in graph.relations.values():
         assert {relation.num_edges} == {NUM_NODES}
@@ -433,7 +433,7 @@ def test_an_id_column_of_a_type_is_found(tmp_path: Path) -> None:
     (tmp_path / "nodes/film.csv").write_text("film_key,label,x\n7,0,1\n5,1,2\n")
     (tmp_path / "nodes/actor.csv").write_text("actor_key,x\nann,1\nbob,2\n")
     (tmp_path / "edges/actor__in__film.csv").write_text("src,dst\nbob,7\nann,5\nbob,5\n")
-    graph = datasets.load_any(dataset_settings("file", str(tmp_path)))
+    graph = datasets.load_graph(dataset_settings("file", str(tmp_path)))
     assert isinstance(graph, HeteroGraphData)
     assert graph.nodes["film"].node_ids.tolist() == [7, 5]
     assert graph.nodes["actor"].features.tolist() == [[1], [2]]
@@ -449,8 +449,8 @@ def test_a_folder_of_types_without_labels(tmp_path: Path) -> None:
     (tmp_path / "edges/actor__in__film.csv").write_text("src,dst\na0,f1\n")
     asked = dataset_settings("file", str(tmp_path), target="film", features={"missing": "median"})
     with pytest.raises(InputError, match="target=film: it has no labels"):
-        datasets.load_any(asked)
-    graph = datasets.load_any(replace(asked, split=replace(asked.split, kind="none")))
+        datasets.load_graph(asked)
+    graph = datasets.load_graph(replace(asked, split=replace(asked.split, kind="none")))
     assert isinstance(graph, HeteroGraphData)
     assert graph.nodes["film"].features.tolist() == [[1990, 0, 1, 0], [1990, 1, 0, 1]]
 
@@ -468,7 +468,7 @@ def write_houses(folder: Path, **columns: object) -> Path:
 
 def load_targets(file: Path, *overrides: str) -> GraphData:
     data = ["dataset_name=file", f"dataset_file={file}", "task=node_regression", *overrides]
-    return datasets.load(compose(data))
+    return datasets.load_graph(compose(data))
 
 
 def test_columns_are_targets_and_blank_cells_unknown(tmp_path: Path) -> None:
@@ -520,4 +520,4 @@ def test_many_numbers_as_classes_are_refused_with_the_remedy(tmp_path: Path) -> 
 
 def test_data_sets_of_classes_are_refused() -> None:
     with pytest.raises(InputError, match="task=node_regression: dataset_name=cora has classes"):
-        datasets.load(compose(["dataset_name=cora", "task=node_regression"]))
+        datasets.load_graph(compose(["dataset_name=cora", "task=node_regression"]))

@@ -22,7 +22,9 @@ from partitioning.unpacked_size import check_unpacked_size
 
 
 def load(path, name="file", **fields):
-    return datasets.load(dataset_settings(name, None if path is None else str(path), **fields))
+    return datasets.load_graph(
+        dataset_settings(name, None if path is None else str(path), **fields)
+    )
 
 
 def arrays():
@@ -233,10 +235,10 @@ def test_a_file_that_would_fill_the_memory(tmp_path, place):
         r"dataset_max_gib=1, which is 0\.01$"
     )
     with pytest.raises(InputError, match=words):
-        datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
+        datasets.load_graph(dataset_settings("file", str(dataset), max_gib=0.01))
     np.savez(path, feat=np.zeros((1 << 20, 2)))
     with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph yet
-        datasets.load(dataset_settings("file", str(dataset), max_gib=0.01))
+        datasets.load_graph(dataset_settings("file", str(dataset), max_gib=0.01))
 
 
 @pytest.mark.parametrize("name", ["edges.parquet", "nodes.csv.gz", "nodes.parquet/part-0.parquet"])

@@ -54,7 +54,7 @@ def offline(monkeypatch):
 
 def load(name, folder, symmetrize=None):
     synthetic = SyntheticSettings(4, 2, 1, 2, 0.5, 0)
-    return datasets.load(
+    return datasets.load_graph(
         dataset_settings(name, dir=str(folder), symmetrize=symmetrize, synthetic=synthetic)
     )
 
@@ -185,7 +185,7 @@ def test_a_zip_that_would_fill_the_disk(tmp_path):
         archive.writestr("feats.npy", bytes(1 << 24))
     words = r"flickr\.zip: grows by 0\.0156 GiB, .* set dataset_max_gib=1, which is 0\.01$"
     with pytest.raises(InputError, match=words):
-        datasets.load(dataset_settings("flickr", dir=str(tmp_path), max_gib=0.01))
+        datasets.load_graph(dataset_settings("flickr", dir=str(tmp_path), max_gib=0.01))
     assert [path.name for path in tmp_path.iterdir()] == ["flickr.zip"]
 
 
@@ -330,7 +330,7 @@ def test_mag_is_read_as_ogb_reads_it(tmp_path):
     theirs = reader.read_csv_heterograph_raw(
         str(folder / "raw"), additional_edge_files=["edge_reltype"]
     )[0]
-    graph = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), reverse=False))
+    graph = datasets.load_graph(dataset_settings("ogbn-mag", dir=str(tmp_path), reverse=False))
     assert list(graph.relations) == list(theirs["edge_index_dict"])
     for each, ends in theirs["edge_index_dict"].items():
         assert np.array_equal([graph.relations[each].src, graph.relations[each].dst], ends)
@@ -348,17 +348,17 @@ def test_mag_is_read_as_ogb_reads_it(tmp_path):
     ):
         assert np.flatnonzero(masked).tolist() == ids["paper"].tolist()
     assert (graph.target, graph.num_classes) == ("paper", 349)
-    both = datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path)))
+    both = datasets.load_graph(dataset_settings("ogbn-mag", dir=str(tmp_path)))
     assert ("paper", "rev_cites", "paper") in both.relations
     assert both.nodes["author"].features.tolist() == [
         [0.25, 1.5],
         [0.5, 1.5],
     ]  # those of their papers
     with pytest.raises(InputError, match="target=author"):
-        datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path), target="author"))
+        datasets.load_graph(dataset_settings("ogbn-mag", dir=str(tmp_path), target="author"))
     write_csv(folder / "raw" / "relations" / "author___writes___paper" / "edge.csv.gz", [(0, 3)])
     with pytest.raises(InputError, match="column 1: row 0 is 3"):
-        datasets.load_any(dataset_settings("ogbn-mag", dir=str(tmp_path)))
+        datasets.load_graph(dataset_settings("ogbn-mag", dir=str(tmp_path)))
 
 
 def test_damaged_files_of_ogb_are_named(tmp_path):

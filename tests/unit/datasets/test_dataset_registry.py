@@ -49,7 +49,7 @@ def asked(name, file=None, symmetrize=None):
 )
 def test_an_unknown_name_gets_the_nearest(name, message):
     with pytest.raises(InputError, match=message):
-        datasets.load(asked(name))
+        datasets.load_graph(asked(name))
 
 
 def test_recipes_are_the_published_ones():
@@ -115,7 +115,7 @@ def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges
 
 
 def test_symmetrize_follows_the_setting():
-    graph = datasets.load(asked("synthetic", symmetrize=True))
+    graph = datasets.load_graph(asked("synthetic", symmetrize=True))
     assert graph.num_edges == 600  # nothing was missing
 
 

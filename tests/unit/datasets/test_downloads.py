@@ -158,10 +158,10 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
         (remote,) = module.remotes(name, str(tmp_path))
         served.files[remote.url.removeprefix(served.url)] = make_file(name)
         assert not datasets.is_local(settings)
-        graph = datasets.load(settings)
+        graph = datasets.load_graph(settings)
         assert datasets.is_local(settings)
         assert len(served.asked) == 1
-        again = datasets.load(settings)
+        again = datasets.load_graph(settings)
         assert len(served.asked) == 1  # nothing is fetched twice
     wanted = of_pyg(name, tmp_path)
     is_loop = wanted.edge_index[0] == wanted.edge_index[1]
@@ -174,7 +174,7 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
     if module is gnn_benchmark:
         return
     for index in (0, 2):
-        split = datasets.load(with_index(settings, index))
+        split = datasets.load_graph(with_index(settings, index))
         assert np.array_equal(split.train_mask, wanted.train_mask[:, index])
         test = wanted.test_mask if module is wikics else wanted.test_mask[:, index]
         assert np.array_equal(split.test_mask, test)
@@ -184,7 +184,7 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
         assert np.array_equal(split.val_mask, val)
     assert np.array_equal(graph.train_mask, wanted.train_mask[:, 0])
     with pytest.raises(InputError, match=r"split.index=3: .* has 3 masks, counted from 0"):
-        datasets.load(with_index(settings, 3))
+        datasets.load_graph(with_index(settings, 3))
 
 
 def with_index(settings, index):
@@ -213,7 +213,7 @@ def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
         monkeypatch.setattr(hgb, "URL", f"{served.url}/")
         served.files[f"/{hgb.FILES[name][1]}"] = content
         settings = dataset_settings(name, dir=str(tmp_path), reverse=False)
-        graph = datasets.load_any(settings)
+        graph = datasets.load_graph(settings)
     raw = tmp_path / "pyg" / title.lower() / "raw"
     zipfile.ZipFile(io.BytesIO(content)).extractall(raw)
     pyg = pytest.importorskip("torch_geometric.datasets")
@@ -235,7 +235,7 @@ def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
     nodes = tmp_path / "HGB" / title / "node.dat"
     nodes.write_text(nodes.read_text().replace("\n3\t", "\n2\t"))
     with pytest.raises(InputError, match=r"node\.dat: rows 2 and 3 are both 2"):
-        datasets.load_any(settings)
+        datasets.load_graph(settings)
 
 
 # ---- downloads

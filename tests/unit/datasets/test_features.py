@@ -17,11 +17,11 @@ from support import dataset_settings, dgl, random_graph
 
 from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
-from partitioning.datasets import load
+from partitioning.datasets import load_graph
 from partitioning.errors import InputError
 from partitioning.features.agreed import read_agreed
 from partitioning.features.build import encode_tables
-from partitioning.features.encoder import EncodedFeatures, State, apply, fit
+from partitioning.features.encoder import EncodedFeatures, State, apply_pipeline, fit_pipeline
 from partitioning.features.kinds import HOPS, WIDTH, with_features
 from partitioning.features.schema import Column, Schema, check_states, describe
 from partitioning.features.spec import read_spec
@@ -108,19 +108,19 @@ def test_the_stored_state_encodes_another_table_by_name(
     again = read(tmp_path / "later", "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n")
     assert again.schema is not None
     with pytest.raises(InputError, match=r"column `zip` is numeric; it was categorical"):
-        apply(state, again.features, again.schema)
+        apply_pipeline(state, again.features, again.schema)
     again = read(
         tmp_path / "later",
         "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n",
         categorical=("zip",),
     )
-    row = apply(state, again.features, again.schema).toarray()[0]
+    row = apply_pipeline(state, again.features, again.schema).toarray()[0]
     assert np.allclose(row, [values(made)[3, 0], 0, 0, 0, 0, 0, 0, 1])
     assert "`city`: 1 rows have a category that the model does not know" in caplog.text
     assert "columns `extra`: left out" in caplog.text
     without = read(tmp_path / "less", "id,label,city,vip,zip\n7,0,Rome,no,0100\n")
     with pytest.raises(InputError, match=r"nodes\.csv: there is no column `age`"):
-        apply(state, without.features, without.schema)
+        apply_pipeline(state, without.features, without.schema)
 
 
 @pytest.mark.parametrize(
@@ -200,31 +200,31 @@ def test_large_numbers_and_constants(tmp_path: Path) -> None:
 def test_a_matrix_is_scaled_only_if_its_columns_differ(matrix: Array, is_scaled: bool) -> None:
     rows = matrix.astype(np.float32)
     schema = Schema.of_matrix("x.npy", 4)
-    state = fit(rows, schema, settings())
-    made = apply(state, rows, schema).toarray()
+    state = fit_pipeline(rows, schema, settings())
+    made = apply_pipeline(state, rows, schema).toarray()
     expected = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0) if is_scaled else rows
     assert np.allclose(made, expected, atol=1e-3)
-    assert made.tolist() == apply(state, rows, schema)[np.arange(50)].tolist()
+    assert made.tolist() == apply_pipeline(state, rows, schema)[np.arange(50)].tolist()
 
 
 def test_wide_tables_take_time_by_column() -> None:
     """Not by the square of their number, which took 5 s."""
     rows, width = np.zeros((2, 10_000), np.float32), 10_000
     schema = Schema("nodes", tuple(Column(f"k{at}", "numeric", at) for at in range(width)))
-    state = fit(rows, schema, settings(scale="none"))
+    state = fit_pipeline(rows, schema, settings(scale="none"))
     start = time.process_time()
-    assert apply(state, rows, schema).toarray().shape == (2, width)
+    assert apply_pipeline(state, rows, schema).toarray().shape == (2, width)
     assert time.process_time() - start < 2
 
 
 def test_a_sparse_matrix_stays_as_it_is() -> None:
     rows = sp.csr_array(np.eye(4, dtype=np.float32))
     schema = Schema.of_matrix("x.npz", 4)
-    assert apply(fit(rows, schema, settings()), rows, schema) is rows
+    assert apply_pipeline(fit_pipeline(rows, schema, settings()), rows, schema) is rows
     unused = replace(schema, columns=())  # features=degree
-    assert apply(fit(rows, unused, settings()), rows, unused) is rows
+    assert apply_pipeline(fit_pipeline(rows, unused, settings()), rows, unused) is rows
     with pytest.raises(InputError, match=r"features\.scale=standard: x\.npz is a sparse matrix"):
-        fit(rows, schema, settings(scale="standard"))
+        fit_pipeline(rows, schema, settings(scale="standard"))
 
 
 def test_edge_columns_become_features_of_edges(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_edge_columns_become_features_of_edges(tmp_path: Path) -> None:
     asked = dataset_settings(
         "file", str(tmp_path), features={"scale": "auto", "missing": "median"}, symmetrize=True
     )
-    graph = datasets.load(asked)
+    graph = datasets.load_graph(asked)
     assert graph.edge_weight is not None
     assert graph.edge_feat is not None
     assert graph.edge_feat.tolist() == [[-1, 1, 0], [1, 0, 1]]
@@ -254,19 +254,21 @@ def test_ends_and_weights_are_read_as_in_training(
     assert describe(states)[-1] == "edges: src payer; dst payee; weight times"
     later = dataset_settings("file", None)
     later = replace(later, split=replace(later.split, kind="none"))
-    found = prediction_graph.read(str(tmp_path), later, json.loads(json.dumps(states))).graph
+    found = prediction_graph.read_prediction_graph(
+        str(tmp_path), later, json.loads(json.dumps(states))
+    ).graph
     assert isinstance(found, GraphData)
     assert found.edge_weight is not None
     assert found.edge_weight.tolist() == [3, 2]
     edges.write_text("payer,payee,amount\n5,7,3\n")
     expected = r"no column `times`, which .* has the columns payer, .*; set columns\.weight to one"
     with pytest.raises(InputError, match=expected):
-        prediction_graph.read(str(tmp_path), later, states)
+        prediction_graph.read_prediction_graph(str(tmp_path), later, states)
     edges.write_text("from,to\n5,7\n")
     with pytest.raises(InputError, match=r"columns\.src=payer: .* has the columns from, to; set"):
-        prediction_graph.read(str(tmp_path), later, states)
+        prediction_graph.read_prediction_graph(str(tmp_path), later, states)
     edges.write_text("payer,payee,times\n")
-    prediction_graph.read(str(tmp_path), later, states)
+    prediction_graph.read_prediction_graph(str(tmp_path), later, states)
     assert f"{edges}: has no edges, only a header" in caplog.messages
 
 
@@ -299,7 +301,7 @@ def test_what_cannot_be_encoded_is_refused(
     (tmp_path / "nodes.csv").write_text(nodes)
     (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
     with pytest.raises(InputError, match=message):
-        datasets.load(dataset_settings("file", str(tmp_path), columns=columns))
+        datasets.load_graph(dataset_settings("file", str(tmp_path), columns=columns))
 
 
 def test_random_rows_are_of_the_id_alone() -> None:
@@ -352,7 +354,7 @@ WEIGHT, FEAT = np.array([0.5, 2, 0, 4, 7]), np.arange(10.0).reshape(5, 2)
 
 
 def loaded(path: Path, *more: str) -> GraphData:
-    return load(compose(["dataset_name=file", f"dataset_file={path}", *more]))
+    return load_graph(compose(["dataset_name=file", f"dataset_file={path}", *more]))
 
 
 def from_npz(folder: Path, *more: str, **edges: Any) -> GraphData:
@@ -515,7 +517,7 @@ def test_the_pipeline_of_all_sites_is_that_of_all_rows(
     tmp_path: Path, scale: str, missing: str
 ) -> None:
     asked = {"scale": scale, "missing": missing, "max_categories": 3}
-    one = fit(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAINED))
+    one = fit_pipeline(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAINED))
     merged = add_up(tmp_path, masked=False, **asked)
     assert merged == add_up(tmp_path, masked=True, **asked)
     one |= {"roles": {}, "ignored": {}}

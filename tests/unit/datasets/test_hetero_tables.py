@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from support import dataset_settings
 
-from partitioning.datasets import load, load_any, read_graph
+from partitioning.datasets import load_graph, read_graph
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables, stored_columns
 from partitioning.graph_data import HeteroGraphData
@@ -46,7 +46,7 @@ def write(folder: Path) -> Path:
 
 
 def read(folder: Path, **fields: Any) -> HeteroGraphData:
-    graph = load_any(dataset_settings("file", str(folder), **fields))
+    graph = load_graph(dataset_settings("file", str(folder), **fields))
     assert isinstance(graph, HeteroGraphData)
     return graph
 
@@ -100,7 +100,7 @@ def test_tables_have_names_of_their_own(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     one: dict[str, Any] = {"tables.nodes": "accounts.csv", "tables.edges": "payments.csv"}
-    graph = load(dataset_settings("file", str(tmp_path), **one))
+    graph = load_graph(dataset_settings("file", str(tmp_path), **one))
     assert (graph.features.tolist(), graph.dst.tolist()) == ([[1.0], [2.0]], [1])
     typed: dict[str, Any] = {
         "tables.nodes": {"account": "accounts.csv", "shop": "shops.csv"},
@@ -391,18 +391,6 @@ def test_settings_that_do_not_fit_are_named(
         read(write(tmp_path / "films"), **fields)
 
 
-def test_where_one_type_is_needed_it_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a heterogeneous graph"):
-        load(dataset_settings("file", str(write(tmp_path / "films"))))
-    for fields, said in (
-        ({"target": "a"}, "target=a"),
-        ({"reverse": False}, "relations.reverse"),
-        ({"features": {"a": "degree"}}, "features="),
-    ):
-        with pytest.raises(InputError, match=f"{said}.*one type of nodes"):
-            load(dataset_settings("synthetic", **fields))
-
-
 @pytest.mark.parametrize(
     "labels", [["sf", "art"], [True, False], np.array([1, 0], np.uint64)], ids=["text", "b", "u"]
 )
@@ -456,7 +444,7 @@ def test_weights_are_checked_before_edges_are_merged(
         folder = folder / "g.npz"
         np.savez(folder, **edges, label=[0, 1], feat=np.eye(2))
     with pytest.raises(InputError, match=f"weight.*{message}"):
-        load_any(dataset_settings("file", str(folder), duplicates="merge"))
+        load_graph(dataset_settings("file", str(folder), duplicates="merge"))
 
 
 def test_of_two_types_with_labels_one_is_asked_for(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from partitioning.errors import InputError
 
 
 def load(path, **fields):
-    return datasets.load(dataset_settings("file", path, **fields))
+    return datasets.load_graph(dataset_settings("file", path, **fields))
 
 
 def test_pyg(tmp_path):
@@ -52,7 +52,7 @@ def read_to_predict(given, **fields):
     """A path, or an object, as a graph to predict."""
     settings = dataset_settings("file", None, **fields)
     settings = replace(settings, split=replace(settings.split, kind="none"))
-    return prediction_graph.read(given, settings, {}).graph
+    return prediction_graph.read_prediction_graph(given, settings, {}).graph
 
 
 @pytest.mark.parametrize("case", ["bare", "sparse", "dense"])
@@ -200,7 +200,7 @@ EDGE_FEAT = torch.tensor([[1.0, 1e5], [3, 3e5], [5, 5e5]])
 def assert_heterograph(path):
     """Edge features are standardised; their means join the destinations' features."""
     kinds = {"kind": {"person": "degree"}, "scale": "auto"}
-    graph = datasets.load_any(dataset_settings("file", path, features=kinds))
+    graph = datasets.load_graph(dataset_settings("file", path, features=kinds))
     edges, movie = heterograph()
     for each, (src, dst) in edges.items():
         assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (
@@ -383,7 +383,7 @@ def test_lists_of_nodes_of_a_type_become_masks(
         data["a"][name] = torch.tensor([at])
     data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
     path = retexo.from_pyg(data, tmp_path / "new" / "g")
-    graph = datasets.load_any(dataset_settings("file", path))
+    graph = datasets.load_graph(dataset_settings("file", path))
     assert graph.train_mask.tolist() == [True, False, False]
     assert graph.val_mask.tolist() == [False, True, False]
     assert "data['a']: `pos`: left out" in caplog.text
@@ -402,7 +402,7 @@ def test_the_name_feature_of_dgls_data_sets(
         g.ndata.update({"feature": torch.eye(3), "label": torch.tensor([0, 1, 0]), "age": ends[0]})
         dgl.save_graphs(str(tmp_path / f"{at}.dgl"), [g])
         for path in (retexo.from_dgl(g, tmp_path / f"{at}.npz"), tmp_path / f"{at}.dgl"):
-            graph = datasets.load_any(dataset_settings("file", path))
+            graph = datasets.load_graph(dataset_settings("file", path))
             (nodes,) = graph.nodes.values()
             assert np.asarray(nodes.features[:, :3]).tolist() == np.eye(3).tolist()
     assert caplog.text.count("`age`: left out") == 4
@@ -437,13 +437,13 @@ def test_frames_to_predict_are_read_in_memory(
     settings = dataset_settings("file", None, target="a" if isinstance(nodes, dict) else None)
     settings = replace(settings, split=replace(settings.split, kind="none"))
     if not message:
-        graph = prediction_graph.read((nodes, edges), settings, {}).graph
+        graph = prediction_graph.read_prediction_graph((nodes, edges), settings, {}).graph
         (table,), relation = graph.nodes.values(), next(iter(graph.relations.values()))
         assert table.node_ids.tolist() == [7, 9]
         assert (relation.src.tolist(), relation.dst.tolist()) == ([0], [1])
         return
     with pytest.raises(InputError, match=message):
-        prediction_graph.read((nodes, edges), settings, {})
+        prediction_graph.read_prediction_graph((nodes, edges), settings, {})
 
 
 @pytest.mark.parametrize("given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.eye(2), int])

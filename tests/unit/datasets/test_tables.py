@@ -22,7 +22,7 @@ from partitioning.partition_settings import TASKS
 
 
 def load(path, **fields):
-    return datasets.load(dataset_settings("file", str(path), **fields))
+    return datasets.load_graph(dataset_settings("file", str(path), **fields))
 
 
 def write(folder, **tables):
@@ -541,7 +541,7 @@ def test_names_without_a_table_that_has_them(tmp_path):
 )
 def test_settings_of_tables_mean_nothing_elsewhere(fields):
     with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
-        datasets.load(dataset_settings("cora", **fields))
+        datasets.load_graph(dataset_settings("cora", **fields))
 
 
 PLAIN = "id,label,x\n0,0,1.5\n7,1,2\n14,1,-3\n"

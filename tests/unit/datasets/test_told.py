@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import dgl
 
-from partitioning.datasets import load
+from partitioning.datasets import load_graph
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.settings.compose import compose
@@ -28,7 +28,7 @@ GRAPH: dict[str, Any] = {
 
 
 def loaded(path: Path) -> GraphData:
-    return load(compose(["dataset_name=file", f"dataset_file={path}"]))
+    return load_graph(compose(["dataset_name=file", f"dataset_file={path}"]))
 
 
 def save(path: Path, form: str, **changes: Any) -> Path:

@@ -27,7 +27,7 @@ from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
-from retexo.models.conv_registry import CONVOLUTIONS, check_model, default_model_settings
+from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.models.dropout import fast_dropout
 from retexo.models.matrix import SparseMatrix, as_matrix, is_sparse, matmul
@@ -201,7 +201,7 @@ def test_every_convolution_has_its_files() -> None:
     assert found <= CONVOLUTIONS.keys()
 
 
-KINDS = {name: check_model(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
+KINDS = {name: hidden_convolution(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
 PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.reads_relations)]
 
 
@@ -220,7 +220,7 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_a_check_makes_no_parameters(name: str) -> None:
-    conv = check_model(default_model_settings(name, 2, 8))
+    conv = hidden_convolution(default_model_settings(name, 2, 8))
     assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
 
 
@@ -239,7 +239,7 @@ def test_a_check_makes_no_parameters(name: str) -> None:
 )
 def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str]) -> None:
     with pytest.raises(InputError) as caught:
-        registry.check(compose(overrides))
+        registry.check_trainer_settings(compose(overrides))
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -272,7 +272,7 @@ def graphconv() -> Iterator[None]:
 @pytest.mark.usefixtures("graphconv")
 def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
     settings = compose(["model=graphconv", f"model.aggregator={aggregator}", "hidden_dim=8"])
-    registry.check(settings)
+    registry.check_trainer_settings(settings)
     assert default_model_settings("graphconv", 2, 8).own == " with model.aggregator=add"
     conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
     x, count = (

@@ -24,7 +24,7 @@ from support import (
 
 from partitioning.directory import sort_edges, write_directory
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_meta
 from partitioning.directory.verify import verify_directory
@@ -169,7 +169,7 @@ def swap(folder: Path) -> None:
 def test_swapped_parts_without_checksums_are_found(dgls: Path) -> None:
     swap(dgls)
     with pytest.raises(InputError, match="inner nodes"):
-        find([dgls], 3).verify([0])
+        find_partition_directory([dgls], 3).verify([0])
 
 
 def change_config(directory: Path, **fields: Any) -> None:
@@ -185,7 +185,7 @@ def test_a_config_cannot_point_outside(dgls: Path, file: str) -> None:
         **{"part-0": {"node_feats": file, "edge_feats": file, "part_graph": "part0/graph.dgl"}},
     )
     with pytest.raises(InputError, match="outside of the directory"):
-        find([dgls], 3).read(0)
+        find_partition_directory([dgls], 3).read(0)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_config_cannot_point_outside(dgls: Path, file: str) -> None:
 def test_a_config_that_makes_no_sense(dgls: Path, fields: dict[str, Any]) -> None:
     change_config(dgls, **fields)
     with pytest.raises(InputError, match="json"):
-        find([dgls], 3)
+        find_partition_directory([dgls], 3)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_config_that_makes_no_sense(dgls: Path, fields: dict[str, Any]) -> Non
 def test_a_damaged_meta(directory: PartitionDirectory, content: str) -> None:
     (directory.path / "meta.json").write_text(content)
     with pytest.raises(InputError, match=r"meta\.json"):
-        find([directory.path], 3)
+        find_partition_directory([directory.path], 3)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_what_the_meta_says_is_compared_with_the_parts(
     path = directory.path / "meta.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(InputError, match=r"meta\.json"):
-        find([directory.path], 3).read(0)
+        find_partition_directory([directory.path], 3).read(0)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_an_interruption_keeps_what_was_there(
         patch.setattr(write_directory, "_make_meta", lambda *_args: 1 / 0)
         made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write_directory.write(
+            write_directory.write_partitions(
                 directory.path,
                 GRAPH,
                 MASKS,
@@ -278,7 +278,7 @@ def test_an_interruption_keeps_what_was_there(
                 provenance=made_by,
                 overwrite=True,
             )
-    assert find([directory.path], 3).digest() == digest
+    assert find_partition_directory([directory.path], 3).digest() == digest
     assert [path.name for path in base.iterdir()] == [directory.path.name]
 
 
@@ -308,7 +308,7 @@ def test_ids_that_no_prediction_can_have(dgls: Path, changed: Any, says: str) ->
     tensors = dgl.data.utils.load_tensors(str(file))
     dgl.data.utils.save_tensors(str(file), tensors | {"_N/orig_id": changed(tensors["_N/orig_id"])})
     with pytest.raises(InputError, match=f"part 1: orig_id.*{says}"):
-        find([dgls], 3).verify(range(3))
+        find_partition_directory([dgls], 3).verify(range(3))
 
 
 def test_an_id_in_two_parts_that_nobody_describes(dgls: Path) -> None:
@@ -317,7 +317,7 @@ def test_an_id_in_two_parts_that_nobody_describes(dgls: Path) -> None:
     tensors["_N/orig_id"][0] = dgl.data.utils.load_tensors(str(first))["_N/orig_id"][0]
     dgl.data.utils.save_tensors(str(file), tensors)
     with pytest.raises(InputError, match=r"orig_id: rows .* are both"):
-        find([dgls], 3).verify(range(3))
+        find_partition_directory([dgls], 3).verify(range(3))
 
 
 def test_a_directory_of_dgl_that_cannot_be_written(
@@ -325,7 +325,7 @@ def test_a_directory_of_dgl_that_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: path != dgls)
     with pytest.raises(InputError, match=f"{dgls}/imported once, where nothing can be written"):
-        find([dgls], 3)
+        find_partition_directory([dgls], 3)
 
 
 def test_a_directory_of_dgl_is_imported_once(
@@ -337,17 +337,17 @@ def test_a_directory_of_dgl_is_imported_once(
     for part in (1, 2):
         (dgls / f"part{part}").rename(elsewhere / f"part{part}")
     with caplog.at_level("INFO"):
-        first = find([dgls], 3)
+        first = find_partition_directory([dgls], 3)
     assert f"DGL's files of parts 0: imported into {dgls}/imported" in caplog.text
     first.verify([0])
     with pytest.raises(InputError, match=f"{dgls}/part1: missing; copy the whole part"):
         first.verify([1])
     (elsewhere / "part1").rename(dgls / "part1")
-    second = find([dgls], 3)
+    second = find_partition_directory([dgls], 3)
     assert second.digest() == first.digest()
     description = second.path / "meta.json"
     before = description.stat()
-    assert find([dgls], 3) == second
+    assert find_partition_directory([dgls], 3) == second
     assert description.stat() == before
     for part in (0, 1):
         second.verify([part])
@@ -362,7 +362,7 @@ def test_a_directory_of_dgl_is_imported_once(
         with pytest.raises(InputError, match="was not partitioned by this program"):
             read_meta(path)
     change_tensor(dgls / "part1" / "node_feat.dgl", "_N/label")
-    changed = find([dgls], 3)
+    changed = find_partition_directory([dgls], 3)
     assert changed.content_digest(range(1)) == second.content_digest(range(1))
     assert changed.content_digest(range(1, 2)) != second.content_digest(range(1, 2))
 
@@ -424,7 +424,7 @@ def test_a_second_writer_is_told_who_is_the_first(
 def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
     made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
     with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
-        write_directory.write(
+        write_directory.write_partitions(
             directory.path,
             GRAPH,
             MASKS,
@@ -433,7 +433,7 @@ def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) 
             provenance=made_by,
             overwrite=False,
         )
-    assert find([directory.path], 3).digest() == digest
+    assert find_partition_directory([directory.path], 3).digest() == digest
     assert [path.name for path in directory.path.parent.iterdir()] == [directory.path.name]
 
 
@@ -455,4 +455,4 @@ def as_loop(path: Path) -> None:
 def test_a_meta_that_cannot_be_read(directory: PartitionDirectory, spoil: Any) -> None:
     spoil(directory.path / "meta.json")
     with pytest.raises(InputError, match=r"meta\.json: not a re"):
-        find([directory.path], 3)
+        find_partition_directory([directory.path], 3)

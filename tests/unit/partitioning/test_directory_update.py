@@ -25,7 +25,7 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import node_folder
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.verify import verify_directory
-from partitioning.directory.write_directory import write
+from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import (
     MASKS,
@@ -175,7 +175,7 @@ class Model:
         kind = "random" if self.of_ids else "given"
         request = {"features": [kind], "partition_method": "random"}
         made_by = {"request": request, "split": {}, "versions": {}}
-        return write(
+        return write_parts(
             path,
             graph,
             masks,

@@ -30,7 +30,7 @@ from support import dgl, need_dgl, thirds
 
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import HeteroPartition
-from partitioning.directory.read_directory import PartitionDirectory, find
+from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, HeteroGraphData
@@ -179,7 +179,7 @@ def test_a_meta_without_one_of_its_relations_is_refused(tmp_path: Path) -> None:
     del content["relations"]["movie__sequel_of__movie"]
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match="relations are not those of the files in checksums"):
-        find([path.parent], 2)
+        find_partition_directory([path.parent], 2)
 
 
 def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
@@ -464,7 +464,7 @@ def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
 
 
 def test_nodes_go_where_their_files_say(folder: Path) -> None:
-    directory = find([folder / "parts" / made(folder).name], 3)
+    directory = find_partition_directory([folder / "parts" / made(folder).name], 3)
     assert directory.is_hetero
     for part in map(directory.read_hetero, range(3)):
         for name, nodes in part.nodes.items():
@@ -624,6 +624,6 @@ def test_damage_of_dgls_files_is_named(
 
 
 def read_1(path: Path) -> None:
-    found = find([path], None)
+    found = find_partition_directory([path], None)
     assert found.is_hetero
     found.read_hetero(1)

@@ -291,7 +291,7 @@ def test_a_missing_extra_is_named_before_the_data_are_loaded(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mtkahypar", None)  # what makes an import fail
     with monkeypatch.context() as patch:
-        patch.setattr(datasets, "load", lambda _: pytest.fail("loaded"))
+        patch.setattr(datasets, "load_graph", lambda _: pytest.fail("loaded"))
         with pytest.raises(InputError) as error:
             made(folder, "partition_method=km1")
     for words in ("partition_method=km1", "pip install -e '.[km1]' -c constraints.txt"):

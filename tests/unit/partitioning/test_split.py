@@ -25,8 +25,8 @@ from support import (
     split_settings,
 )
 
-from partitioning.datasets import load_any
-from partitioning.directory.read_directory import find
+from partitioning.datasets import load_graph
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
 from partitioning.graph_data import GraphData, HeteroGraphData
@@ -422,7 +422,9 @@ def test_the_latest_pairs_of_a_relation_are_the_test(
     rows = [f"{'ab'[k % 2]},i{k},2024-01-0{day}\n" for k, day in enumerate(days)]
     (tmp_path / "edges/user__buys__item.csv").write_text("src,dst,day\n" + "".join(rows))
     (tmp_path / "edges/user__knows__user.csv").write_text("src,dst,weight\na,b,2\n")
-    read = load_any(dataset_settings("file", str(tmp_path), task=TASKS[2], columns={"time": "day"}))
+    read = load_graph(
+        dataset_settings("file", str(tmp_path), task=TASKS[2], columns={"time": "day"})
+    )
     assert isinstance(read, HeteroGraphData)
     graph = to_graph_of_relation(read, "user__buys__item")
     assert "the weights of user__knows__user, user__rev_knows__user are left out" in caplog.text
@@ -674,7 +676,7 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
     ended = run_main(*command, cwd=tmp_path)
     assert ended.rc == 0, ended.output
     assert "Adamic-Adar" in ended.stdout
-    directory = find([tmp_path / "g-links-random-vol-3"], 3)
+    directory = find_partition_directory([tmp_path / "g-links-random-vol-3"], 3)
     parts = [directory.read(part) for part in range(3)]
     ids = np.concatenate([part.node_ids.numpy() for part in parts]) - 1000
     again = split_links(graph, split_settings(seed=42))
@@ -709,7 +711,7 @@ def test_features_made_from_the_graph_do_not_know_pairs_that_are_held_out(tmp_pa
         "features=degree",
     )
     assert run_main(*command, cwd=tmp_path).rc == 0
-    part = find([tmp_path / "g-links-random-vol-1"], 1).read(0)
+    part = find_partition_directory([tmp_path / "g-links-random-vol-1"], 1).read(0)
     split = split_links(random_graph(), split_settings(seed=42))
     made = with_features(split.graph, ("degree",)).features
     assert np.array_equal(part.features.numpy(), made[part.node_ids.numpy() - 1000])
@@ -784,7 +786,7 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
         ended = run_main("app=partition_data", *named, cwd=tmp_path)
         assert ended.rc == 0, ended.output
         assert "note: task.relation=listens: user__listens__artist" in ended.stdout
-    directory = find([tmp_path / "g-links-random-vol-2"], 2)
+    directory = find_partition_directory([tmp_path / "g-links-random-vol-2"], 2)
     parts, names = [directory.read(part) for part in range(2)], []
     for part in range(2):
         held = directory.node_names(part)

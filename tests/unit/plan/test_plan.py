@@ -258,7 +258,7 @@ def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
 
 def load() -> tuple[GraphData, node_split.Split]:
     settings = compose(["dataset_name=cora"])
-    graph = datasets.load(settings)
+    graph = datasets.load_graph(settings)
     recipe = datasets.recipe(settings.dataset_name).split
     return graph, node_split.draw(graph, settings.split, recipe)
 

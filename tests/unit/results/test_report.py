@@ -243,7 +243,7 @@ def test_names_of_any_length_and_places_of_any_name(
     assert first.name != second.name
     assert len(first.name) < 250
     monkeypatch.setattr(report, "_pictures", lambda *_: [])  # two seconds a page
-    page = report.make(tmp_path / "out", tmp_path / "runs")
+    page = report.make_report(tmp_path / "out", tmp_path / "runs")
     assert "caf\ufffd" in page.read_text()
 
 
@@ -426,7 +426,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         error="<img src=//evil> & | $x_",
     )
     (write_run(folder / "runs" / "d") / "summary.json").write_text("{")
-    report.make(folder / "out", folder / "runs")
+    report.make_report(folder / "out", folder / "runs")
     return folder / "out"
 
 
@@ -498,7 +498,7 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
 
 def test_nothing_is_overwritten(reported: Path) -> None:
     with pytest.raises(InputError, match=r"holds report\.html"):
-        report.make(reported, reported.parent / "runs")
+        report.make_report(reported, reported.parent / "runs")
 
 
 def test_a_missing_library_is_named_with_its_command(
@@ -507,7 +507,7 @@ def test_a_missing_library_is_named_with_its_command(
     write_run(tmp_path / "runs" / "a")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
-        report.make(tmp_path / "out", tmp_path / "runs")
+        report.make_report(tmp_path / "out", tmp_path / "runs")
     assert not (tmp_path / "out").exists()
 
 
@@ -550,7 +550,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
     summary = json.loads((run / "summary.json").read_text())
     summary["features"] = ["4 columns of each node", "nodes: left out: note, columns.ignore"]
     (run / "summary.json").write_text(json.dumps(summary))
-    report.make(folder / "out", run)
+    report.make_report(folder / "out", run)
     return folder / "out"
 
 

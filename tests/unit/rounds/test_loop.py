@@ -321,7 +321,7 @@ def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> t
     """The best and the last round, given the metrics after 0, 1, ... rounds."""
     stopping = EarlyStopping(patience, min_delta)
     for number, metric in enumerate(metrics):
-        stopping.is_best(number, metric, math.nan)
+        stopping.record(number, metric, math.nan)
         if stopping.out_of_patience(number):
             return stopping.best_round, number
     return stopping.best_round, len(metrics) - 1
@@ -368,7 +368,7 @@ def test_the_loss_breaks_ties_and_restarts_patience(
 ) -> None:
     stopping = EarlyStopping(2, 0.0)
     for number, loss in enumerate(losses):
-        stopping.is_best(number, 0.5, loss)
+        stopping.record(number, 0.5, loss)
         if stopping.out_of_patience(number):
             break
     assert (stopping.best_round, number) == (best, last)
@@ -377,7 +377,7 @@ def test_the_loss_breaks_ties_and_restarts_patience(
 def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
     stopping = EarlyStopping(2, 0.0)
     for number, (metric, loss) in enumerate([(0.0, 9.0), (0.9, 3.0), (0.8, 2.0), (0.7, 1.0)]):
-        stopping.is_best(number, metric, loss)
+        stopping.record(number, metric, loss)
     assert (stopping.best_round, stopping.last_improvement) == (1, 3)
     again = EarlyStopping(2, 0.0)
     again.load_state_dict(stopping.state_dict())

@@ -15,7 +15,7 @@ import yaml
 from support import ROOT, need_dgl, run_main
 
 from partitioning.errors import InputError
-from retexo.settings.compose import compose, load
+from retexo.settings.compose import compose, load_settings
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.flatten import flatten
 from retexo.settings.launcher_env import detect, expand_counts, first_host
@@ -369,7 +369,7 @@ def test_published_settings_of_other_trainers(choice: str) -> None:
     if choice == "trainer=sampled":
         need_dgl()
     train = compose([choice], "node_classification_gcn")
-    registry.check(train)
+    registry.check_trainer_settings(train)
     found = flatten(train.stored)
     published = PUBLISHED | ({"batch_size": 1024} if choice == "trainer=sampled" else {})
     assert {name: found[name] for name in PUBLISHED} == published
@@ -431,7 +431,7 @@ def test_settings_of_depth_and_head_are_refused_where_they_do_not_apply(
     name: str, overrides: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=re.escape(words)):
-        registry.check(compose(overrides.split(), name))
+        registry.check_trainer_settings(compose(overrides.split(), name))
 
 
 @pytest.mark.parametrize(
@@ -445,13 +445,13 @@ def test_settings_of_depth_and_head_are_refused_where_they_do_not_apply(
     ],
 )
 def test_what_only_lazy_training_has(given: str) -> None:
-    registry.check(compose([given]))
+    registry.check_trainer_settings(compose([given]))
     skips = ("model.self_weight=True", "model.input_skip=True")  # which full_graph has, too
     for more in ("trainer=sign",) if given in skips else ("trainer=full_graph", "trainer=sign"):
         with pytest.raises(
             InputError, match=f"^{given}: only trainer=lazy has it, not {more}; leave it out"
         ):
-            registry.check(compose([given, more]))
+            registry.check_trainer_settings(compose([given, more]))
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_what_only_lazy_training_has(given: str) -> None:
 )
 def test_a_metric_of_another_task(config: str, given: str, words: str) -> None:
     with pytest.raises(InputError, match=f"^{given}: .*{words}"):
-        registry.check(compose([given], config))
+        registry.check_trainer_settings(compose([given], config))
 
 
 @pytest.mark.parametrize(
@@ -493,9 +493,9 @@ def test_values_that_are_none(given: str, words: str) -> None:
 def test_batches_of_the_sampled_trainer_have_a_size() -> None:
     need_dgl()
     sampled = ("trainer=sampled", "model=sage")
-    registry.check(compose([*sampled, "batch_size=9"]))
+    registry.check_trainer_settings(compose([*sampled, "batch_size=9"]))
     with pytest.raises(InputError, match=r"^batch_size=auto: only trainer=lazy has it"):
-        registry.check(compose([*sampled, "batch_size=auto"]))
+        registry.check_trainer_settings(compose([*sampled, "batch_size=auto"]))
 
 
 CALL = "{_target_: numpy.load, file: x.npy}"
@@ -667,7 +667,7 @@ def cluster(environ: dict[str, str], *overrides: str) -> Settings:
     import hydra
 
     with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        return load(
+        return load_settings(
             hydra.compose("node_classification", list(overrides)), overrides, environ=environ
         )
 

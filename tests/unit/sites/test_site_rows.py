@@ -25,7 +25,7 @@ from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.exchange_plan import _check_requested_rows
 from retexo.sites import duplicate_ids, ledger
 from retexo.sites.duplicate_ids import find_duplicate_ids
-from retexo.sites.ledger import LEDGER, record
+from retexo.sites.ledger import LEDGER, record_requests
 from retexo.sites.resolve_halo import resolve_halo
 
 NAMES = ("north", "east", "south", "west")
@@ -172,7 +172,9 @@ OWNERS = ["east", "south"]
 
 
 def asked(folder: Path, east: list[int], south: list[int], limit: float | None) -> None:
-    record(folder, OWNERS, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit)
+    record_requests(
+        folder, OWNERS, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit
+    )
 
 
 @pytest.mark.parametrize("limit", [5, 0.05])

@@ -20,7 +20,7 @@ from retexo.settings.compose import compose
 from retexo.tasks.link_prediction import LinkSeeds
 from retexo.tasks.metrics import rank_among
 from retexo.tasks.node_regression import NodeRegression, agree_on_scale
-from retexo.trainers.registry import check
+from retexo.trainers.registry import check_trainer_settings
 
 SCALE = TargetScale((1e6, -3.0), (2e4, 0.5))
 
@@ -136,7 +136,7 @@ def test_targets_without_information_are_refused(values: list[float], message: s
 )
 def test_settings_of_another_task_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        check(compose(overrides))
+        check_trainer_settings(compose(overrides))
 
 
 NODES = 40
