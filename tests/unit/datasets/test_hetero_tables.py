@@ -392,6 +392,19 @@ def test_settings_that_do_not_fit_are_named(
 
 
 @pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"target": "a"}, "target=a"),
+        ({"reverse": False}, "relations.reverse"),
+        ({"features": {"a": "degree"}}, "features="),
+    ],
+)
+def test_where_one_type_is_needed_it_is_said(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=f"{said}.*one type of nodes"):
+        load_graph(dataset_settings("synthetic", **fields))
+
+
+@pytest.mark.parametrize(
     "labels", [["sf", "art"], [True, False], np.array([1, 0], np.uint64)], ids=["text", "b", "u"]
 )
 def test_arrays_may_have_labels_of_some_nodes(tmp_path: Path, labels: Any) -> None:
