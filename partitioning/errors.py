@@ -39,6 +39,6 @@ def join_names(names: Iterable[Any], quote: str = "") -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message, or the name of its class if it has none."""
+    """Return the first line of an error's message, or the name of its class if it has none."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -41,7 +41,7 @@ from partitioning.reverse_relations import REVERSE
 
 
 def known_nodes(table: NodeTable) -> Nodes:
-    """The nodes of a type, to look up the ends of new edges."""
+    """Return the nodes of a type, to look up the ends of new edges."""
     if table.node_names is not None:
         return Nodes(
             table.num_nodes, np.array(table.node_names.tolist(), dtype=object), grows=False
@@ -140,7 +140,7 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
 def _new_nodes(
     held: PredictionGraph, name: str, frame: Any, known: Nodes
 ) -> tuple[NodeTable, NDArray[Any]]:
-    """The new nodes of a type, and their ids."""
+    """Return the new nodes of a type, and their ids."""
     what = f"new nodes{name and f' of {name}'}"
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
     frame = to_frame(_without_unused(frame, state, held.settings.columns, what), what)
@@ -324,7 +324,7 @@ def encode_edge_rows(
 def _add_reverse(
     held: PredictionGraph, relations: dict[EdgeType, Relation], grown: Mapping[str, Nodes]
 ) -> dict[EdgeType, Relation]:
-    """The new edges, and their reverse where the whole graph has reverse edges."""
+    """Return the new edges, and their reverse where the whole graph has reverse edges."""
     if isinstance(held.encoded, GraphData):
         if not held.settings.symmetrize or PLAIN_RELATION not in relations:
             return relations

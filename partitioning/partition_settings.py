@@ -494,7 +494,7 @@ class PartitionSettings(DatasetSettings):
 
 
 def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
-    """The settings of columns and features as a partition directory stores them."""
+    """Return the settings of columns and features as a partition directory stores them."""
     kind, columns = dataset.features.kind, asdict(dataset.columns)
     request = {"features": kind if isinstance(kind, dict) else list(kind)}
     for role in ("id", "label", "src", "dst"):

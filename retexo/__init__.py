@@ -97,7 +97,7 @@ def load(
 
 
 def load_run(checkpoint_dir: str | Path, precision: str = "fp32") -> "Predictor":
-    """The same as load(checkpoint_dir, precision, output="arrays")."""
+    """Return the same as load(checkpoint_dir, precision, output="arrays")."""
     return load(checkpoint_dir, precision, output="arrays")
 
 

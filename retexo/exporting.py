@@ -55,7 +55,7 @@ def name_relations(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def to_program(module: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
-    """The module as a program of torch.export.
+    """Return the module as a program of torch.export.
 
     Args:
         module: Predictor.to_module, without edge gates.
@@ -136,7 +136,7 @@ def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO)
 
 
 def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
-    """The tensors of the arguments, in order."""
+    """Return the tensors of the arguments, in order."""
     flat: list[Tensor] = []
     for argument in inputs:
         flat += (
@@ -150,7 +150,7 @@ def _tensors(inputs: tuple[Any, ...]) -> list[Tensor]:
 
 
 def input_names(inputs: tuple[Any, ...]) -> list[str]:
-    """The names of ONNX's inputs: x, edge_index, edge_weight and edge_attr.
+    """Return the names of ONNX's inputs: x, edge_index, edge_weight and edge_attr.
 
     In a typed graph they are x.TYPE, edge_index.SOURCE__RELATION__DESTINATION ...
     """

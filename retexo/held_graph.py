@@ -205,7 +205,7 @@ class HeldGraph:
         )
 
     def inputs(self) -> tuple[Any, ...]:
-        """The arguments of the torch module (retexo.trainers.graph_module)."""
+        """Return the arguments of the torch module (retexo.trainers.graph_module)."""
         graph = self.read.graph
         x_dict = {name: to_tensor(table.features) for name, table in graph.nodes.items()}
         ends, weights, feat = {}, {}, None
@@ -224,7 +224,7 @@ class HeldGraph:
 
     @torch.no_grad()
     def extend(self, added: Addition) -> InferenceResult:
-        """The outputs at new nodes that join the graph; the graph stays as it is."""
+        """Return the outputs at new nodes that join the graph; the graph stays as it is."""
         grown = self._open(graph_addition.grow(self.read, added))
         stages, heads = self.run.stages, self.run.checkpoint.heads
         first = len(self.inferred.logits)
@@ -304,7 +304,7 @@ class HeldLinks:
 def with_weights(
     read: PredictionGraph, weighted: Collection[EdgeType], model: str
 ) -> PredictionGraph:
-    """The graph with a weight of 1 for each edge of `weighted` relations that have none."""
+    """Return the graph with a weight of 1 for each edge of `weighted` relations that have none."""
 
     def relations_of(graph: Any) -> dict[EdgeType, Any]:
         return {PLAIN_EDGE: graph} if isinstance(graph, GraphData) else dict(graph.relations)
@@ -352,19 +352,19 @@ def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGr
 
 
 def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
-    """The graph without the relation of each edge of a union graph, if it has any."""
+    """Return the graph without the relation of each edge of a union graph, if it has any."""
     if not isinstance(read.graph, GraphData) or getattr(read.encoded, "relation", None) is None:
         return read
     return replace(read, graph=replace(read.graph, edge_feat=None))
 
 
 def ids_of(read: PredictionGraph) -> NDArray[Any]:
-    """The ids of the nodes that are predicted, see `ids_of_table`."""
+    """Return the ids of the nodes that are predicted, see `ids_of_table`."""
     return ids_of_table(read.graph.nodes[read.graph.target])
 
 
 def ids_of_table(table: NodeTable) -> NDArray[Any]:
-    """The ids of the nodes of a type, int64 or objects of str [N]."""
+    """Return the ids of the nodes of a type, int64 or objects of str [N]."""
     if table.node_names is None:
         return table.node_ids
     return np.array(table.node_names.tolist(), dtype=object)

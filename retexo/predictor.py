@@ -122,7 +122,7 @@ class _ReadGraph:
     """partitioning's Nodes by type, to look up the ends of new edges."""
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
-        """The positions of ids, in their shape; InputError for an unknown one."""
+        """Return the positions of ids, in their shape; InputError for an unknown one."""
         requested = check_ids(ids, argument, named=self.ids.dtype == object)
         positions = find_positions(
             self.ids, self.order, requested.reshape(-1), argument, "the graph"
@@ -292,7 +292,7 @@ class Predictor:
         new: tuple[Any, Any] | None = None,
         output: str | None = None,
     ) -> Any:
-        """The input of the last layer (columns e0 ...); arguments as of `predict`."""
+        """Return the input of the last layer (columns e0 ...); arguments as of `predict`."""
         if self.is_of_links and new is not None:
             raise InputError(
                 "new: the model is for links, and embeds nodes of the graph only; attach the graph"
@@ -439,7 +439,7 @@ class Predictor:
     # --- export ----------
 
     def to_module(self, *, explainable: bool | None = None) -> PlainGraphModule | TypedGraphModule:
-        """The network as a torch module: its forward returns logits.
+        """Return the network as a torch module: its forward returns logits.
 
         forward(x, edge_index, edge_weight=None, edge_attr=None), of typed graphs (x_dict,
         edge_index_dict, edge_weight_dict=None). What it was trained on of edges is required.
@@ -465,7 +465,7 @@ class Predictor:
         return module
 
     def network_inputs(self, graph: Any = None) -> tuple[Any, ...]:
-        """The arguments of the module's forward for a graph, encoded by the pipeline.
+        """Return the arguments of the module's forward for a graph, encoded by the pipeline.
 
         graph: as of `predict`; None: the attached one.
         """
@@ -474,7 +474,7 @@ class Predictor:
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:
-    """The partition directory that a path names; None for everything else."""
+    """Return the partition directory that a path names; None for everything else."""
     if isinstance(graph, PartitionDirectory):
         return graph
     if not isinstance(graph, str | Path) or not Path(graph).is_dir():

@@ -139,7 +139,7 @@ class Nodes(BaseModel):
         return sum(len(rows) * len({name for row in rows for name in row}) for rows in tables)
 
     def frames(self) -> tuple[Any, Any]:
-        """The new nodes and edges as data frames."""
+        """Return the new nodes and edges as data frames."""
         nodes, edges = self.nodes, self.edges
         if isinstance(nodes, dict):
             edge_rows: Any = edges or {}
@@ -271,7 +271,7 @@ class _Counts:
 
 
 def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> uvicorn.Server:
-    """The server of a model's service; options: further ones of uvicorn."""
+    """Return the server of a model's service; options: further ones of uvicorn."""
 
     class Protocol(TimedProtocol):
         timeout = settings.timeout
@@ -281,7 +281,7 @@ def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> u
 
 
 def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
-    """The service of a model; `store` is watched while it runs."""
+    """Return the service of a model; `store` is watched while it runs."""
     counts, pool = _Counts(), ThreadPoolExecutor(1, "predict")  # torch uses all cores
 
     @asynccontextmanager
@@ -399,7 +399,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
 
 
 def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> bytes:
-    """The body of an answer; made in the thread, because large ones take time."""
+    """Return the body of an answer; made in the thread, because large ones take time."""
     content = work(model)
     return json.dumps({"model": model.version, **content}, allow_nan=False).encode()
 

@@ -142,7 +142,7 @@ class BodyLimit:
         await self.app(scope, replay, send)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """The answer to a body whose announced length is too large."""
+        """Return the answer to a body whose announced length is too large."""
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         is_large = lengths and lengths[0].isdigit() and int(lengths[0]) > MAX_BYTES
         return self._too_large() if is_large else None

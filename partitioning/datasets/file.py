@@ -201,7 +201,7 @@ def _check_names(
 
 
 def open_dgl(path: Path) -> Any:
-    """The graph in a file of form (c).
+    """Return the graph in a file of form (c).
 
     Raises InputError if it is no such file, or holds another number of graphs.
     """

@@ -212,12 +212,12 @@ class Partition:
 
     @property
     def node_ids(self) -> Tensor:
-        """Of the target, int64 [I]."""
+        """int64 [I], the ids of the target's nodes."""
         return self.labelled.node_ids
 
     @property
     def features(self) -> Tensor:
-        """Of the target, float32 [I, F]."""
+        """float32 [I, F], the features of the target's nodes."""
         return self.labelled.features
 
     @property

@@ -65,7 +65,7 @@ class SortedEdges:
         return self.folder / f"{part}.keys"
 
     def position_file(self, part: int) -> Path:
-        """The file of int64 [E], positions of these edges in the graph.
+        """Return the file of int64 [E], positions of these edges in the graph.
 
         There is one only where edges have weights or features.
         """

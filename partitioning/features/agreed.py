@@ -92,7 +92,7 @@ def _is_number(value: Any) -> bool:
 
 
 def propose_columns(table: FittedRows, schema: Schema) -> dict[str, Any]:
-    """The content of a file for the columns of a table, with rounded ranges."""
+    """Return the content of a file for the columns of a table, with rounded ranges."""
     columns: dict[str, Any] = {}
     for column in schema.columns:
         entry: dict[str, Any] = {"role": column.role}

@@ -133,7 +133,7 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
 
 
 def named_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
-    """The columns of ids, ends and weights as stored, unless settings name them."""
+    """Return the columns of ids, ends and weights as stored, unless settings name them."""
     known = {
         role: {name for state in states.values() for name in state["roles"].get(role, [])}
         for role in NAMED_ROLES

@@ -70,7 +70,7 @@ def fit_pipeline(
 
 
 def fit_columns(table: Statistics, schema: Schema, settings: FeatureSettings) -> list[State]:
-    """The states of the columns, from the statistics of a table."""
+    """Return the states of the columns, from the statistics of a table."""
     columns = [_fit_column(table, column, settings) for column in schema.columns]
     _merge_indicators(table, schema, columns)
     return columns
@@ -132,7 +132,7 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
 
 
 def _fit_categories(table: Statistics, column: Column, max_categories: int) -> State:
-    """The most frequent categories, ties in the order of their names.
+    """Return the most frequent categories, ties in the order of their names.
 
     The others share one column.
     """

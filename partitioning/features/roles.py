@@ -82,7 +82,7 @@ def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnS
 
 
 def find_usual(role: str, names: Iterable[str]) -> list[str]:
-    """The columns whose names are usual for a role."""
+    """Return the columns whose names are usual for a role."""
     return [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
 
 
@@ -100,7 +100,7 @@ def matches(name: str, patterns: Iterable[str] | None) -> bool:
 
 
 def requested_role(name: str, columns: ColumnSettings, path: Source) -> str | None:
-    """The role that `columns.*` gives to a feature column; InputError for two."""
+    """Return the role that `columns.*` gives to a feature column; InputError for two."""
     roles = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
     if len(roles) > 1:
         raise InputError(

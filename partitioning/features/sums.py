@@ -81,7 +81,7 @@ class _Layout:
         return sum(column.width for column in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:
-        """The parts by name.
+        """Return the parts by name.
 
         Those of PER_ENTRY are [E], bins [E, BINS], has_blanks and pattern [K] by column, num_rows
         [1]; of a categorical column its categories, others, and blanks.
@@ -112,7 +112,7 @@ class _Layout:
 
 
 def share_nothing(columns: Sequence[AgreedColumn], settings: FeatureSettings) -> Share:
-    """The share of a site without rows."""
+    """Return the share of a site without rows."""
     layout = _Layout.of(columns, settings)
     zeros = np.zeros(layout.num_entries * (1 + layout.has_logs))
     return Share(
@@ -182,7 +182,7 @@ def _concatenate(values: list[Values]) -> Values:
 
 
 def _find(schema: Schema, agreed: AgreedColumn) -> Column:
-    """The column of a table; InputError if it is missing or holds something else."""
+    """Return the column of a table; InputError if it is missing or holds something else."""
     column = schema.find(agreed.name)
     if column is None:
         names = join_names(column.name for column in schema.columns)

@@ -263,7 +263,7 @@ def _make_revocation_list(
 
 
 def _authority(folder: Path) -> tuple[Any, x509.Certificate]:
-    """The key and certificate of an authority; InputError if they do not belong together."""
+    """Return the key and certificate of an authority; InputError if they do not belong together."""
     path = folder / "key.pem"
     key = read_key(path)
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
@@ -281,7 +281,7 @@ def _authority(folder: Path) -> tuple[Any, x509.Certificate]:
 
 
 def _issued(folder: Path, name: str, issuer: x509.Certificate) -> x509.Certificate:
-    """The certificate of a site; InputError if this authority has not issued one."""
+    """Return the certificate of a site; InputError if this authority has not issued one."""
     _check_name(name)
     path = folder / "issued" / f"{name}.pem"
     if not path.exists():
@@ -303,7 +303,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 
 def _key_digest(public_key: Any) -> str:
-    """The digest that two people compare on the phone."""
+    """Return the digest that two people compare on the phone."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     content = public_key.public_bytes(serialization.Encoding.DER, form)
     return hashlib.sha256(content).hexdigest()[:32]

@@ -53,7 +53,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
-    """A random graph of the right widths, to trace the network with."""
+    """Return a random graph of the right widths, to trace the network with."""
     architecture: Any = predictor.checkpoint.architecture
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -92,7 +92,7 @@ class JobLog:
                 file.write(json.dumps(job) + "\n")
 
     def read(self) -> list[EndedJob]:
-        """The jobs that have ended."""
+        """Return the jobs that have ended."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()

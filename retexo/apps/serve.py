@@ -52,7 +52,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def load(settings: Settings, path: Path) -> Predictor:
-    """The model with the graph that the settings name."""
+    """Return the model with the graph that the settings name."""
     checkpoint = open_checkpoint(path)
     dataset = dataset_like_training(checkpoint, settings, settings.given)
     predictor = Predictor(checkpoint, checkpoint.stages(), output="arrays", dataset=dataset)

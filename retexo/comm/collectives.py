@@ -154,7 +154,7 @@ class Communicator:
             raise PeerLost(f"lost a peer while sending {tag.kind}: {error}") from error
 
     def all_gather(self, tensor: Tensor, tag: MessageTag) -> Tensor:
-        """The tensors of all workers, each of shape [...], stacked by rank: [W, ...]."""
+        """Return the tensors of all workers, each of shape [...], stacked by rank: [W, ...]."""
         sizes = [tensor.numel()] * self.world_size
         received = self.all_to_all([tensor.flatten()] * self.world_size, sizes, tag)
         return torch.cat(received).view(self.world_size, *tensor.shape)
@@ -224,7 +224,7 @@ class Communicator:
             partial.finish()
 
     def round_as_sent(self, summand: ReduceInput) -> Tensor:
-        """The share after encoding and decoding, as the peers receive it, [n]."""
+        """Return the share after encoding and decoding, as the peers receive it, [n]."""
         if self.world_size == 1 or summand.wire is None:
             return summand.tensor
         encoded, count = (
@@ -289,7 +289,7 @@ class _ChunkedSum:
         return () if self._rank in self._summand.zero_ranks else self._chunk(rank)
 
     def buffer(self, rank: int) -> message_format.ByteArray:
-        """The memory that receives a rank's message."""
+        """Return the memory that receives a rank's message."""
         return self._buffers[rank]
 
     def add_up(self) -> Pieces:

@@ -57,7 +57,7 @@ class PairwiseMasks:
 
 
 def to_words(values: Tensor) -> Tensor:
-    """A copy of a share on the host, as integers; floats in fixed point, int64."""
+    """Return a copy of a share on the host, as integers; floats in fixed point, int64."""
     if not values.dtype.is_floating_point:
         return values.detach().cpu().clone()
     finite = torch.nan_to_num(values.detach().cpu().double(), nan=LARGEST).clamp(-LARGEST, LARGEST)
@@ -66,7 +66,7 @@ def to_words(values: Tensor) -> Tensor:
 
 
 def from_words(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """A sum of shares in the type of the shares."""
+    """Return a sum of shares in the type of the shares."""
     if not dtype.is_floating_point:
         return words
     values = words.double() / 2**FRACTION_BITS

@@ -41,7 +41,7 @@ def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
 def chunk(
     encoded: Sequence[ByteArray], wire_format: WireFormat, first: int, end: int
 ) -> list[ByteArray]:
-    """The bytes of the values from `first` to `end`.
+    """Return the bytes of the values from `first` to `end`.
 
     With scales, `first` is a multiple of BLOCK.
     """
@@ -65,7 +65,7 @@ def num_bytes(wire_format: WireFormat, count: int) -> int:
 
 
 def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
-    """The values [count] of a chunk; float32 for codes. May share memory with the bytes."""
+    """Return the values [count] of a chunk; float32 for codes. May share memory with the bytes."""
     if isinstance(wire_format, torch.dtype):
         aligned = content if content.ctypes.data % wire_format.itemsize == 0 else content.copy()
         return (
@@ -108,7 +108,7 @@ def _unpack(packed: ByteArray) -> npt.NDArray[np.int8]:
 
 
 def as_bytes(tensor: Tensor) -> ByteArray:
-    """The memory of a 1-D tensor on the host; of a copy if it is not contiguous."""
+    """Return the memory of a 1-D tensor on the host; of a copy if it is not contiguous."""
     flat = (
         tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
     )  # the stride of one value may be 0

@@ -49,7 +49,7 @@ class ReplayLog:
         self.truncate(len(self))
 
     def __len__(self) -> int:
-        """The number of intact records."""
+        """Return the number of intact records."""
         self._wait()
         return len(self._ends) - 1
 
@@ -177,7 +177,7 @@ def checksum(pieces: Pieces) -> int:
 
 
 def _checksum_of_next(file: BinaryIO, size: int) -> int:
-    """The checksum of the next `size` bytes of a file."""
+    """Return the checksum of the next `size` bytes of a file."""
     value = 0
     for first in range(0, size, CHUNK):
         value = zlib.crc32(file.read(min(CHUNK, size - first)), value)

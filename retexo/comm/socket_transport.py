@@ -232,5 +232,5 @@ def _advance(buffers: list[memoryview], count: int) -> None:
 
 
 def _views(pieces: Pieces) -> list[memoryview]:
-    """The memory of a message."""
+    """Return the memory of a message."""
     return [piece.data for piece in pieces if len(piece)]

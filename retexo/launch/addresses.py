@@ -180,7 +180,7 @@ def _share_address(cluster: ClusterSettings, address: str | None = None) -> str:
 
 
 def loopback() -> str:
-    """The name of the loopback interface: lo on Linux."""
+    """Return the name of the loopback interface: lo on Linux."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             return name
@@ -204,7 +204,7 @@ def route_interface(address: str, port: int, setting: str = "distributed.master_
 
 
 def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
-    """An IPv4 address of an interface, a preferred one if it has one of these."""
+    """Return an IPv4 address of an interface, a preferred one if it has one of these."""
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise InputError(

@@ -93,7 +93,7 @@ def read_key(path: Path) -> Any:
 
 
 def read_pem(path: Path, load: Callable[[bytes], T]) -> T:
-    """The result of `load` for the content of a regular file; InputError names the file."""
+    """Return the result of `load` for the content of a regular file; InputError names the file."""
     with naming_file(path):
         return load(read_bytes(path))
 
@@ -116,7 +116,7 @@ def naming_file(path: Path) -> Iterator[None]:
 
 
 def read_revocations(folder: Path, authority: x509.Certificate) -> x509.CertificateRevocationList:
-    """The list of revoked certificates; InputError unless this authority has signed it."""
+    """Return the list of revoked certificates; InputError unless this authority has signed it."""
     path = folder / "revoked.pem"
     revoked = read_pem(path, x509.load_pem_x509_crl)
     with naming_file(path):
@@ -129,7 +129,7 @@ def read_revocations(folder: Path, authority: x509.Certificate) -> x509.Certific
 
 
 def read_members(path: Path) -> tuple[str, ...]:
-    """The names of the sites, by node."""
+    """Return the names of the sites, by node."""
     with reading(path, "list of members", "get it again from the authority"):
         names = tuple(member["name"] for member in parse_json(read_bytes(path))["members"])
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):

@@ -104,7 +104,7 @@ class Channel:
             raise Disconnected(str(error)) from error
 
     def receive_one(self, timeout: float) -> Message:
-        """The next message, within `timeout` seconds; ChannelClosed if none comes."""
+        """Return the next message, within `timeout` seconds; ChannelClosed if none comes."""
         deadline = time.monotonic() + timeout
         while not (messages := self.receive()):
             seconds = deadline - time.monotonic()
@@ -115,7 +115,7 @@ class Channel:
         return messages[0]
 
     def receive(self) -> list[Message]:
-        """The messages received so far, without waiting.
+        """Return the messages received so far, without waiting.
 
         Raises ChannelClosed at the end of the connection.
         """
@@ -168,7 +168,7 @@ class Channel:
 
 
 def encode_message(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON in UTF-8.
+    """Return a message as JSON in UTF-8.
 
     Lone surrogates, as in file names of other encodings, become "?".
     """

@@ -76,12 +76,12 @@ class NodeInfo:
 
 
 def describe_node(node: int, ranks: list[int] | range) -> str:
-    """A node with its ranks, for messages."""
+    """Return a node with its ranks, for messages."""
     return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
 
 
 def parse_node_info(message: Message) -> NodeInfo:
-    """The NodeInfo in a message; ChannelClosed without one, or for one of another form."""
+    """Return the NodeInfo in a message; ChannelClosed without one, or for one of another form."""
     try:
         info = NodeInfo(**message["node"])
         check_types(info)
@@ -151,7 +151,7 @@ def has_nothing_in_common(first: NodeInfo, other: NodeInfo) -> bool:
 
 
 def code_version() -> str:
-    """The versions of this program and of torch, and a digest of the installed source."""
+    """Return the versions of this program and of torch, and a digest of the installed source."""
     root = Path(__file__).resolve().parents[2]
     digest = hashlib.sha256()
     for path in sorted([*root.glob("retexo/**/*.py"), *root.glob("partitioning/**/*.py")]):

@@ -426,5 +426,5 @@ class NodeMonitor:
         raise TrainingError("\n".join([message, *details[:1]]))
 
     def _name(self, node: int) -> str:
-        """The node and the ranks of its workers, for messages."""
+        """Return the node and the ranks of its workers, for messages."""
         return describe_node(node, self._node.cluster.ranks_of(node))

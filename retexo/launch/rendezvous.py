@@ -227,7 +227,7 @@ class Participant:
         return describe_node(node, self.cluster.ranks_of(node))
 
     def keys_with(self, other: int, addresses: Addresses) -> set[Key]:
-        """The connections between another node and this one, besides the link to node 0.
+        """Return the connections between another node and this one, besides the link to node 0.
 
         A node that is reached only through the hub opens its connections to a node that can be
         reached directly; else the node with the higher number opens them.
@@ -407,7 +407,7 @@ def _connect_peers(
 def _accept(
     participant: Participant, expected: dict[str, Key]
 ) -> tuple[dict[Key, Channel], str | None]:
-    """The connections that other nodes open, and a message if some are missing.
+    """Return the connections that other nodes open, and a message if some are missing.
 
     Args:
         expected: their keys by token; those that come are taken out.

@@ -160,7 +160,7 @@ def terminate_as_exit() -> Iterator[None]:
 
 
 def signal_name(error: BaseException) -> str:
-    """The signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit."""
+    """Return the signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit."""
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return signal.Signals(error.code - 128).name
     return "Ctrl-C"

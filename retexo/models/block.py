@@ -426,7 +426,7 @@ def make_block(
     scale: Tensor | None = None,
     like: Tensor,
 ) -> Block:
-    """The block of all edges of a relation, without self loops.
+    """Return the block of all edges of a relation, without self loops.
 
     Args:
         ends: int64 [2, E] sources and destinations.

@@ -63,7 +63,7 @@ class Schema:
         return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
 
     def relations_into(self, node_type: str) -> list[EdgeType]:
-        """The relations whose destinations are of a type."""
+        """Return the relations whose destinations are of a type."""
         return [each for each in self.relations if each[2] == node_type]
 
     def types_with_rows(self, layer: int) -> list[str]:
@@ -82,7 +82,7 @@ class Schema:
         return reached
 
     def passing_types(self, layer: int, num_layers: int) -> list[str]:
-        """The types that pass rows from a layer: those that still reach the target."""
+        """Return the types that pass rows from a layer: those that still reach the target."""
         hops_left = num_layers - 2 - layer
         reached = self.types_within_hops(hops_left) if hops_left >= 0 else set()
         sources = {each[0] for each in self.relations if each[2] in reached}
@@ -94,14 +94,14 @@ class Schema:
         return [each for each in self.relations_into(self.target) if each[0] in sources]
 
     def weighted_types(self, layer: int) -> set[str]:
-        """The types whose rows a layer's stage has weights for (the near ones)."""
+        """Return the types whose rows a layer's stage has weights for (the near ones)."""
         own = {self.target} if layer == 0 and self.widths[self.target] else set()
         return own | {each[0] for each in self.target_relations(layer)}
 
     def passed_columns(
         self, layer: int, widths: Mapping[str, int], projected: int
     ) -> dict[EdgeType, slice]:
-        """The columns of q that each relation adds to.
+        """Return the columns of q that each relation adds to.
 
         Args:
             layer: the layer that passes q.
@@ -123,7 +123,7 @@ class Schema:
     def passed_widths(
         self, layer: int, widths: Mapping[str, int], projected: int
     ) -> dict[str, int]:
-        """The width of q by type; arguments as in passed_columns."""
+        """Return the width of q by type; arguments as in passed_columns."""
         found: dict[str, int] = {}
         for each, place in self.passed_columns(layer, widths, projected).items():
             found[each[2]] = max(found.get(each[2], 0), place.stop)
@@ -152,7 +152,7 @@ class HeteroArchitecture:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The inverse of to_json; raises KeyError, TypeError, ValueError and InputError."""
+        """Return the inverse of to_json; raises KeyError, TypeError, ValueError and InputError."""
         relations = tuple(
             (str(source), str(name), str(to)) for source, name, to in content["relations"]
         )
@@ -165,7 +165,7 @@ AnyArchitecture = Architecture | HeteroArchitecture
 
 
 def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
-    """The architecture of a checkpoint; raises what from_json raises."""
+    """Return the architecture of a checkpoint; raises what from_json raises."""
     return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
 
 
@@ -209,7 +209,7 @@ def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
 
 
 def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
-    """The layers with the initial parameters of a seed, the same on every worker.
+    """Return the layers with the initial parameters of a seed, the same on every worker.
 
     On a heterogeneous graph model.input_skip says how the network is trained: with it layer by
     layer, without it end to end, by TypedLayers.

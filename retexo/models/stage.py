@@ -59,7 +59,7 @@ class Architecture:
         scorer: str = "",
         num_relations: int = 0,
     ) -> Self:
-        """The architecture for a graph; num_relations: of a union graph's edges."""
+        """Return the architecture for a graph; num_relations: of a union graph's edges."""
         kind = hidden_convolution(model)
         num_read = (
             num_relations
@@ -70,7 +70,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The inverse of to_json; raises what read_model raises."""
+        """Return the inverse of to_json; raises what read_model raises."""
         sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
         return cls(read_model(content), *sizes, content.get("num_edge_features", 0))
 
@@ -199,7 +199,7 @@ class Stage(nn.Module):
             )
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """The results of `embed` and `logits`, computed together."""
+        """Return the results of `embed` and `logits`, computed together."""
         with self._autocast(inputs):
             hidden = self._hidden(inputs)
             logits = self._to_parameter_dtype(self._logits(hidden))
@@ -284,7 +284,7 @@ class OutputHeads:
 
     @classmethod
     def from_json(cls, content: dict[str, Any], num_layers: int, num_classes: int) -> Self:
-        """The inverse of asdict.
+        """Return the inverse of asdict.
 
         Raises KeyError, TypeError and ValueError.
         """
@@ -412,7 +412,7 @@ def _build_stage(
 
 
 def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
-    """The skip connections of a stage."""
+    """Return the skip connections of a stage."""
     if layer == 0 or not model.input_skip:
         return ("rows",) if model.self_weight else ()
     if linear and (model.lookahead or model.residual) and model.self_weight:

@@ -21,7 +21,7 @@ class TargetScale:
 
     @classmethod
     def from_json(cls, content: dict[str, Any], num_targets: int) -> Self:
-        """The inverse of asdict; KeyError, TypeError or ValueError if it is none."""
+        """Return the inverse of asdict; KeyError, TypeError or ValueError if it is none."""
         made = cls(*(tuple(map(float, content[name])) for name in ("mean", "deviation")))
         values = [*made.mean, *made.deviation]
         if len(made.mean) != num_targets or len(made.deviation) != num_targets:

@@ -279,7 +279,7 @@ def _make_context(
 
 
 def _untrained_task(settings: TrainSettings, info: GraphInfo) -> NodeTask:
-    """The task of a trained model, whose messages do not depend on what it learned."""
+    """Return the task of a trained model, whose messages do not depend on what it learned."""
     targets = TargetScale.unscaled(info.num_classes) if settings.task.regression else None
     return task_of_model(info.num_classes, multilabel=info.multilabel, targets=targets)
 

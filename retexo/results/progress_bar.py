@@ -20,7 +20,7 @@ FORMAT = (
 
 
 def choose_progress(choice: str) -> str:
-    """The setting `progress`, with auto as bar or lines."""
+    """Return the setting `progress`, with auto as bar or lines."""
     if choice != "auto":
         return choice
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"

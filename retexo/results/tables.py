@@ -38,12 +38,12 @@ class Table:
     note: str = ""
 
     def without_empty_columns(self) -> "Table":
-        """The table without columns that have no value in any row."""
+        """Return the table without columns that have no value in any row."""
         places = range(len(self.columns))
         return self._keep([at for at in places if any(row[at] != NO_VALUE for row in self.rows)])
 
     def without(self, column: str) -> "Table":
-        """The table without a column, if it has it."""
+        """Return the table without a column, if it has it."""
         return self._keep([at for at, name in enumerate(self.columns) if name != column])
 
     def _keep(self, places: list[int]) -> "Table":

@@ -28,7 +28,7 @@ MAX_PARAMS = 100
 
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a round that have a value, by a name with their layer."""
+    """Return the metrics of a round that have a value, by a name with their layer."""
     return {
         f"layer {line['layer']}/{name}": line[name]
         for name in METRICS

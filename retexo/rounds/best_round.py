@@ -67,7 +67,7 @@ class EarlyStopping:
         return loss < self.least_loss - LEAST_DECREASE * abs(self.least_loss)
 
     def state_dict(self) -> dict[str, float]:
-        """The fields that rounds change."""
+        """Return the fields that rounds change."""
         return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, saved: dict[str, float]) -> None:

@@ -17,7 +17,7 @@ class RoundMetric(Protocol):
     """Whether workers send their validation loss, too."""
 
     def value(self, counts: Tensor, loss: float) -> float:
-        """The metric; more is better.
+        """Return the metric; more is better.
 
         It may also choose how the next round counts, the same way on every worker.
 

@@ -102,7 +102,7 @@ def check_direction(
 
 
 def find_objective(result: Any, objective: Sequence[str] | None) -> float | list[float] | None:
-    """The number that a job returns, or several.
+    """Return the number that a job returns, or several.
 
     Args:
         result: content of summary.json or seeds.json.
@@ -135,7 +135,7 @@ def _default_score(metric: str, *, regression: bool) -> str:
 
 
 def _find_number(result: Any, name: str) -> float | None:
-    """A number by its dotted name; of several seeds their mean. None where there is none."""
+    """Return a number by its dotted name; of several seeds their mean. None where there is none."""
     for part in name.split("."):
         if not isinstance(result, Mapping):
             return None

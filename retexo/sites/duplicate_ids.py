@@ -65,7 +65,7 @@ def _third_party(first: int, second: int, world_size: int) -> int:
 
 
 def _compared(rank: int, comparer: int, world_size: int) -> list[int]:
-    """The peers whose ids `comparer` compares with those of `rank`."""
+    """Return the peers whose ids `comparer` compares with those of `rank`."""
     return [
         peer
         for peer in range(world_size)

@@ -82,7 +82,7 @@ def _check_limit(
 
 
 def max_nodes(limit: float, num_nodes: int) -> int:
-    """The number of nodes that sites.max_rows_shared allows; below 1 it is a share."""
+    """Return the number of nodes that sites.max_rows_shared allows; below 1 it is a share."""
     return int(limit * num_nodes if limit < 1 else limit)
 
 

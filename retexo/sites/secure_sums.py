@@ -137,7 +137,7 @@ class SecureSum:
         return int(math.log2((2**31 - 1) // self.comm.world_size))
 
     def _units(self) -> Tensor:
-        """The value of the integer 1 in each entry, float64 [n]."""
+        """Return the value of the integer 1 in each entry, float64 [n]."""
         return (self.limits * 2.0**-self._bits).repeat_interleave(torch.tensor(self.sizes))
 
     def _words(self, update: Tensor) -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ class WeightedNeighbours:
         counts: Sequence[int],
         tag: MessageTag,
     ) -> sp.csr_array:
-        """The neighbours of other workers' nodes, owner by owner; all workers call it.
+        """Return the neighbours of other workers' nodes, owner by owner; all workers call it.
 
         Args:
             comm: to the other workers.

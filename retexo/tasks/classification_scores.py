@@ -136,7 +136,7 @@ def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:
 
 
 def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) -> float:
-    """The probability from which on a label, or the positive class, is predicted."""
+    """Return the probability from which on a label, or the positive class, is predicted."""
     task, given = context.task, context.settings.threshold
     if not isinstance(given, str):
         return given
@@ -152,7 +152,7 @@ def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) 
 
 
 def choose_offset_share(context: TaskContext, logits: Tensor, heads: OutputHeads) -> float:
-    """The share of the class weights that is kept to choose among more than two classes.
+    """Return the share of the class weights that is kept to choose among more than two classes.
 
     The one with the best stopping.metric on validation; ties go to the smaller one, and 0 is the
     most probable class.
@@ -340,7 +340,7 @@ def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) 
 def compute_scores(
     counts: Tensor, sums: Tensor, num_nodes: int, *, multilabel: bool
 ) -> dict[str, float]:
-    """The scores of a split of `num_nodes` nodes; NaN where it has none.
+    """Return the scores of a split of `num_nodes` nodes; NaN where it has none.
 
     Args:
         counts: int64 [4, C], see NodeClassification.count_by_class.

@@ -51,7 +51,7 @@ class LinkPrediction:
         return [len(partition.links[split]) for split in ("train", "val", "test")]
 
     def make_round_metric(self) -> "MeanReciprocalRank":
-        """The metric that chooses the best round of a layer."""
+        """Return the metric that chooses the best round of a layer."""
         return MeanReciprocalRank()
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
@@ -117,7 +117,7 @@ class LinkSeeds:
         )
 
     def draw_batch(self) -> "LinkBatch":
-        """The pairs and the drawn nodes of the next step."""
+        """Return the pairs and the drawn nodes of the next step."""
         generator = self._make_generator(*self._step)
         self._step = self._step[0], self._step[1] + 1
         drawn, log_expected = self._draw_nodes(generator)
@@ -129,7 +129,7 @@ class LinkSeeds:
         return LinkBatch(nodes, pairs, drawn, log_expected, len(self.train) / self.batch_size)
 
     def draw_validation(self) -> "LinkValidation":
-        """The validation of every round, which ranks each pair among the same nodes."""
+        """Return the validation of every round, which ranks each pair among the same nodes."""
         order = torch.randperm(len(self.drawn_from), generator=self._make_generator())
         candidates = self.drawn_from[order[:NUM_VALIDATION_NODES]]
         return LinkValidation(*_renumber(self.val, candidates))
@@ -169,7 +169,7 @@ class LinkBatch:
     """All training pairs, divided by the pairs of the batch."""
 
     def compute_loss(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """The loss summed over the training pairs; embedded: [n, D].
+        """Return the loss summed over the training pairs; embedded: [n, D].
 
         It is computed in pieces, so that few scores are held at once; the gradient of the
         embeddings is known when it returns.
@@ -215,7 +215,7 @@ class LinkValidation:
 
     @torch.no_grad()
     def count(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """The counts of MeanReciprocalRank, int64 [3]; embedded: [n, D]."""
+        """Return the counts of MeanReciprocalRank, int64 [3]; embedded: [n, D]."""
         others, total = self.others.to(embedded.device), 0
         pairs, step = self.pairs.to(embedded.device), max(1, MAX_SCORES // max(1, len(others)))
         for some in torch.split(pairs, step):

@@ -70,7 +70,7 @@ class NodeClassification:
         comm: Communicator,
         class_names: Sequence[Any] = (),
     ) -> Self:
-        """The task of a run; all workers call it.
+        """Return the task of a run; all workers call it.
 
         It sums the labels by class and split over all workers, unless nothing depends on them.
 
@@ -112,7 +112,7 @@ class NodeClassification:
         return replace(self, threshold=heads.threshold, positive=heads.positive, bias=bias)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """The labels as the loss reads them."""
+        """Return the labels as the loss reads them."""
         return labels.to(dtype) if self.multilabel else labels
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class NodeClassification:
         return replace(self, weights=None, loss_name="cross_entropy", label_smoothing=0.0)
 
     def make_round_metric(self) -> NodeMetric:
-        """The metric that chooses the best round of a layer."""
+        """Return the metric that chooses the best round of a layer."""
         name = self.metric_name
         if name in RANKING:
             return RankingMetric(name, self.scores, self.with_loss)
@@ -194,7 +194,7 @@ class NodeClassification:
     # --- loss ----------
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The sum of the nodes' losses, [].
+        """Return the sum of the nodes' losses, [].
 
         The loss of a node is the cross-entropy (or focal loss: Lin et al., ICCV 2017, equation 5)
         times the weight of its class; of a multi-label node the mean over its C labels, where
@@ -218,7 +218,7 @@ class NodeClassification:
         return ((1 - probability) ** self.focal_gamma * losses).sum()
 
     def _label_losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each label, [N, C]; 0 where it is unknown."""
+        """Return the loss of each label, [N, C]; 0 where it is unknown."""
         known = ~labels.isnan()
         actual = torch.where(known, labels, 0)
         target = actual * (1 - self.label_smoothing) + self.label_smoothing / 2
@@ -234,7 +234,7 @@ class NodeClassification:
     # --- predictions and counts ----------
 
     def predict(self, logits: Tensor) -> Tensor:
-        """The class of each node, int64 [N]; or whether it has each label, bool [N, C]."""
+        """Return the class of each node, int64 [N]; or whether it has each label, bool [N, C]."""
         cut = math.log(self.threshold / (1 - self.threshold))
         if self.multilabel:
             return logits >= cut if cut else logits > 0
@@ -275,7 +275,7 @@ class NodeClassification:
         return torch.stack([correct, false, missed, others]).cpu()
 
     def count(self, name: str, logits: Tensor, labels: Tensor) -> Tensor:
-        """The counts of a CountMetric, int64 [K] on the host.
+        """Return the counts of a CountMetric, int64 [K] on the host.
 
         accuracy: correct ones and all, [2]; micro_f1: true positives, false positives and false
         negatives, [3]; loss: none; others: these by class, [3 C].

@@ -59,7 +59,7 @@ class NodeRegression:
         comm: Communicator,
         target_names: Sequence[Any] = (),
     ) -> Self:
-        """The task of a run; all workers call it and agree on the scale of the targets.
+        """Return the task of a run; all workers call it and agree on the scale of the targets.
 
         Raises:
             InputError: a target is not known, or is the same, at all training nodes.
@@ -69,7 +69,7 @@ class NodeRegression:
         return cls(scale, target_names, settings.task.loss)
 
     def with_choices(self, heads: OutputHeads) -> Self:
-        """The task; validation chooses nothing that changes its predictions."""
+        """Return the task itself: validation chooses nothing that changes its predictions."""
         return self
 
     @property
@@ -88,12 +88,12 @@ class NodeRegression:
         return ((labels.double() - mean) / deviation).to(dtype)
 
     def make_round_metric(self) -> CountMetric:
-        """The validation loss chooses the best round of a layer; workers send no counts."""
+        """Return a metric without counts: the validation loss alone chooses a layer's best round."""
         nothing = torch.zeros(0, dtype=torch.int64)
         return CountMetric("loss", 0, lambda outputs, targets: nothing, with_loss=True)
 
     def loss_sum(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the nodes' losses, [].
+        """Return the sum of the nodes' losses, [].
 
         A node's loss is the mean over its T targets; unknown ones count as 0.
 
@@ -166,7 +166,7 @@ class NodeRegression:
         return {name: scores[name] for name in ("rmse", "r2")} if bool(sums[0].any()) else {}
 
     def _mean_and_deviation(self) -> tuple[Tensor, Tensor]:
-        """The scale of the targets, float64 [T] each."""
+        """Return the scale of the targets, float64 [T] each."""
         scale = self.scale
         return torch.tensor(scale.mean).double(), torch.tensor(scale.deviation).double()
 
@@ -212,7 +212,7 @@ def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def agree_on_scale(labels: Tensor, names: Sequence[Any], comm: Communicator) -> TargetScale:
-    """The mean and the deviation of each target, known to all workers; two messages.
+    """Return the mean and the deviation of each target, known to all workers; two messages.
 
     Args:
         labels: float64 [n, T] of this worker's training nodes.

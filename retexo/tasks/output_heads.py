@@ -193,7 +193,7 @@ def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> Outp
 
 
 def choose_temperature(context: TaskContext, logits: Tensor) -> float:
-    """The divisor of the logits, [I, C], with the least log loss on validation.
+    """Return the divisor of the logits, [I, C], with the least log loss on validation.
 
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
     """

@@ -194,7 +194,7 @@ class EmbeddedNodes:
         return FetchedNodes(rows, neighbours[inverse])
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of every worker, [n_w, ...], at every worker."""
+        """Return the tensor of every worker, [n_w, ...], at every worker."""
         comm = self.context.comm
         sizes = comm.all_gather(torch.tensor([tensor.numel()]), TAG)[:, 0].tolist()
         received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, TAG)
@@ -273,7 +273,7 @@ def choose_link_heads(
 def score_links(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor], heads: OutputHeads
 ) -> dict[str, dict[str, float]]:
-    """The scores of validation and test pairs that a run reports; all workers call it."""
+    """Return the scores of validation and test pairs that a run reports; all workers call it."""
     embedded = EmbeddedNodes.of(context, stages, logits, [heads])
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
     return {
@@ -409,7 +409,7 @@ class KnownEdges:
 
 
 def _find_matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """The positions in `wanted` and in `ascending` of all equal numbers."""
+    """Return the positions in `wanted` and in `ascending` of all equal numbers."""
     begin, end = (
         torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True)
     )

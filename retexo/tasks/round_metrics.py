@@ -33,7 +33,7 @@ Count = Callable[[Tensor, Tensor], Tensor]
 
 
 def choose_metric_name(class_counts: Tensor, *, multilabel: bool) -> str:
-    """The metric of stopping.metric=auto, by the labels of the training nodes.
+    """Return the metric of stopping.metric=auto, by the labels of the training nodes.
 
     Multi-label: average precision over all cells. Two classes, one below 40 %: ROC AUC. More
     classes, one from 75 % on: macro-F1. Otherwise accuracy.

@@ -30,7 +30,7 @@ def to_keys(scores: Tensor) -> Tensor:
 
 
 def from_key(key: int) -> float:
-    """The score of a key; the largest finite one where a key is no finite score."""
+    """Return the score of a key; the largest finite one where a key is no finite score."""
     bits = key if key >= 0 else LOWEST - 1 - key
     score = float(torch.tensor([bits], dtype=torch.int32).view(torch.float32))
     limit = torch.finfo(torch.float32).max
@@ -38,7 +38,7 @@ def from_key(key: int) -> float:
 
 
 def even_bin_edges(num_bins: int) -> Tensor:
-    """The lower edges of bins 1 to B - 1, int64 [B - 1], evenly over all keys."""
+    """Return the lower edges of bins 1 to B - 1, int64 [B - 1], evenly over all keys."""
     return LOWEST + torch.arange(1, num_bins) * ((HIGHEST - LOWEST) // num_bins)
 
 
@@ -106,7 +106,7 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
 
 
 def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
-    """The deviation of a score over histograms redrawn with these frequencies (bootstrap).
+    """Return the deviation of a score over histograms redrawn with these frequencies (bootstrap).
 
     NaN without both classes.
 
@@ -149,7 +149,7 @@ def summarise_bins(edges: Tensor, counts: Tensor) -> list[dict[str, float]]:
 
 
 def best_f1_edge(edges: Tensor, counts: Tensor) -> int | None:
-    """The edge from which on scores are predicted positive with the highest F1, or None.
+    """Return the edge from which on scores are predicted positive with the highest F1, or None.
 
     Args:
         edges: int64 [B - 1].

@@ -87,7 +87,7 @@ def score_nodes(
     heads: OutputHeads,
     histograms: Mapping[str, Histogram] | None = None,
 ) -> RunScores:
-    """The scores of a task of nodes; see score_splits and score_values."""
+    """Return the scores of a task of nodes; see score_splits and score_values."""
     if isinstance(context.task, NodeRegression):
         values = score_values(context, logits)
         return RunScores(

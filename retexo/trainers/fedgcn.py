@@ -84,7 +84,7 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
 def aggregate_pass(
     context: Context, stages: list[Stage], aggregates: Aggregates, targets: Tensor
 ) -> network_pass.Pass:
-    """A pass for the targets, bool [I].
+    """Return a pass for the targets, bool [I].
 
     Its first layer also computes the halo nodes of the second.
     """
@@ -111,7 +111,7 @@ def aggregate_pass(
 
 
 def _halo_of_second_layer(context: Context, required: Tensor) -> Tensor:
-    """The halo nodes that the second layer reads, bool [H]; required: uint8 [I]."""
+    """Return the halo nodes that the second layer reads, bool [H]; required: uint8 [I]."""
     partition = context.target.out_edges.local
     halo = torch.zeros(partition.num_halo, dtype=torch.bool)
     if context.settings.model.depth > 1:

@@ -204,7 +204,7 @@ class PlainGraphModule(GraphModule):
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
     ) -> tuple[Block, Tensor | None]:
-        """The graph's block, and the in-edges' mean features [N, K] if they are read."""
+        """Return the graph's block, and the in-edges' mean features [N, K] if they are read."""
         conv, count = self.stages[0].conv, (x.shape[0], x.shape[0])
         block = make_block(
             edge_index,
@@ -279,7 +279,7 @@ class TypedGraphModule(GraphModule):
     def _run_typed(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
     ) -> list[Tensor]:
-        """The logits of a network that was trained end to end."""
+        """Return the logits of a network that was trained end to end."""
         rows = {name: x_dict[name] for name, width in self.schema.widths.items() if width}
         for layer in self.stages:
             before, rows = rows, {}
@@ -293,7 +293,7 @@ class TypedGraphModule(GraphModule):
     def _run_layerwise(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
     ) -> list[Tensor]:
-        """The logits of each head of a network that was trained by layers."""
+        """Return the logits of each head of a network that was trained by layers."""
         schema, target = self.schema, self.schema.target
         rows = {name: x_dict[name] for name in schema.types_with_rows(0)}
         own = (as_matrix(x_dict[target]),) if schema.widths[target] else ()
@@ -315,7 +315,7 @@ class TypedGraphModule(GraphModule):
         rows: Mapping[str, Tensor],
         blocks: Mapping[EdgeType, Block],
     ) -> dict[str, Tensor]:
-        """The rows q that types pass to the next layer (retexo.models.hetero_stage)."""
+        """Return the rows q that types pass to the next layer (retexo.models.hetero_stage)."""
         schema, weights = self.schema, projections(stage, self.schema, layer)
         width, passed = projected_width(stage), {}
         for name in schema.passing_types(layer, self.depth):
@@ -361,7 +361,7 @@ def make_module(
     heads: OutputHeads,
     weighted: Collection[EdgeType],
 ) -> PlainGraphModule | TypedGraphModule:
-    """The module of a trained network; weighted: see GraphModule."""
+    """Return the module of a trained network; weighted: see GraphModule."""
     if isinstance(architecture, HeteroArchitecture):
         return TypedGraphModule(stages, heads, weighted, architecture)
     return PlainGraphModule(stages, heads, weighted, architecture)

@@ -219,7 +219,7 @@ class LayerInput(AnyLayerInput):
 
     @classmethod
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
-        """The input of the first layer."""
+        """Return the input of the first layer."""
         read, features = {name for stage in stages for name in stage.skips}, context.features
         return cls(
             features,
@@ -286,7 +286,7 @@ class LayerInput(AnyLayerInput):
 
 
 def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
-    """The exchange of one layer's input."""
+    """Return the exchange of one layer's input."""
     rows, scale = given.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     # Blocks of convolutions that need their neighbours' rows are cut on the host.
@@ -338,7 +338,7 @@ def labelled_nodes(
 def layer_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
 ) -> Inputs:
-    """The input of a stage at some inner nodes, at least one."""
+    """Return the input of a stage at some inner nodes, at least one."""
     rows, is_sparse = given.rows, given.has_sparse_rows
     inputs = aggregate(context, stage.conv, nodes, rows, sources, is_sparse=is_sparse)
     return _add_skips(context, stage, nodes, given, inputs)
@@ -353,7 +353,7 @@ def aggregate(
     *,
     is_sparse: bool,
 ) -> Inputs:
-    """The input of a convolution at some inner nodes, at least one.
+    """Return the input of a convolution at some inner nodes, at least one.
 
     Args:
         context: of this worker.
@@ -384,7 +384,7 @@ def _aggregate_block(
 def _block_inputs(
     context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
 ) -> Inputs:
-    """The input of a stage at some inner nodes, from a block."""
+    """Return the input of a stage at some inner nodes, from a block."""
     inputs = _aggregate_block(context, stage.conv, nodes, given.rows, edges)
     return _add_skips(context, stage, nodes, given, inputs)
 

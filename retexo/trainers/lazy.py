@@ -110,7 +110,7 @@ def run_layers(
 
 
 def first_input(context: Context, stages: Sequence[Stage]) -> AnyLayerInput:
-    """The input of the first layer."""
+    """Return the input of the first layer."""
     if context.is_heterogeneous:
         return RelationalInput.first(context, stages)
     if context.settings.model.lookahead:

@@ -198,7 +198,7 @@ class LinkObjective(_PairObjective, LayerObjective):
         return torch.cat(chunks)[nodes]
 
     def drop_neighbours(self, inputs: Inputs) -> Inputs:
-        """The inputs with some nodes as if they had no neighbours, as in DropoutNet.
+        """Return the inputs with some nodes as if they had no neighbours, as in DropoutNet.
 
         Endpoints of training pairs have at least one neighbour; those of held-out pairs may have
         none (Volkovs, Yu and Poutanen, "DropoutNet", 2017).
@@ -218,7 +218,7 @@ class LinkObjective(_PairObjective, LayerObjective):
 def make_link_objective(
     context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
 ) -> LinkObjective:
-    """The objective of inner nodes and of this worker's pairs' endpoints, received here."""
+    """Return the objective of inner nodes and of this worker's pairs' endpoints, received here."""
     nodes = torch.arange(context.partition.num_inner)
     linear = stage.conv.fixed_inputs
     train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
@@ -264,7 +264,7 @@ def _find_inputs_from_neighbours(context: Context, layer: int, stage: Stage) -> 
 def _append_endpoints(
     context: Context, endpoints: Endpoints, layer: int, stage: Stage, own: Inputs | None
 ) -> Inputs | None:
-    """The inputs of the inner nodes, then of the endpoints.
+    """Return the inputs of the inner nodes, then of the endpoints.
 
     A worker without nodes exchanges, too.
     """

@@ -42,6 +42,6 @@ class LocalTrainer(Trainer):
 
 
 def local_pass(context: Context, stages: list[Stage], targets: Tensor) -> network_pass.Pass:
-    """A pass for the targets, bool [I], without halo nodes."""
+    """Return a pass for the targets, bool [I], without halo nodes."""
     required = network_pass.require_targets(context, targets, comm=None)
     return network_pass.make_pass(context, stages, required, targets)

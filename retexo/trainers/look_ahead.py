@@ -254,7 +254,7 @@ class LookAheadInput(AnyLayerInput):
         return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
 
     def _last_objective(self, layer: int, stage: Stage) -> LayerObjective:
-        """The last layer alone; in a deeper network its stage before has trained it."""
+        """Return the last layer alone; in a deeper network its stage before has trained it."""
         context = self.context
 
         def labelled(mask: Tensor) -> LabelledNodes:
@@ -325,7 +325,7 @@ class LookAheadInput(AnyLayerInput):
         return output, ((each, self.inputs_at(stage, each)) for each in pieces)
 
     def next_layer(self, output: LayerOutput) -> Self:
-        """The input of the next layer."""
+        """Return the input of the next layer."""
         assert output.halo is not None
         return replace(self, rows=output.rows, halo=output.halo, aggregates=None)
 

@@ -50,12 +50,12 @@ class OutEdges:
 
     @classmethod
     def of_plain_graph(cls, local: LocalEdges, edges: InEdges) -> Self:
-        """The only node type and relation of a plain graph."""
+        """Return the only node type and relation of a plain graph."""
         return cls(local.num_inner, {PLAIN_EDGE: 0}, local, edges)
 
     @classmethod
     def of_type(cls, part: Partition, source: str, dtype: torch.dtype) -> Self:
-        """The relations of a heterogeneous graph that leave the type `source`."""
+        """Return the relations of a heterogeneous graph that leave the type `source`."""
         nodes, first = part.nodes[source], {}
         relations = {name: edges for name, edges in part.relations.items() if name[0] == source}
         end = nodes.num_inner
@@ -150,7 +150,7 @@ class OutEdges:
     def make_plan(
         self, required: Mapping[str, Tensor], options: PlanOptions, comm: Communicator
     ) -> ExchangePlan:
-        """The exchange of the source type's rows; required: uint8 [I] of each type."""
+        """Return the exchange of the source type's rows; required: uint8 [I] of each type."""
         return make_plan(self.local, options, self.required_destinations(required), comm)
 
 
@@ -171,7 +171,7 @@ def build_in_edges(
     dtype: torch.dtype,
     num_relations: int = 0,
 ) -> InEdges:
-    """The in-edges of a partition with the edge features that the convolution reads.
+    """Return the in-edges of a partition with the edge features that the convolution reads.
 
     Attention reads a weight as one more edge feature, the last one.
     """
@@ -299,7 +299,7 @@ class RelationMeans:
             self._sums.add(received)
 
     def by_relation(self) -> Means:
-        """The means of each relation that has any of the nodes, once everything is added."""
+        """Return the means of each relation that has any of the nodes, once everything is added."""
         if not self._destinations:
             return {}
         inputs = self._sums.inputs()

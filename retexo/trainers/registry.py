@@ -28,7 +28,7 @@ TRAINERS: dict[str, Trainer] = {
 
 
 def names_with(capability: str) -> str:
-    """The names of the trainers with a capability, an attribute of Trainer, for messages."""
+    """Return the names of the trainers with a capability, an attribute of Trainer, for messages."""
     return ", ".join(name for name, each in TRAINERS.items() if getattr(each, capability))
 
 

@@ -180,7 +180,7 @@ def _aggregate(
     received: Sources,
     nodes: Mapping[str, Tensor],
 ) -> Means:
-    """The aggregates of a type's rows over each relation, at nodes of destination types."""
+    """Return the aggregates of a type's rows over each relation, at nodes of destination types."""
     if context.is_heterogeneous:
         means = context.relation_means(name, rows, nodes)
         means.add(received)

@@ -150,7 +150,7 @@ def _check_same_targets(
 
 
 def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """The columns that a pipeline changes; not a matrix that it leaves as it is."""
+    """Return the columns that a pipeline changes; not a matrix that it leaves as it is."""
     columns: list[dict[str, Any]] = [] if pipeline is None else pipeline["columns"]
     return [
         column for column in columns if column["role"] != "matrix" or column["scale_by"] != "none"
@@ -188,7 +188,7 @@ def _are_numbers(names: Sequence[Any]) -> bool:
 def renumber_classes(
     partition: Partition, directory: PartitionDirectory, checkpoint: Checkpoint
 ) -> Partition:
-    """The partition with its classes numbered as in training, by their names.
+    """Return the partition with its classes numbered as in training, by their names.
 
     Nodes of other classes lose their label and leave all splits.
     """

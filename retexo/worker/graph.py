@@ -121,7 +121,7 @@ class Graph:
     part: Partition
 
     def weighted_relations(self, info: GraphInfo) -> list[EdgeType]:
-        """The relations whose edges have weights; of a plain graph PLAIN_EDGE."""
+        """Return the relations whose edges have weights; of a plain graph PLAIN_EDGE."""
         if self.part.is_plain:
             return [PLAIN_EDGE] if info.weighted else []
         relations = self.part.relations.items()
@@ -138,7 +138,7 @@ class Graph:
         return replace(info, weighted=info.weighted or is_weighted)
 
     def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
-        """The network that is trained on it."""
+        """Return the network that is trained on it."""
         if not self.part.is_plain:
             return HeteroArchitecture(
                 settings.model, schema_of(self.part), info.num_classes, settings.task.head
@@ -185,7 +185,7 @@ def without_ledger(part: Partition) -> Partition:
 
 
 def graph_of(part: Partition, task: TaskSettings | None = None) -> Graph:
-    """The graph of a part; task: None for node classification."""
+    """Return the graph of a part; task: None for node classification."""
     if task is not None and task.links:
         return Graph(_prepare_links(part, task))
     return Graph(part)
@@ -233,7 +233,7 @@ def load_graph(
 
 
 def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:
-    """The task of a model for nodes, with what validation chose."""
+    """Return the task of a model for nodes, with what validation chose."""
     task = task_of_model(
         checkpoint.architecture.num_classes,
         multilabel=checkpoint.multilabel,

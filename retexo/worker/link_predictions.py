@@ -56,7 +56,7 @@ def write_links(
 
 
 def _number_ids(context: TaskContext, ids: NDArray[Any], where: str, *, named: bool) -> Tensor:
-    """The numbers of nodes in the partitioned graph by their ids, int64 of the same shape.
+    """Return the numbers of nodes in the partitioned graph by their ids, int64 of the same shape.
 
     Each owner knows the numbers of its nodes. where: for error messages.
     """

@@ -138,7 +138,7 @@ def task_of_model(
     targets: TargetScale | None = None,
     class_names: Sequence[Any] = (),
 ) -> NodeTask:
-    """The task of a trained model for nodes; targets: of a regression."""
+    """Return the task of a trained model for nodes; targets: of a regression."""
     if targets is not None:
         return NodeRegression(targets, class_names)
     return NodeClassification(num_classes, multilabel, class_names=class_names)
@@ -224,7 +224,7 @@ def _make_types(
 def _count_nodes_by_rank(
     part: Partition, graph_info: GraphInfo, comm: Communicator
 ) -> dict[str, tuple[int, ...]]:
-    """The number of inner nodes of each rank, by type."""
+    """Return the number of inner nodes of each rank, by type."""
     if part.is_plain:
         return {part.target: graph_info.part_sizes}
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])
@@ -253,7 +253,7 @@ def resolve_halo_by_type(
     comm: Communicator,
     max_rows_shared: float | None,
 ) -> Partition:
-    """A site's part with its halo nodes found at their owners; others unchanged.
+    """Return a site's part with its halo nodes found at their owners; others unchanged.
 
     part_sizes: inner nodes by rank.
     """

@@ -45,11 +45,11 @@ class Job:
     rendezvous: Rendezvous
 
     def connected(self, rank: int, streams: Streams | None) -> AbstractContextManager[Transport]:
-        """The transport of a worker; see retexo.comm.process_group.connected."""
+        """Return the transport of a worker; see retexo.comm.process_group.connected."""
         return connected(self.rendezvous, rank, streams)
 
     def communicator(self, transport: Transport) -> Communicator:
-        """The worker's collectives."""
+        """Return the worker's collectives."""
         several = self.settings.num_nodes > 1
         return Communicator(transport, self.settings.sleep_time, between_nodes=several)
 
@@ -142,7 +142,7 @@ def check_machine(cluster: ClusterSettings) -> None:
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:
-    """The device of a worker. The workers of a node take its GPUs in turn.
+    """Return the device of a worker. The workers of a node take its GPUs in turn.
 
     Raises:
         InputError: device=cuda without a GPU.
