@@ -88,7 +88,7 @@ class NodeRegression:
         return ((labels.double() - mean) / deviation).to(dtype)
 
     def make_round_metric(self) -> CountMetric:
-        """Return a metric without counts: the validation loss alone chooses a layer's best round."""
+        """Return a metric without counts: the validation loss chooses a layer's best round."""
         nothing = torch.zeros(0, dtype=torch.int64)
         return CountMetric("loss", 0, lambda outputs, targets: nothing, with_loss=True)
 
