@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
-from retexo.trainers.context import Clock
+from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker.graph import find_trainer, read_graph
 from retexo.worker.make_context import make_context
@@ -133,10 +133,14 @@ class Trace(RunLog):
             self.rounds.append((val_metric, sum(each.total for each in self._meters.values())))
 
 
-def train_in_threads(settings: Settings) -> dict[str, Any]:
+def train_in_threads(
+    settings: Settings, inspect: Callable[..., dict[str, Any]] = lambda make, settings, stages: {}
+) -> dict[str, Any]:
     """Train with worker threads of this process.
 
-    Return accuracy, rounds and bytes as in summary.json, and the `trace` of rank 0.
+    Return accuracy, rounds and bytes as in summary.json, the `trace` of rank 0, and what `inspect`
+    returns there; all threads call it with a function that makes a context from settings, these
+    settings, and the trained stages.
 
     Many short runs take a third of the time. Threads share one random generator for dropout, and
     in a trace the others may be behind by a message.
@@ -156,16 +160,20 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
         with lock:  # they are drawn from one generator, too
             stages = build_network(graph.architecture(settings, info), seed)
         built.wait()
-        context = make_context(
-            settings,
-            graph.part,
-            info,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            log=trace,
-            use=trainer.USE,
-        )
+
+        def make(settings: TrainSettings) -> Context:
+            return make_context(
+                settings,
+                graph.part,
+                info,
+                comm,
+                stages[0].conv,
+                clock=Clock(),
+                log=trace,
+                use=trainer.USE,
+            )
+
+        context = make(settings)
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.model.grows:
             context = context.with_num_layers(len(trained.rounds))
@@ -179,6 +187,7 @@ def train_in_threads(settings: Settings) -> dict[str, Any]:
             "rounds": trained.rounds,
             "trace": trace.rounds,
             **measured,
+            **inspect(make, settings, stages),
         }
 
     return run_threads(len(graphs), work)[0]
