@@ -115,7 +115,7 @@ def test_three_nodes_agree_on_one_run() -> None:
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reaches node 0, but there is a wall between two of them."""
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
-    port, reach = free_port(), rendezvous.connect
+    port, reach = free_port(), rendezvous.connect  # type: ignore[attr-defined]
 
     def connect(address: str, to: int, timeout: float, *tls: Any) -> Any:
         return reach(address, to if to == port else 1, timeout, *tls)
@@ -599,7 +599,7 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
         assert set(coordinator.joined) == {1, 2}
         assert coordinator.problem is None
         for each in (*nodes, *coordinator.joined.values()):
-            each.close()
+            each.close()  # type: ignore[attr-defined]
 
 
 def test_strangers_while_nodes_connect_to_each_other() -> None:

@@ -304,7 +304,7 @@ LOCK = threading.Lock()
 
 def train_run(run: Run) -> list[Outcome]:
     """retexo.worker.train.run, as each worker calls it, of threads of this process."""
-    noted, build = Noted(), train.build_network
+    noted, build = Noted(), train.build_network  # type: ignore[attr-defined]
 
     def build_alone(*arguments: Any) -> list[Stage]:
         with LOCK:
@@ -328,7 +328,7 @@ def train_run(run: Run) -> list[Outcome]:
         patch(
             training_loop,
             "flatten_parameters",
-            _noting(training_loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),
+            _noting(training_loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),  # type: ignore[attr-defined]
         ),
     ):
         return run_threads(WORLD, lambda comm: _train(comm, run, noted))

@@ -111,7 +111,7 @@ def run_node(node: Node, what: str) -> Any:
 
     As start_workers.run_workers, in a thread.
     """
-    context = start_workers.multiprocessing.get_context("forkserver")
+    context = start_workers.multiprocessing.get_context("forkserver")  # type: ignore[attr-defined]
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(
         target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True
@@ -205,7 +205,7 @@ def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
 
 def running_server() -> psutil.Process:
     warm_up()
-    return psutil.Process(start_workers.multiprocessing.forkserver._forkserver._forkserver_pid)
+    return psutil.Process(start_workers.multiprocessing.forkserver._forkserver._forkserver_pid)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("how", ["stopped", pytest.param("killed", marks=LONG)])

@@ -87,7 +87,8 @@ def fork(work: Callable[..., int | None], *arguments: Any) -> int:
 
 def at_once(commands: list[tuple[str, ...]], seconds: float = 300) -> list[int]:
     """The statuses of commands that run in forks of this process."""
-    forkserver._forkserver._forkserver_pid = None  # each has its own
+    # Each has its own.
+    forkserver._forkserver._forkserver_pid = None  # type: ignore[attr-defined]
     return [wait(child, seconds) for child in [fork(main, arguments) for arguments in commands]]
 
 

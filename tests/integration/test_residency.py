@@ -31,7 +31,7 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.graph_data import GraphData
-from partitioning.site_folders import ARRAYS, write_sites
+from partitioning.site_folders import ARRAYS, write_sites  # type: ignore[attr-defined]
 from retexo.apps import describe, partition_data, plan, predict, train
 from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.errors import TrainingError
@@ -379,8 +379,8 @@ def write_tables(base: Path) -> None:
         kept = own[dst]
         arrays |= {"src": everyone[src[kept]], "dst": everyone[dst[kept]]}
         arrays |= {"src_owner": RANKS[src[kept]], "node_id": everyone[own]}
-        np.savez(folder / "part.npz", label=(frame["age"] > 50)[own].astype(int), **arrays)
-        if own.any():
+        np.savez(folder / "part.npz", label=(frame["age"] > 50)[own].astype(int), **arrays)  # type: ignore[attr-defined]
+        if own.any():  # type: ignore[attr-defined]
             shuffled = frame[own].sample(frac=1, random_state=rank)
             shuffled.to_csv(folder / "features.csv", index=False)
 

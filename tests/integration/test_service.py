@@ -88,7 +88,7 @@ class Service:
 def run_of_tables(folder: Path, **described: Any) -> Path:
     """The checkpoint of a model of `tables`, which nobody trained, with its feature pipeline."""
     dataset = compose(["columns.id=customer", "split=none"])
-    file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)
+    file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)  # type: ignore[call-arg]
     graph = datasets.read_graph(
         dataclasses.replace(dataset, dataset_name="file", dataset_file=file)
     )

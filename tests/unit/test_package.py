@@ -95,7 +95,9 @@ def test_settings_are_given_as_on_the_command_line(
 ) -> None:
     taken = []
     monkeypatch.setattr(
-        notebook.apps, "run", lambda settings, run_dir, *_: taken.append((settings, run_dir))
+        notebook.apps,  # type: ignore[attr-defined]
+        "run",
+        lambda settings, run_dir, *_: taken.append((settings, run_dir)),
     )
     values = {
         "model": "sage",

@@ -56,7 +56,7 @@ def assert_is_toy(graph, ids=True):
     toy = arrays()
     assert graph.src.tolist() == [0, 1, 2]
     assert graph.dst.tolist() == [1, 2, 3]
-    dense = graph.features.toarray() if sp.issparse(graph.features) else graph.features
+    dense = graph.features.toarray() if sp.issparse(graph.features) else graph.features  # type: ignore[attr-defined]
     assert dense.dtype == np.float32
     assert (dense == toy["feat"]).all()
     assert graph.labels.tolist() == [0, 2, -1, 1]

@@ -428,10 +428,10 @@ class PickledByPython2(pickle._Pickler):
 
     def save_bytes(self, value):
         if self.bin:
-            self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)
+            self.write(pickle.BINSTRING + len(value).to_bytes(4, "little") + value)  # type: ignore[attr-defined]
         else:
-            self.write(pickle.STRING + repr(value)[1:].encode() + b"\n")
-        self.memoize(value)
+            self.write(pickle.STRING + repr(value)[1:].encode() + b"\n")  # type: ignore[attr-defined]
+        self.memoize(value)  # type: ignore[attr-defined]
 
     dispatch[bytes] = save_bytes
 
@@ -442,8 +442,8 @@ class PickledByPython2(pickle._Pickler):
             super().save_global(value, name)
         else:
             what = getattr(value, "__name__", name).encode()
-            self.write(pickle.GLOBAL + module + b"\n" + what + b"\n")
-            self.memoize(value)
+            self.write(pickle.GLOBAL + module + b"\n" + what + b"\n")  # type: ignore[attr-defined]
+            self.memoize(value)  # type: ignore[attr-defined]
 
 
 def write_planetoid(folder, name, num_nodes, protocol=2):
@@ -614,7 +614,7 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
     fixed = split.rows["test_neg"]
     if name == "ogbl-citation2":  # in the order of the pairs
         assert fixed[:, 0].tolist() == np.repeat([0, 3, 7], 4).tolist()
-        assert fixed[:, 1].reshape(3, 4).tolist() == held["target_node_neg"].tolist()
+        assert fixed[:, 1].reshape(3, 4).tolist() == held["target_node_neg"].tolist()  # type: ignore[attr-defined]
     else:
         assert fixed.tolist() == [[0, 4], [1, 9]]
     import pandas as pd

@@ -74,7 +74,8 @@ def wikics_file(_name):
     for source, destination in REPEATED.tolist():
         links[source].append(destination)
     masks = {
-        f"{part}_masks": (number == SPLITS).tolist() for number, part in ((0, "train"), (1, "val"))
+        f"{part}_masks": np.equal(SPLITS, number).tolist()
+        for number, part in ((0, "train"), (1, "val"))
     }
     masks["stopping_masks"] = (np.roll(SPLITS, 1, axis=1) == 1).tolist()
     masks["test_mask"] = [node > 9 for node in range(NUM_NODES)]
@@ -167,7 +168,7 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
     is_loop = wanted.edge_index[0] == wanted.edge_index[1]
     found = sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     assert found == sorted(map(tuple, wanted.edge_index[:, ~is_loop].T.tolist()))
-    features = graph.features.toarray() if sp.issparse(graph.features) else graph.features
+    features = graph.features.toarray() if sp.issparse(graph.features) else graph.features  # type: ignore[attr-defined]
     assert np.array_equal(features, wanted.x)
     assert np.array_equal(graph.labels, wanted.y)
     assert np.array_equal(again.labels, graph.labels)
@@ -274,7 +275,7 @@ def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, mon
     def replace_file(_seconds):
         server.files["/a.npz"], server.version = CONTENT[::-1], '"2"'
 
-    monkeypatch.setattr(download.time, "sleep", replace_file)
+    monkeypatch.setattr(download.time, "sleep", replace_file)  # type: ignore[attr-defined]
     server.breaks = [1000]
     assert fetch(server, tmp_path) == CONTENT[::-1]
 

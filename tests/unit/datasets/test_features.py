@@ -329,13 +329,16 @@ def test_positional_is_the_sum_of_normalised_averages() -> None:
     assert np.allclose(with_features(graph, ("positional",)).features, expected, atol=1e-4)
 
 
-def test_a_list_is_side_by_side() -> None:
+def test_a_list_is_side_by_side(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "partitioning")
     graph = random_graph()
     made = with_features(graph, ("degree", "given", "random"))
     assert made.features.shape[1] == 2 + graph.num_features + WIDTH
     assert (made.features[:, 2 : 2 + graph.num_features] == graph.features).all()
     assert not made.features_of_ids
+    assert "not used" not in caplog.text
     assert with_features(graph, ("random",)).features_of_ids
+    assert f"the {graph.num_features} features of the data are not used" in caplog.text
     assert with_features(graph, ("given",)) is graph
 
 

@@ -396,6 +396,13 @@ def test_masks_on_unlabelled_nodes(tmp_path):
     assert split.describe()["nodes"] == {"train": 1, "val": 1, "test": 0}
 
 
+def test_a_split_is_in_one_column_or_in_masks(tmp_path):
+    nodes = "id,label,split,train_mask\na,0,train,1\nb,1,test,0\n"
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n")
+    with pytest.raises(InputError, match="both `split` and `train_mask`; .*columns.ignore=split"):
+        load(folder)
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_table_may_have_only_the_split(tmp_path, named):
     folder = write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n")

@@ -167,7 +167,7 @@ def exchanged(
             earlier = LayerExchange(plan, layer, local, comm)
             earlier.run(TRAIN_PHASE)
             earlier.run(INFER_PHASE)
-        comm.meter.entries.clear()
+        comm.meter.entries.clear()  # type: ignore[attr-defined]
         exchange = LayerExchange(plan, case.layer, local, comm)
         first = exchange.run(TRAIN_PHASE)
         pieces = list(exchange.stream(INFER_PHASE)) if stream else []
@@ -556,7 +556,7 @@ def test_rounded_vectors_are_rounded_once(
             pair = [vectors.values[vectors.halo[came]], own[halo[came]]]
             if own is rows:  # columns of different scales are rounded in their own
                 pair = [divided(each, whole.part[halo[came]], whole, rows, case) for each in pair]
-            assert_near(*pair, precision)
+            assert_near(*pair, precision)  # type: ignore[call-arg]
         assert_sums_near(whole, rank, side, rows, case)
 
 
@@ -574,7 +574,7 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
                 pair = [vectors.values[[place]], true[[owner]]]
                 if not projected:
                     pair = [divided(each, np.array([owner]), whole, rows, case) for each in pair]
-                assert_near(*pair, case.precision)
+                assert_near(*pair, case.precision)  # type: ignore[call-arg]
             seen[projected] = len(possible)
 
 

@@ -66,7 +66,7 @@ def rows(kind: str) -> Tensor:
 
 def make(kind: type[Convolution], **arguments: Any) -> Convolution:
     torch.manual_seed(0)
-    conv = kind(WIDTH, OUT, 0.0, **arguments).double()
+    conv = kind(WIDTH, OUT, 0.0, **arguments).double()  # type: ignore[call-arg]
     for parameter in conv.parameters():
         torch.nn.init.normal_(parameter)  # biases, too
     return conv

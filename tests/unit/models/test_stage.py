@@ -280,7 +280,7 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
     z, t = (x @ conv.weight).view(N, 2, D), (feat @ conv.weight_edge).view(-1, 2, D)
     wanted = []
     for v in range(N):
-        into = (v == EDGE_DST).nonzero()[:, 0]
+        into = (v == EDGE_DST).nonzero()[:, 0]  # type: ignore[attr-defined]
         messages, terms = z[EDGE_SRC[into]], t[into]
         if self_loops:
             mean = terms.mean(dim=0, keepdim=True) if len(into) else t.new_zeros(1, 2, D)

@@ -269,7 +269,7 @@ def test_an_interruption_keeps_what_was_there(
         patch.setattr(write_directory, "_make_meta", lambda *_args: 1 / 0)
         made_by = provenance(GRAPH, PARTS, 3)
         with pytest.raises(ZeroDivisionError):
-            write_directory.write_partitions(
+            write_directory.write_parts(
                 directory.path,
                 GRAPH,
                 MASKS,
@@ -424,7 +424,7 @@ def test_a_second_writer_is_told_who_is_the_first(
 def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
     made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
     with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
-        write_directory.write_partitions(
+        write_directory.write_parts(
             directory.path,
             GRAPH,
             MASKS,

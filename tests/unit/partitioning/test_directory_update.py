@@ -40,6 +40,7 @@ from partitioning.graph_data import (
 from partitioning.node_names import Names, hash_names
 from partitioning.random_rows import random_rows
 from partitioning.update.change import find_tables
+from partitioning.update.rebalance import rebalance
 from partitioning.update.update_directory import update_directory
 from partitioning.update_settings import UpdateSettings
 from retexo import apps
@@ -385,6 +386,17 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
     assert contents(path) == contents(tmp_path / "scratch")
 
 
+def test_a_move_may_make_another_one_worth_while(tmp_path: Path) -> None:
+    """Node 0 has three neighbours in part 1, and node 1 has two edges to node 0, one to node 2."""
+    src, dst = [40, 41, 42, 0, 1, 2], [0, 0, 0, 1, 0, 1]
+    graph = replace(random_graph(80), src=np.array(src), dst=np.array(dst))
+    directory = write_partitions(tmp_path, graph, thirds(80), np.repeat([0, 1], 40), 2)
+    assert directory.meta is not None
+    stored = stored_graph.read_graph(directory.path, directory.meta)
+    (parts,) = rebalance(stored).values()
+    assert np.flatnonzero(parts != np.repeat([0, 1], 40)).tolist() == [0, 1]
+
+
 NODES: dict[str, list[Any]] = {
     "id": ["ann", "bob", "cid", "dan", "eve", "fay"],
     "age": [31.0, 25.5, 40.0, 22.0, 35.0, 50.0],
@@ -498,6 +510,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"deleted_nodes": "id ann", "changed_nodes": "id,age,town ann,3,x"},
         "row 0 is ann; deleted by",
     ),
+    "no columns": ({"new_nodes": "id kim"}, "no column `age`"),
     "missing column": ({"new_nodes": "id,age kim,3"}, "no column `town`"),
     "odd column": ({"new_nodes": "id,age,town kim,old,x"}, "age"),
     "no ids": ({"new_nodes": "age,town 3,x"}, "no column of ids"),

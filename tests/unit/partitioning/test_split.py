@@ -505,7 +505,7 @@ def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatc
         return link_ranks(scores, pairs, *others)
 
     numbers: list[int] = []
-    link_ranks = spectral_embedding.rank_rows
+    link_ranks = spectral_embedding.rank_rows  # type: ignore[attr-defined]
     monkeypatch.setattr(spectral_embedding, "rank_rows", rank_rows)
     monkeypatch.setattr(spectral_embedding, "MAX_SCORES", 2 * 10)
     pairs = np.stack((np.arange(9), np.arange(1, 10)), axis=1)
@@ -687,8 +687,8 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
     assert np.array_equal(ids[parts[0].links["pool"][:, 0].numpy()], again.pool[:, 0])
     leaking = next(part for part in parts if len(part.edges.src))
     held = leaking.edges
-    source, target = int(held.src[0]), int(held.dst[0])
-    known = np.array(directory.bounds)[held.halo_owner] + held.halo_index.numpy()
+    source, target = int(held.src[0]), int(held.dst[0])  # type: ignore[attr-defined]
+    known = np.array(directory.bounds)[held.halo_owner] + held.halo_index.numpy()  # type: ignore[attr-defined]
     first = directory.bounds[leaking.rank]
     end = source + first if source < leaking.num_inner else known[source - leaking.num_inner]
     np.save(directory.path / f"part{leaking.rank}/links_test.npy", [[target + first, end]])
@@ -802,9 +802,9 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     assert rows["candidates"] == {(f"artist:{v}", f"artist:{v}") for v in range(20)}
     edges = set()
     for part in parts:
-        held_edges = part.edges
+        held_edges = part.edges  # type: ignore[attr-defined]
         halo = np.array(directory.bounds)[held_edges.halo_owner] + held_edges.halo_index.numpy()
-        ids = np.concatenate((np.arange(*directory.bounds[part.rank : part.rank + 2]), halo))
+        ids = np.concatenate((np.arange(*directory.bounds[part.rank : part.rank + 2]), halo))  # type: ignore[attr-defined]
         ends = zip(held_edges.src.tolist(), held_edges.dst.tolist(), strict=True)
         edges |= {(names[ids[u]], names[ids[v]]) for u, v in ends}
     held_out = rows["val"] | rows["test"]

@@ -151,7 +151,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
     for name, total in options.items():
         exchange = [*base[1:], "exchange=fp32"] if name.startswith("exchange") else base
         changed = toy_settings(place, *exchange, name)
-        directory = plan.find_or_make_partitions(changed)
+        directory = plan.find_or_make_partitions(changed)  # type: ignore[attr-defined]
         partitions = [directory.read(part) for part in range(WORLD)]
         assert estimate_traffic(changed, directory, partitions).total([4, 1]) == total
 

@@ -491,7 +491,7 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     axes = drawn["accuracy-bytes"].axes[0]
     assert axes.get_xscale() == "log"
     assert axes.collections[0].get_offsets().tolist() == [[1500, 0.5], [1500, 0.7]]
-    assert axes.containers[0].lines[0].get_xydata().tolist() == [[1500, 0.6]]
+    assert axes.containers[0].lines[0].get_xydata().tolist() == [[1500, 0.6]]  # type: ignore[attr-defined]
     assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
     assert [axes.get_title() for axes in drawn["curves"].axes] == ["layer 0", "layer 1"]
 

@@ -296,7 +296,8 @@ def test_a_worker_whose_rounding_differs_is_named(
     step, add_up = LocalOptimizer.backward, reduction.AllReduce.__call__
 
     def other_step(self: LocalOptimizer) -> float:
-        if self.objective.train.nodes.numel() == 0:  # of rank 2, which trains on none
+        nodes = self.objective.train.nodes  # type: ignore[attr-defined]
+        if nodes.numel() == 0:  # of rank 2, which trains on none
             self.flat.values[0] += 1e-6
         return step(self)
 

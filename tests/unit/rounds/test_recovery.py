@@ -63,7 +63,7 @@ def test_workers_agree_on_the_newest_that_all_have(
         saved = recovery(tmp_path / str(rank), rank=rank)
         for entry in entries:
             if isinstance(entry, tuple):
-                saved.save_round(*entry, {"at": list(entry)})
+                saved.save_round(*entry, {"at": list(entry)})  # type: ignore[call-arg]
             else:
                 saved.save_layer(entry, {"layer": entry})
     assert agreed(tmp_path) == [goes_on] * 2

@@ -68,7 +68,7 @@ def test_scores_of_no_node_and_of_equal_targets_are_unknown() -> None:
     [
         ("mse", functional.mse_loss),
         ("mae", functional.l1_loss),
-        ("huber", lambda *pair, reduction: functional.huber_loss(*pair, reduction, delta=0.7)),
+        ("huber", lambda *pair, reduction: functional.huber_loss(*pair, reduction, delta=0.7)),  # type: ignore[call-arg]
     ],
 )
 def test_losses_skip_unknown_targets(loss: str, function: Any) -> None:
