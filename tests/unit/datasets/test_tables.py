@@ -399,7 +399,7 @@ def test_masks_on_unlabelled_nodes(tmp_path):
 def test_a_split_is_in_one_column_or_in_masks(tmp_path):
     nodes = "id,label,split,train_mask\na,0,train,1\nb,1,test,0\n"
     folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n")
-    with pytest.raises(InputError, match="both `split` and `train_mask`; .*columns.ignore=split"):
+    with pytest.raises(InputError, match=r"both `split` and `train_mask`; .*columns.ignore=split"):
         load(folder)
 
 
