@@ -89,10 +89,10 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
     """InputError for settings of the lazy trainer that another trainer does not support."""
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
-        supported = trainer.BY_LAYER or (name in trainer.TAKES and value != "auto")
-        if value != without and not supported:
+        if value != without and not trainer.takes(name, value):
+            others = ", ".join(key for key, other in TRAINERS.items() if other.takes(name, value))
             raise InputError(
-                f"{name}={value}: only trainer=lazy has it, not trainer={settings.trainer.name};"
+                f"{name}={value}: not with trainer={settings.trainer.name}, only with {others};"
                 " leave it out"
             )
     if settings.model.residual and not settings.model.self_weight:

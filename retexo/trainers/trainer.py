@@ -48,6 +48,10 @@ class Trainer:
     HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = ONLY_LAZY
     """The only values of these settings that it supports on heterogeneous graphs."""
 
+    def takes(self, name: str, value: Any) -> bool:
+        """Return whether it supports a value of a setting of ONLY_LAZY on plain graphs."""
+        return self.BY_LAYER or (name in self.TAKES and value != "auto")
+
     def check(self, settings: TrainSettings) -> None:
         """Raise InputError for settings that it does not support, before anything is started."""
 
