@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.links.adamic_adar import adamic_adar, make_adjacency
 from partitioning.links.link_split import LinkSplit
-from partitioning.links.score_ranks import Floats, Ints, Scorer, measure_ranks, rank_rows
+from partitioning.links.score_ranks import Floats, Ints, Scorer, auc, measure_ranks, rank_rows
 
 MAX_SCORES = 1 << 32
 """With more scores than this, only the rows of a random sample of the sources are ranked."""
@@ -40,17 +40,6 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
             "auc": auc(positive, others[len(unranked) :]),
         }
     return found
-
-
-def auc(positive: Floats, negative: Floats) -> float:
-    """Return the area under the ROC curve; equal scores of a positive and a negative count half."""
-    if not len(positive) or not len(negative):
-        return float("nan")
-    ordered = np.sort(negative)
-    num_below, num_upto = (
-        np.searchsorted(ordered, positive, side=side) for side in ("left", "right")
-    )
-    return float((num_below + num_upto).mean() / 2 / len(negative))
 
 
 def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:

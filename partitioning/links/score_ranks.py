@@ -143,3 +143,14 @@ def measure_ranks(sources: Ints, found: Floats) -> dict[str, float]:
         **{f"hits@{k}": float((ranks <= k).mean()) for k in CUTOFFS},
         **dict(zip(OF_LISTS, score_lists(sources, places).mean(axis=0).tolist(), strict=True)),
     }
+
+
+def auc(positive: Floats, negative: Floats) -> float:
+    """Return the area under the ROC curve; equal scores of a positive and a negative count half."""
+    if not len(positive) or not len(negative):
+        return float("nan")
+    ordered = np.sort(negative)
+    num_below, num_upto = (
+        np.searchsorted(ordered, positive, side=side) for side in ("left", "right")
+    )
+    return float((num_below + num_upto).mean() / 2 / len(negative))

@@ -1,20 +1,21 @@
 """Spectral embeddings of nodes from the training pairs' graph; their products score pairs.
 
     M = D^-a A D^-a
-    p = V_K S_K / sqrt(m)
+    p = D^b V_K S_K^(c/2) / sqrt(m)
 
 A has a one for each training pair, in both directions, D are its degrees, and S_K, V_K the K
 largest eigenvalues of M and their vectors. m makes the mean product of the training pairs 1. For
 users and items this is a truncated singular value decomposition (PureSVD; Cremonesi, Koren and
-Turrin, RecSys 2010), with the normalisation of spectral clustering (a = 1/2) or less of it. The
-products are those of M M, that is, paths of two edges: M itself gives small eigenvalues, which are
-noise, too much weight. Validation pairs choose a and K: few columns describe communities, many
-describe single neighbours.
+Turrin, RecSys 2010), with the normalisation of spectral clustering (a = 1/2) or less of it. With
+a = b = 1/2 and c = 1 it is the ideal low-pass filter of GF-CF (Shen et al., CIKM 2021); with b = 0
+and c = 2 the products are those of M M, that is, paths of two edges. Validation pairs choose a, b,
+c and K: few columns describe communities, many describe single neighbours.
 
 N nodes, n pairs, K columns.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,96 +25,260 @@ from scipy.linalg import qr
 
 from partitioning.links.score_ranks import (
     Ints,
-    measure_ranks,
+    auc,
     possible_destinations,
     rank_rows,
 )
 from partitioning.node_split import SPLITS
 
+Rows = NDArray[np.float32]
 POWERS = (0.25, 0.375, 0.5)
 """Tried values of a."""
+DEGREE_SHARES = (0.0, 0.5, 1.0)
+"""Tried values of b / a."""
+EIGENVALUE_POWERS = (0.0, 1.0, 1.5, 2.0)
+"""Tried values of c."""
+FIRST_FILTERS = ((0.0, 2.0), (1.0, 1.0))
+"""b / a and c with which a is chosen."""
 WIDTH_DIVISORS = (1, 2, 4)
 """K is the given width divided by one of these."""
 MAX_RANKED = 1000
-"""Validation pairs that are ranked to choose a and K, at most."""
+"""Sources whose validation pairs are ranked to choose, at most."""
 MAX_SCORES = 1 << 30
-"""Scores of validation pairs, at most; fewer pairs are ranked in a larger graph."""
-NUM_ITERATIONS = 5
-"""Subspace iterations (Halko, Martinsson and Tropp 2011), each with M M."""
+"""Scores of their possible destinations, at most; fewer are ranked in a larger graph."""
+EXTRA_VECTORS = 8
+"""Vectors of a block beside the wanted ones; they converge last."""
+BLOCKS = 4
+"""Blocks of vectors in memory."""
+MAX_RESTARTS = 12
+TOLERANCE = 2e-3
+"""Residual of an eigenvector, relative to the largest eigenvalue, from which on it is one."""
+DENSE_SIZE = 512
+"""Up to this size a matrix is decomposed at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The largest positive eigenvalues of M, and their vectors."""
+
+    power: float
+    """a"""
+    values: Rows
+    """[K], descending, 0 beyond the positive ones."""
+    vectors: Rows
+    """[N, K]"""
+    degrees: Rows
+    """[N], at least 1."""
+
+    def embed(self, columns: int, degree_share: float, eigenvalue_power: float) -> Rows:
+        """Return D^b V S^(c/2), [N, columns]; degree_share: b / a, eigenvalue_power: c."""
+        values = np.where(self.values > 0, self.values, 0) ** np.float32(eigenvalue_power / 2)
+        scaled = self.vectors[:, :columns] * values[:columns]
+        return scaled * (self.degrees ** np.float32(self.power * degree_share))[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """An embedding and how it ranks the validation pairs."""
+
+    spectrum: Spectrum
+    made_by: tuple[int, float, float]
+    """Arguments of Spectrum.embed."""
+    reciprocal_ranks: NDArray[np.float64]
+    """Of the ranked validation pairs."""
+    auc: float
+    """Of all validation pairs."""
+
+    @property
+    def mrr(self) -> float:
+        return float(self.reciprocal_ranks.mean())
 
 
 def choose_spectral_embedding(
     rows: Mapping[str, Ints], num_nodes: int, width: int
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
-    """Return the embedding [N, K] of the a and K that rank the validation pairs best, and both.
+) -> tuple[Rows, dict[str, Any]]:
+    """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
 
-    Without validation pairs it is the first a and the whole width.
+    First a is chosen, then b and c, then K, by MRR; of the candidates whose MRR is less than a
+    standard error of the difference below the best one's, it is that with the highest AUC. Without
+    validation pairs it is the first candidate.
 
     Args:
         rows: LinkSplit.rows.
         width: K, at most.
     """
+    if not width:
+        return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_mrr": -1.0}
+    measure = _make_measure(rows, num_nodes)
+    if measure is None:
+        spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
+        made_by, mrr = (width, *FIRST_FILTERS[0]), 0.0
+    else:
+        tried = [
+            measure(spectrum, (width, *of_filter))
+            for spectrum in (decompose(rows["train"], num_nodes, width, a) for a in POWERS)
+            for of_filter in FIRST_FILTERS
+        ]
+        spectrum = max(tried, key=lambda each: each.mrr).spectrum
+        tried = [each for each in tried if each.spectrum is spectrum]
+        filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
+        tried += [
+            measure(spectrum, (width, *each)) for each in filters if each not in FIRST_FILTERS
+        ]
+        of_filter = max(tried, key=lambda each: each.mrr).made_by[1:]
+        widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
+        tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
+        chosen = _choose(tried)
+        made_by, mrr = chosen.made_by, chosen.mrr
+    columns, degree_share, eigenvalue_power = made_by
+    return _scale(spectrum.embed(*made_by), rows["train"]), {
+        "spectral": columns,
+        "spectral_power": spectrum.power,
+        "spectral_degree_power": spectrum.power * degree_share,
+        "spectral_eigenvalue_power": eigenvalue_power,
+        "spectral_mrr": mrr,
+    }
+
+
+def _choose(tried: Sequence[_Candidate]) -> _Candidate:
+    """Return the best by MRR, or where MRR cannot tell candidates apart, by AUC."""
+    best = max(tried, key=lambda each: each.mrr)
+
+    def is_as_good(other: _Candidate) -> bool:
+        less = best.reciprocal_ranks - other.reciprocal_ranks
+        return bool(less.mean() <= less.std() / np.sqrt(len(less)))
+
+    return max(filter(is_as_good, tried), key=lambda each: each.auc)
+
+
+def _make_measure(
+    rows: Mapping[str, Ints], num_nodes: int
+) -> Callable[[Spectrum, tuple[int, float, float]], _Candidate] | None:
+    """Return the function that ranks the validation pairs; None without these."""
+    val, destinations = rows["val"], possible_destinations(rows, num_nodes)
+    if not len(val):
+        return None
     every = np.concatenate([rows[name] for name in SPLITS]).T
     known = sp.csr_array(
         (np.ones(every.shape[1], np.bool_), tuple(every)), shape=(num_nodes, num_nodes)
     )
-    val = np.random.default_rng(0).permutation(rows["val"])[
-        : min(MAX_RANKED, 1 + MAX_SCORES // max(1, num_nodes))
-    ]
-    destinations = possible_destinations(rows, num_nodes)
-    best, chosen = np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_mrr": -1.0}
-    for power in POWERS[: len(POWERS) if len(val) else 1] if width else ():
-        whole = spectral_rows(rows["train"], num_nodes, width, power)
-        for columns in [width // share for share in WIDTH_DIVISORS if width >= share]:
-            embedding, mrr = _scale(whole[:, :columns], rows["train"]), 0.0
-            if len(val):
+    sources = np.random.default_rng(0).permutation(np.unique(val[:, 0]))
+    most = min(MAX_RANKED, 1 + MAX_SCORES // max(1, len(destinations)))
+    ranked = val[np.isin(val[:, 0], sources[:most])]
 
-                def scores(
-                    nodes: Ints, rows: NDArray[np.float32] = embedding
-                ) -> NDArray[np.float32]:
-                    return rows[nodes] @ rows[destinations].T
+    def measure(spectrum: Spectrum, made_by: tuple[int, float, float]) -> _Candidate:
+        embedding = spectrum.embed(*made_by)
+        columns = embedding[destinations].T
+        found, *_ = rank_rows(lambda nodes: embedding[nodes] @ columns, ranked, known, destinations)
+        positive, negative = (
+            np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
+            for pairs in (val, rows["val_neg"])
+        )
+        return _Candidate(spectrum, made_by, 1 / found[0], auc(positive, negative))
 
-                found, *_ = rank_rows(scores, val, known, destinations)
-                mrr = measure_ranks(val[:, 0], found)["mrr"]
-            if mrr > chosen["spectral_mrr"]:
-                best, chosen = (
-                    embedding,
-                    {"spectral": columns, "spectral_power": power, "spectral_mrr": mrr},
-                )
-    return best, chosen
+    return measure
 
 
-def spectral_rows(pairs: Ints, num_nodes: int, width: int, power: float) -> NDArray[np.float32]:
-    """Return the leading eigenvectors of D^-a A D^-a scaled by their eigenvalues, float32 [N, K].
+def decompose(pairs: Ints, num_nodes: int, width: int, power: float) -> Spectrum:
+    """Return the `width` largest positive eigenvalues of M and their vectors.
 
-    Columns beyond the positive eigenvalues are zeros.
+    Where no node is both source and destination, M has the blocks R and R^T, and these are the
+    singular values of R: the eigenvectors v of R^T R, or R R^T if it is smaller, give (R v / s, v).
 
     Args:
         pairs: training pairs, int64 [n, 2].
         power: a.
     """
-    made = np.zeros((num_nodes, width), np.float32)
-    # In a bipartite graph the negative of each eigenvalue is an eigenvalue, too.
-    num_vectors = min(2 * width + 8, num_nodes)
     ends = np.concatenate((pairs, pairs[:, ::-1])).T
     adjacency = sp.csr_array(
         (np.ones(ends.shape[1], np.float32), tuple(ends)), shape=(num_nodes, num_nodes)
     )
     adjacency.data[:] = 1
-    scale = sp.diags_array(np.maximum(adjacency.sum(axis=1), 1).astype(np.float32) ** -power)
+    degrees = np.maximum(adjacency.sum(axis=1), 1).astype(np.float32)
+    scale = sp.diags_array(degrees**-power)
     matrix = sp.csr_array(scale @ adjacency @ scale)
-    basis = np.random.default_rng(0).standard_normal((num_nodes, num_vectors)).astype(np.float32)
-    for _ in range(NUM_ITERATIONS):
-        basis = matrix @ (matrix @ basis)
-        # SciPy's QR keeps float32, NumPy's computes in float64.
-        basis = qr(basis, overwrite_a=True, mode="economic", check_finite=False)[0]
-    values, vectors = np.linalg.eigh(basis.T @ (matrix @ basis))
-    values, vectors = np.maximum(values[::-1][:width], 0), vectors[:, ::-1][:, :width]
-    made[:, : len(values)] = (basis @ vectors) * values
-    return made
+    values, vectors = np.zeros(width, np.float32), np.zeros((num_nodes, width), np.float32)
+    sides = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
+    if len(np.intersect1d(*sides)):
+        found, basis = find_eigenvectors(lambda block: matrix @ block, num_nodes, width)
+        count = len(found)
+        vectors[:, :count] = basis
+    else:
+        small, large = sorted(sides, key=len)
+        half = sp.csr_array(matrix[large][:, small])
+        other = sp.csr_array(half.T)
+        found, basis = find_eigenvectors(
+            lambda block: other @ (half @ block), len(small), min(width, len(small))
+        )
+        found, count = np.sqrt(np.maximum(found, 0)), len(found)
+        vectors[small, :count] = basis * np.float32(np.sqrt(0.5))
+        inverse = np.sqrt(0.5) / np.where(found > 0, found, np.inf)
+        vectors[large, :count] = (half @ basis) * inverse.astype(np.float32)
+    values[:count] = np.maximum(found, 0)
+    return Spectrum(power, values, vectors, degrees)
 
 
-def _scale(rows: NDArray[np.float32], pairs: Ints) -> NDArray[np.float32]:
+def find_eigenvectors(
+    multiply: Callable[[Rows], Rows], size: int, count: int
+) -> tuple[NDArray[np.float64], Rows]:
+    """Return the `count` largest eigenvalues of a symmetric matrix, descending, and their vectors.
+
+    Block Lanczos with full orthogonalisation and thick restarts (Wu and Simon, 2000): a flat
+    spectrum needs powers that a few subspace iterations do not reach.
+
+    Args:
+        multiply: multiplies the matrix [size, size] by a block of vectors.
+        size: at least 1.
+        count: fewer are returned where the matrix is smaller.
+    """
+    count = min(count, size)
+    block = min(count + EXTRA_VECTORS, size)
+    if size <= max(DENSE_SIZE, (BLOCKS + 1) * block):
+        values, vectors = np.linalg.eigh(multiply(np.eye(size, dtype=np.float32)))
+        return values[::-1][:count], np.ascontiguousarray(vectors[:, ::-1][:, :count], np.float32)
+    basis = np.zeros((size, BLOCKS * block), np.float32, order="F")
+    projected = np.zeros((BLOCKS * block, BLOCKS * block))
+    random = np.random.default_rng(0).standard_normal((size, block)).astype(np.float32)
+    basis[:, :block] = _orthonormal(random)
+    first, end = 0, block
+    for _ in range(MAX_RESTARTS):
+        while True:
+            after = multiply(basis[:, first:end])
+            projection = np.zeros((end, end - first), np.float32)
+            for _ in range(2):  # again for what rounding left
+                along = basis[:, :end].T @ after
+                after = after - basis[:, :end] @ along
+                projection += along
+            projected[:end, first:end] = projection
+            projected[first:end, :end] = projection.T
+            if end == basis.shape[1]:
+                break
+            first, end = end, end + block
+            basis[:, first:end] = _orthonormal(after, basis[:, :first])
+        values, vectors = np.linalg.eigh(projected)
+        values, chosen = values[::-1][:block], vectors[:, ::-1][:, :block].astype(np.float32)
+        residual = np.linalg.norm(after @ chosen[first:, :count], axis=0).max()
+        basis[:, :block] = basis @ chosen
+        if residual <= TOLERANCE * abs(values[0]):
+            break
+        basis[:, block : 2 * block] = _orthonormal(after, basis[:, :block])
+        projected[:] = 0
+        projected[range(block), range(block)] = values
+        first, end = block, 2 * block
+    return values[:count], np.ascontiguousarray(basis[:, :count])
+
+
+def _orthonormal(block: Rows, basis: Rows | None = None) -> Rows:
+    """Return an orthonormal basis of a block's columns, orthogonal to a basis."""
+    # SciPy's QR keeps float32, NumPy's computes in float64.
+    made = qr(block, mode="economic", check_finite=False)[0]
+    if basis is not None:
+        made = made - basis @ (basis.T @ made)
+        made = qr(made, overwrite_a=True, mode="economic", check_finite=False)[0]
+    return np.asarray(made)
+
+
+def _scale(rows: Rows, pairs: Ints) -> Rows:
     """Divide rows [N, K] by sqrt(m)."""
     mean = float((rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1).mean())
     return rows / np.float32(np.sqrt(mean)) if mean > 0 else rows.copy()

@@ -99,9 +99,11 @@ def _print_links(links: dict[str, Any]) -> None:
     )
     if links["spectral"]:
         print(
-            f"spectral embedding: {links['spectral']} columns, degrees to the power"
-            f" -{links['spectral_power']}, of an MRR of {links['spectral_mrr']:.4f} on validation"
-            " pairs"
+            f"spectral embedding: {links['spectral']} columns, adjacency by degrees to the power"
+            f" -{links['spectral_power']}, rows by degrees to the power"
+            f" {links['spectral_degree_power']}, products by eigenvalues to the power"
+            f" {links['spectral_eigenvalue_power']}, of an MRR of {links['spectral_mrr']:.4f} on"
+            " validation pairs"
         )
     for name, scores in links["baselines"].items():
         values = ", ".join(

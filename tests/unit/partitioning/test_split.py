@@ -40,7 +40,7 @@ from partitioning.links.link_split import (
     to_graph_of_relation,
 )
 from partitioning.links.score_names import OF_LISTS
-from partitioning.links.spectral_embedding import spectral_rows
+from partitioning.links.spectral_embedding import choose_spectral_embedding, decompose
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import Split, SplitRecipe, draw
 from partitioning.partition_settings import TASKS, SplitSettings
@@ -494,9 +494,63 @@ def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) ->
     scale = np.maximum(matrix.sum(axis=1), 1) ** -power
     values, vectors = np.linalg.eigh(matrix * scale * scale[:, None])
     best = (vectors[:, -3:] * values[-3:] ** 2) @ vectors[:, -3:].T
-    rows = spectral_rows(pairs, 50, 3, power)
+    rows = decompose(pairs, 50, 3, power).embed(3, 0.0, 2.0)
     np.testing.assert_allclose(rows @ rows.T, best, atol=1e-3)
-    assert spectral_rows(np.array([[0, 1]]), 2, 4, power).shape == (2, 4)
+    degrees = np.maximum(matrix.sum(axis=1), 1) ** power
+    weighted = decompose(pairs, 50, 3, power).embed(3, 1.0, 1.0)
+    best = (vectors[:, -3:] * values[-3:]) @ vectors[:, -3:].T * degrees * degrees[:, None]
+    np.testing.assert_allclose(weighted @ weighted.T, best, atol=1e-3)
+    assert decompose(np.array([[0, 1]]), 2, 4, power).embed(4, 0.0, 2.0).shape == (2, 4)
+
+
+def test_restarts_find_the_eigenvectors_of_a_flat_spectrum() -> None:
+    """Of a graph that is not bipartite, with three separate parts, so of equal eigenvalues."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(200, size=(2, 3, 1000)) + 200 * np.arange(3)[:, None]
+    pairs = ends.reshape(2, -1).T
+    adjacency = np.zeros((600, 600))
+    adjacency[tuple(pairs.T)] = adjacency[tuple(pairs[:, ::-1].T)] = 1
+    degrees = np.maximum(adjacency.sum(axis=1), 1)
+    matrix = adjacency / np.sqrt(degrees * degrees[:, None])
+    spectrum = decompose(pairs, 600, 8, 0.5)
+    wanted = np.linalg.eigvalsh(matrix)[::-1][:8]
+    np.testing.assert_allclose(spectrum.values, wanted, atol=1e-4)
+    residual = matrix @ spectrum.vectors - spectrum.vectors * spectrum.values
+    assert np.abs(np.linalg.norm(residual, axis=0)).max() < 5e-3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_planted_groups_are_found_as_by_singular_vectors(seed: int) -> None:
+    """3,000 users, 600 items, 3 groups, 55 % of the purchases within the group."""
+    num_users, num_items, groups, rng = 3000, 600, 3, np.random.default_rng(seed)
+    of_user, of_item = rng.integers(groups, size=num_users), rng.integers(groups, size=num_items)
+    users = np.repeat(np.arange(num_users), 10)
+    items = rng.integers(num_items, size=len(users))
+    within = rng.random(len(users)) < 0.55
+    for group in range(groups):
+        chosen = within & (of_user[users] == group)
+        items[chosen] = rng.choice(np.flatnonzero(of_item == group), chosen.sum())
+    pairs = np.unique(np.stack((users, num_users + items), axis=1), axis=0)
+    total = num_users + num_items
+    drawn = rng.integers((0, num_users), (num_users, total), size=(len(pairs), 2))
+    negatives = drawn[~np.isin(drawn @ (total, 1), pairs @ (total, 1))]
+    train, val, test = np.split(
+        rng.permutation(pairs), [int(0.85 * len(pairs)), int(0.9 * len(pairs))]
+    )
+    rows = {"train": train, "val": val, "test": test, "val_neg": negatives[: len(val)]}
+    candidates = np.arange(num_users, total)
+    rows["candidates"] = np.stack((candidates, candidates), axis=1)
+    embedding, _ = choose_spectral_embedding(rows, total, 3)
+    dense = np.zeros((num_users, num_items))
+    dense[train[:, 0], train[:, 1] - num_users] = 1
+    right = np.linalg.eigh(dense.T @ dense)[1][:, -3:]
+    by_numpy = dense @ right @ right.T  # the singular value decomposition of rank 3
+
+    def area(scores: np.ndarray) -> float:
+        held = (scores[each[:, 0], each[:, 1] - num_users] for each in (test, negatives))
+        return score_ranks.auc(*held)
+
+    assert area(embedding[:num_users] @ embedding[num_users:].T) >= area(by_numpy) - 0.01
 
 
 def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +563,7 @@ def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(spectral_embedding, "rank_rows", rank_rows)
     monkeypatch.setattr(spectral_embedding, "MAX_SCORES", 2 * 10)
     pairs = np.stack((np.arange(9), np.arange(1, 10)), axis=1)
-    rows = dict.fromkeys(("train", "val", "test"), pairs)
+    rows = dict.fromkeys(("train", "val", "test", "val_neg"), pairs)
     spectral_embedding.choose_spectral_embedding(rows | {"candidates": pairs[::-1]}, 10, 2)
     assert set(numbers) == {3}
 
