@@ -51,6 +51,8 @@ SCORES: dict[str, Score] = {
 """By name in summary.json; besides them there are hits@K and those of OGB's evaluators."""
 OF_NODES = tuple(name for name, score in SCORES.items() if score.stops and score.of_nodes)
 """Metrics that choose the best round of a node classification."""
+OF_LINKS = tuple(name for name, score in SCORES.items() if score.stops and not score.of_nodes)
+"""Metrics that choose the best round of a link prediction."""
 
 
 def title_of(name: str) -> str:

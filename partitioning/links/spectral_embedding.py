@@ -72,8 +72,9 @@ class Spectrum:
 
     def embed(self, columns: int, degree_share: float, eigenvalue_power: float) -> Rows:
         """Return D^b V S^(c/2), [N, columns]; degree_share: b / a, eigenvalue_power: c."""
-        values = np.where(self.values > 0, self.values, 0) ** np.float32(eigenvalue_power / 2)
-        scaled = self.vectors[:, :columns] * values[:columns]
+        values, is_positive = self.values[:columns], self.values[:columns] > 0
+        scales = np.where(is_positive, values, 1) ** np.float32(eigenvalue_power / 2)
+        scaled = self.vectors[:, :columns] * np.where(is_positive, scales, np.float32(0))
         return scaled * (self.degrees ** np.float32(self.power * degree_share))[:, None]
 
 

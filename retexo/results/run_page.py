@@ -58,7 +58,7 @@ def _scores(run: Run) -> Table:
             *(format_score(scores.get(name), name) for scores in baselines.values()),
         ]
         for name in names
-        if name != "ranked"
+        if name not in ("ranked", "sources")
     ]
     columns = ["score", *(SPLITS[split] for split in splits), "standard error", *baselines]
     return Table(

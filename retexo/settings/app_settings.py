@@ -54,6 +54,11 @@ class PredictSettings(Checked):
     nodes: str | None = setting(
         None, "link prediction: file of ids for predict.top (npy, csv)", per_node=True
     )
+    known: str = setting(
+        "all",
+        "link prediction: neighbours that predict.top leaves out; train: of training pairs only",
+        one_of("all", "train"),
+    )
     embeddings: bool = setting(False, "also write the embeddings of the last hidden layer")
 
 

@@ -17,9 +17,9 @@ from partitioning.setting_fields import (
     one_of,
     setting,
 )
-from retexo.scores import OF_NODES
+from retexo.scores import OF_LINKS, OF_NODES
 
-METRICS = ("auto", *OF_NODES, "loss", "mrr")
+METRICS = ("auto", *OF_NODES, "loss", *OF_LINKS)
 LOSSES = {
     "node_classification": ("cross_entropy", "focal"),
     "node_regression": ("mse", "mae", "huber"),
@@ -96,7 +96,7 @@ class TaskSettings(PairSettings):
     )
     ranked: int = setting(
         20_000,
-        "link prediction: number of edges ranked for a metric; larger sets are sampled",
+        "link prediction: number of sources whose pairs are ranked for a score; more are sampled",
         at_least(1),
     )
 

@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
+from partitioning.links.score_names import OF_LISTS
+from partitioning.links.score_ranks import count_above_in_list, score_lists
 from retexo.models.matrix import RowIndex
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads
@@ -40,9 +42,10 @@ NUM_VALIDATION_NODES = 1000
 class LinkPrediction:
     """Which pairs of nodes have an edge: a Task whose seeds are pairs."""
 
-    def __init__(self, dim: int) -> None:
-        """dim: D, which takes the place of the number of classes."""
+    def __init__(self, dim: int, metric: str) -> None:
+        """dim: D, which takes the place of the number of classes; metric: stopping.metric."""
         self.num_classes = dim
+        self.metric_name = "mrr" if metric == "auto" else metric
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
@@ -50,9 +53,9 @@ class LinkPrediction:
         assert partition.links is not None
         return [len(partition.links[split]) for split in ("train", "val", "test")]
 
-    def make_round_metric(self) -> "MeanReciprocalRank":
+    def make_round_metric(self) -> "MeanOfRanks":
         """Return the metric that chooses the best round of a layer."""
-        return MeanReciprocalRank()
+        return MeanOfRanks(self.metric_name)
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the labels unchanged: link prediction does not read them."""
@@ -60,22 +63,26 @@ class LinkPrediction:
 
     def choices(self, heads: OutputHeads) -> dict[str, Any]:
         """Return what summary.json says about validation: the metric."""
-        return {"metric": MeanReciprocalRank.name}
+        return {"metric": self.metric_name}
 
     def describe(self) -> dict[str, Any]:
         """Return the task's fields of model.json in a checkpoint."""
         return {"multilabel": False}
 
 
-class MeanReciprocalRank:
+@dataclass
+class MeanOfRanks:
     """The metric of a round's validation pairs (LinkValidation), without a loss."""
 
-    name, num_counts, with_loss = "mrr", 3, False
+    name: str
+    """mrr, the mean over pairs, or one of OF_LISTS, the mean over sources."""
+    num_counts: int = field(default=3, init=False)
+    with_loss: bool = field(default=False, init=False)
 
     def value(self, counts: Tensor, loss: float) -> float:
-        """Return the MRR; counts: the sum of reciprocal ranks in units of 1 / ONE, pairs, 0."""
-        total, num_pairs, _ = counts.tolist()
-        return float(total / ONE / max(1, num_pairs))
+        """Return the mean; counts: the sum in units of 1 / ONE, pairs or sources, 0."""
+        total, count, _ = counts.tolist()
+        return float(total / ONE / max(1, count))
 
     def state(self) -> Tensor:
         return torch.empty(0, dtype=torch.int64)
@@ -103,6 +110,8 @@ class LinkSeeds:
     batch_size: int | None
     seed: int
     layer: int
+    metric: str
+    """See MeanOfRanks."""
     _step: tuple[int, int] = field(default=(0, 0))
 
     def begin_round(self, number: int) -> None:
@@ -132,7 +141,7 @@ class LinkSeeds:
         """Return the validation of every round, which ranks each pair among the same nodes."""
         order = torch.randperm(len(self.drawn_from), generator=self._make_generator())
         candidates = self.drawn_from[order[:NUM_VALIDATION_NODES]]
-        return LinkValidation(*_renumber(self.val, candidates))
+        return LinkValidation(*_renumber(self.val, candidates), self.metric)
 
     def _draw_nodes(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Drawn nodes, int64 [K], and the logarithm of how often each is expected, [K]."""
@@ -212,18 +221,27 @@ class LinkValidation:
     """int64 [v, 2] source, destination, by position among `nodes`."""
     others: Tensor
     """int64 [c] the nodes that each pair is ranked among, likewise."""
+    metric: str
+    """See MeanOfRanks."""
 
     @torch.no_grad()
     def count(self, embedded: Tensor, scorer: Scorer) -> Tensor:
-        """Return the counts of MeanReciprocalRank, int64 [3]; embedded: [n, D]."""
-        others, total = self.others.to(embedded.device), 0
+        """Return the counts of MeanOfRanks, int64 [3]; embedded: [n, D]."""
+        others, found = self.others.to(embedded.device), []
         pairs, step = self.pairs.to(embedded.device), max(1, MAX_SCORES // max(1, len(others)))
         for some in torch.split(pairs, step):
             own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
             scores = scorer.against(embedded[some[:, 0]], embedded[others])
             scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
-            total += int((ONE / rank_among(own, scores)).round().sum())
-        return torch.tensor([total, len(self.pairs), 0])
+            found.append(torch.stack((own.double(), rank_among(own, scores).double())).cpu())
+        own, rank = torch.cat(found, dim=1)
+        values = 1 / rank
+        if self.metric in OF_LISTS:
+            source = self.pairs[:, 0].numpy()
+            places = rank.numpy() + count_above_in_list(source, own.numpy())
+            by_source = score_lists(source, places)[:, OF_LISTS.index(self.metric)]
+            values = torch.from_numpy(by_source)
+        return torch.tensor([int((ONE * values).round().sum()), len(values), 0])
 
 
 def sample_share(rows: Tensor, wanted: int, total: int, seed: int) -> Tensor:

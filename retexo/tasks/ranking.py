@@ -1,14 +1,15 @@
-"""How well pairs of nodes are ranked: MRR, Hits@K and AUC, from counts of all workers.
+"""How well pairs are ranked: MRR, Hits@K, AUC and the scores of sources' lists, from counts.
 
 A pair (u, v) is ranked among all nodes that u has no edge to in any split. The embedding of u goes
 to every worker, which counts those of its own nodes that score above v; so no list of all nodes is
 ever held, and the replies are counts. A rank is the mean of best and worst rank under ties, as in
-OGB's evaluator. AUC and OGB's metrics compare with the fixed negative pairs of the partition
-directory.
+OGB's evaluator. In the list of u, from which recall and NDCG are computed, the other pairs of u in
+the same split have places, too (partitioning.links.score_ranks). AUC and OGB's metrics compare with
+the fixed negative pairs of the partition directory.
 
-I inner nodes, N nodes, q pairs of one worker that are ranked at a time, D width of a node's
-embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages and
-pieces of the spectral embedding).
+I inner nodes, N nodes, q pairs of one worker that are ranked at a time, s their sources, D width of
+a node's embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages
+and pieces of the spectral embedding).
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
+from partitioning.links.score_names import CUTOFFS, OF_LISTS
+from partitioning.links.score_ranks import count_above_in_list, score_lists
 from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.received import check_node_numbers
@@ -33,13 +36,12 @@ from retexo.tasks.link_prediction import sample_share
 from retexo.tasks.metrics import count_above, rank_among
 from retexo.tasks.task_context import TaskContext
 
-MAX_PAIRS = 1 << 10
+MAX_PAIRS = 1 << 12
 """Pairs of a worker that are ranked at a time."""
 MAX_SCORES = 1 << 21
 """Scores of each stage that are held at a time."""
 ONE = 1 << 32
-"""Reciprocal ranks are summed as integers, in units of 1 / ONE."""
-HITS_AT = (10, 20, 50)
+"""Reciprocal ranks and scores of lists are summed as integers, in units of 1 / ONE."""
 SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
 """Candidates for the shares of the spectral score and of Adamic and Adar's. Both scale a training
 pair's mean score to 1; the scores of a network are a few units."""
@@ -244,7 +246,7 @@ class EmbeddedNodes:
 def choose_link_heads(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor]
 ) -> OutputHeads:
-    """Choose the output heads by the MRR of validation pairs.
+    """Choose the output heads by the metric of validation pairs.
 
     First the stage, or the mean of the last ones; then the share of the spectral score; then that
     of Adamic and Adar's score.
@@ -256,7 +258,8 @@ def choose_link_heads(
 
     def best(candidates: list[OutputHeads]) -> OutputHeads:
         scores = rank_pairs(EmbeddedNodes.of(context, stages, logits, candidates), "val")
-        return candidates[int(torch.tensor([each["mrr"] for each in scores]).argmax())]
+        by_metric = torch.tensor([each[context.task.metric_name] for each in scores])
+        return candidates[int(by_metric.argmax())]
 
     if len(logits) > 1:
         numbers = range(num_layers)
@@ -284,34 +287,50 @@ def score_links(
 
 
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
-    """Return MRR and Hits@K of a split's pairs, or of a sample, for each candidate.
+    """Return MRR, Hits@K and the scores of lists of a split's pairs, for each candidate.
 
-    All workers call it.
+    More than task.ranked sources are a random sample. All workers call it.
     """
-    context, links = embedded.context, get_links(embedded.context)
-    comm, info, settings = context.comm, context.graph_info, context.settings
-    num_pairs = {"val": info.num_val, "test": info.num_test}[split]
-    pairs = sample_share(links[split], settings.task.ranked, num_pairs, settings.seed)
-    known = KnownEdges(embedded)
-    totals = torch.zeros(len(embedded.weights), 1 + len(HITS_AT), dtype=torch.int64)
+    context, comm = embedded.context, embedded.context.comm
+    pairs = _sample_sources(context, get_links(context)[split])
+    known, found = KnownEdges(embedded), []
     most = int(comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
     for first in range(0, most, MAX_PAIRS):
         some = pairs[first : first + MAX_PAIRS]
         sources = some[:, 0] - context.partition.first_id
         own = embedded.score_pairs(sources, embedded.fetch(some[:, 1]))
         above = _count_above_everywhere(embedded, known, some, own)
-        rank = 1 + above.double().sum(dim=2) / 2
-        hits = [(rank <= k).sum(dim=1) for k in HITS_AT]
-        totals += torch.stack([(ONE / rank).round().long().sum(dim=1), *hits], dim=1)
-    count = torch.tensor([len(pairs)])
-    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(count)], MessageTag("metrics"))
-    num_ranked = max(1, int(count))
-    means = totals.double() / num_ranked
-    means[:, 0] /= ONE
-    names = ["mrr", *(f"hits@{k}" for k in HITS_AT)]
+        found.append((own, 1 + above.double().sum(dim=2) / 2))
+    totals = torch.zeros(len(embedded.weights), 1 + len(CUTOFFS) + len(OF_LISTS), dtype=torch.int64)
+    source = pairs[:, 0].numpy()
+    for place in range(len(totals) if found else 0):
+        own, rank = (torch.cat([each[place] for each in part]) for part in zip(*found, strict=True))
+        places = rank.numpy() + count_above_in_list(source, own.numpy())
+        of_lists = torch.from_numpy(score_lists(source, places))
+        hits = torch.tensor([int((rank <= k).sum()) for k in CUTOFFS])
+        sums = [(part * ONE).round().long().sum(dim=0) for part in (1 / rank[:, None], of_lists)]
+        totals[place] = torch.cat((sums[0], hits, sums[1]))
+    counts = torch.tensor([len(pairs), len(np.unique(source))])
+    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(counts)], MessageTag("metrics"))
+    num_ranked, num_sources = counts.tolist()
+    means = totals.double()
+    means[:, : 1 + len(CUTOFFS)] /= max(1, num_ranked)
+    means[:, 1 + len(CUTOFFS) :] /= max(1, num_sources)
+    means[:, [0, *range(1 + len(CUTOFFS), means.shape[1])]] /= ONE
+    names = ["mrr", *(f"hits@{k}" for k in CUTOFFS), *OF_LISTS]
     return [
-        {**dict(zip(names, each, strict=True)), "ranked": num_ranked} for each in means.tolist()
+        {**dict(zip(names, each, strict=True)), "ranked": num_ranked, "sources": num_sources}
+        for each in means.tolist()
     ]
+
+
+def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
+    """Return the pairs of up to task.ranked random sources of all workers, by source."""
+    settings, sources = context.settings, torch.unique(pairs[:, 0])
+    total = int(context.comm.all_gather(torch.tensor([len(sources)]), TAG).sum())
+    chosen = sample_share(sources, settings.task.ranked, total, settings.seed)
+    pairs = pairs[torch.isin(pairs[:, 0], chosen)]
+    return pairs[pairs[:, 0].argsort(stable=True)]
 
 
 def _count_above_everywhere(
@@ -322,23 +341,22 @@ def _count_above_everywhere(
     Args:
         embedded: this worker's nodes.
         known: the pairs that are not ranked.
-        pairs: int64 [q, 2], whose sources are this worker's.
+        pairs: int64 [q, 2] by source, whose sources are this worker's.
         own: [A, q], their scores.
 
     Returns:
         int64 [A, q, 2].
     """
     comm = embedded.context.comm
-    scores = embedded.all_gather(own.T.contiguous())
     dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
-    sources = embedded.all_gather(pairs[:, 0].to(dtype))
-    held_out = embedded.all_gather(known.find_held_out(pairs[:, 0]).to(dtype))
+    sources, places = torch.unique(pairs[:, 0], return_inverse=True)
+    scores = embedded.all_gather(own.T.contiguous())
+    parts = [sources, places, known.find_held_out(sources)]
+    gathered = zip(*(embedded.all_gather(each.to(dtype)) for each in parts), strict=True)
     counts = []
-    for score, ids, excluded in zip(scores, sources, held_out, strict=True):
-        fetched = embedded.fetch(ids.long())
-        counts.append(
-            _count_above_here(embedded, known, fetched, score.T, ids.long(), excluded.long())
-        )
+    for score, (ids, place, excluded) in zip(scores, gathered, strict=True):
+        source = Ranked(ids.long(), place.long(), score.T, excluded.long())
+        counts.append(_count_above_here(embedded, known, embedded.fetch(ids.long()), source))
     num_candidates = len(embedded.weights)
     sizes = [len(pairs) * 2 * num_candidates] * comm.world_size
     received = comm.all_to_all([each.flatten() for each in counts], sizes, TAG)
@@ -346,36 +364,48 @@ def _count_above_everywhere(
     return torch.stack(by_worker).long().sum(dim=0)
 
 
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The q pairs of one worker that are ranked at a time."""
+
+    sources: Tensor
+    """int64 [s]"""
+    places: Tensor
+    """int64 [q] the place of each pair's source among them."""
+    scores: Tensor
+    """[A, q]"""
+    held_out: Tensor
+    """See KnownEdges.find_held_out."""
+
+
 def _count_above_here(
-    embedded: EmbeddedNodes,
-    known: "KnownEdges",
-    source: FetchedNodes,
-    own: Tensor,
-    ids: Tensor,
-    held_out: Tensor,
+    embedded: EmbeddedNodes, known: "KnownEdges", sources: FetchedNodes, ranked: Ranked
 ) -> Tensor:
     """Count for each pair how many own nodes score above it, and at least as much.
 
-    int32 [A, q, 2], without nodes that a source has an edge to. ids: int64 [q] of the sources.
-    held_out: see KnownEdges.
+    int32 [A, q, 2], without nodes that a source has an edge to. sources: those of `ranked`.
     """
-    place, node = known.find_excluded(ids, held_out)
-    total = torch.zeros(len(embedded.weights), len(ids), 2, dtype=torch.int32)
-    step = max(1, MAX_SCORES // max(1, len(ids) * len(embedded.weights)))
+    place, node = known.find_excluded(ranked.sources, ranked.held_out)
+    total = torch.zeros(*ranked.scores.shape, 2, dtype=torch.int32)
+    step = max(1, MAX_SCORES // max(1, ranked.scores.numel()))
     for first in range(0, len(embedded.rows), step):
-        scores = embedded.score_all(source, slice(first, first + step))
+        scores = embedded.score_all(sources, slice(first, first + step))
         inside = (node >= first) & (node < first + step)
         scores[:, place[inside], node[inside] - first] = -torch.inf
         scores[:, :, known.never_destination[first : first + step]] = -torch.inf
-        total[:, :, 0] += count_above(own, scores)
-        total[:, :, 1] += count_above(own, scores, ties=True)
+        by_pair = scores[:, ranked.places]
+        total[:, :, 0] += count_above(ranked.scores, by_pair)
+        total[:, :, 1] += count_above(ranked.scores, by_pair, ties=True)
     return total
 
 
 class KnownEdges:
-    """Which nodes have an edge, in this partition's edges and in its held-out pairs."""
+    """Which nodes have an edge, in this partition's edges and in its held-out pairs.
 
-    def __init__(self, embedded: EmbeddedNodes) -> None:
+    held_out=False: of the graph's edges alone, so of training pairs.
+    """
+
+    def __init__(self, embedded: EmbeddedNodes, *, held_out: bool = True) -> None:
         part, links = embedded.context.partition, get_links(embedded.context)
         edges = part.edges
         halo = embedded.bounds[edges.halo_owner] + edges.halo_index
@@ -385,8 +415,8 @@ class KnownEdges:
         self.never_destination = torch.full((part.num_inner,), has_candidates)
         """bool [I] nodes that cannot be a destination."""
         self.never_destination[links["candidates"][:, 0] - self.first] = False
-        held_out = torch.cat((links["val"], links["test"]))
-        self._held_out = held_out[held_out[:, 0].argsort(stable=True)]
+        pairs = torch.cat((links["val"], links["test"]))[: None if held_out else 0]
+        self._held_out = pairs[pairs[:, 0].argsort(stable=True)]
         order = ids[edges.src.long()].argsort(stable=True)
         self._source, self._node = ids[edges.src.long()][order], edges.dst.long()[order]
 

@@ -137,6 +137,7 @@ def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
         batch_size=context.batch_size,
         seed=context.settings.seed,
         layer=layer,
+        metric=context.task.metric_name,
     )
 
 

@@ -9,7 +9,7 @@ from partitioning.errors import InputError
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.rounds.graph_info import GraphInfo
-from retexo.scores import OF_NODES
+from retexo.scores import OF_LINKS, OF_NODES
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
@@ -48,10 +48,10 @@ def check_trainer_settings(settings: TrainSettings) -> None:
     """InputError for settings that the chosen model or trainer does not support."""
     heterogeneous = hidden_convolution(settings.model).relational
     trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
-    if settings.stopping.metric == "mrr" and not settings.task.links:
+    if settings.stopping.metric in OF_LINKS and not settings.task.links:
         raise InputError(
-            "stopping.metric=mrr: only for task=link_prediction; choose one of auto,"
-            f" {', '.join(OF_NODES)}, loss"
+            f"stopping.metric={settings.stopping.metric}: only for task=link_prediction; choose"
+            f" one of auto, {', '.join(OF_NODES)}, loss"
         )
     if settings.task.head != "mlp" and not settings.of_edges:
         raise InputError(
@@ -129,10 +129,10 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
             f"trainer={name}: task=link_prediction needs trainer={names_with('LINKS')}; choose one"
             " of these"
         )
-    if settings.stopping.metric not in ("auto", "mrr"):
+    if settings.stopping.metric not in ("auto", *OF_LINKS):
         raise InputError(
-            f"stopping.metric={settings.stopping.metric}: links are validated by mrr alone; leave"
-            " it out"
+            f"stopping.metric={settings.stopping.metric}: not for task=link_prediction; choose one"
+            f" of auto, {', '.join(OF_LINKS)}"
         )
     if settings.gradient.secure:
         raise InputError(

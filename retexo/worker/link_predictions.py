@@ -18,6 +18,7 @@ from partitioning.links.id_files import find_positions, make_id_keys, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
+from retexo.settings.app_settings import PredictSettings
 from retexo.tasks.ranking import (
     MAX_PAIRS,
     TAG,
@@ -50,7 +51,7 @@ def write_links(
     columns = (
         _score_pairs(embedded, Path(predict.pairs), named=names is not None)
         if predict.pairs
-        else _find_destinations(embedded, Path(predict.nodes), predict.top, names)
+        else _find_destinations(embedded, predict, names)
     )
     write_table(job.run_dir / "predictions" / f"part{context.comm.rank}.{predict.format}", columns)
 
@@ -95,13 +96,14 @@ def _score_pairs(embedded: EmbeddedNodes, path: Path, *, named: bool) -> Columns
 
 
 def _find_destinations(
-    embedded: EmbeddedNodes, path: Path, top: int, names: list[str] | None
+    embedded: EmbeddedNodes, predict: PredictSettings, names: list[str] | None
 ) -> Columns:
     """The nodes with the highest scores among those without a known edge from a given one."""
-    ids, part = read_ids(path, "predict.nodes", 1)[:, 0], embedded.context.partition
+    path, top, part = Path(str(predict.nodes)), predict.top or 0, embedded.context.partition
+    ids = read_ids(path, "predict.nodes", 1)[:, 0]
     numbers = _number_ids(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
-    known, pieces = KnownEdges(embedded), []
+    known, pieces = KnownEdges(embedded, held_out=predict.known == "all"), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
         scores, nodes = find_top_destinations(

@@ -128,7 +128,9 @@ def link_task(settings: TrainSettings) -> LinkPrediction | None:
 
     Returns None for tasks of nodes, which are made from the labels.
     """
-    return LinkPrediction(settings.task.dim) if settings.task.links else None
+    return (
+        LinkPrediction(settings.task.dim, settings.stopping.metric) if settings.task.links else None
+    )
 
 
 def task_of_model(

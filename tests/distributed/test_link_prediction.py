@@ -55,7 +55,7 @@ WIDTH = 28
 """Of spectral embeddings; a quarter of it is more than a network's 6, too."""
 CASES = {
     "gcn": ("model=gcn",),
-    "sage-mlp": ("model=sage", "task.scorer=mlp"),
+    "sage-mlp": ("model=sage", "task.scorer=mlp", "stopping.metric=ndcg@20"),
     "gin-plain-distmult": ("model=gin", "exchange=plain", "task.scorer=distmult"),
     "sage-published": ("model=sage", "base=published"),
     "full_graph": ("model=gcn", "trainer=full_graph"),
@@ -307,12 +307,12 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     mixed = [(1 - share) * matrix + share * paths for share in ranking.SHARES]
     matrix = mixed[best(mixed)]
     for part in ("val", "test"):
-        ranks = ranks_of(matrix, part)
-        for measure, value in measure_ranks(
-            split.rows[part][:, 0], np.array([ranks, ranks])
-        ).items():
-            if measure not in scores[part]:
-                continue
+        ranks, sources = ranks_of(matrix, part), split.rows[part][:, 0]
+        places = []
+        for rank, (u, v) in zip(ranks, split.rows[part].tolist(), strict=True):
+            others = [w for source, w in split.rows[part].tolist() if source == u and w != v]
+            places.append(rank + (matrix[u, others] > matrix[u, v]).sum())
+        for measure, value in measure_ranks(sources, np.array([ranks, places])).items():
             assert scores[part][measure] == pytest.approx(value, abs=1e-6), measure
         own, fixed = (matrix[tuple(split.rows[name].T)] for name in (part, f"{part}_neg"))
         wins = (own[:, None] > fixed).mean() + (own[:, None] == fixed).mean() / 2
@@ -473,7 +473,7 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
         *common, "app=predict", *nobody, f"hydra.run.dir={tmp_path / 'nobody'}", cwd=folder
     )
     assert (refused.rc, "has no ids" in refused.output) == (2, True)
-    wanted = [3, 17, 55]
+    wanted = [3, int(split.rows["test"][0, 0]), 55]
     (tmp_path / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in wanted))
     every = [(u, v) for u in wanted for v in range(NODES)]
     (tmp_path / "pairs.csv").write_text(
@@ -481,6 +481,14 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     )
     for name, asked in (
         ("top", ("predict.top=5", f"predict.nodes={tmp_path / 'nodes.csv'}")),
+        (
+            "train",
+            (
+                "predict.top=40",
+                f"predict.nodes={tmp_path / 'nodes.csv'}",
+                "predict.known=train",
+            ),
+        ),
         ("pairs", (f"predict.pairs={tmp_path / 'pairs.csv'}",)),
     ):
         arguments = ("app=predict", "predict.format=csv", f"checkpoint_dir={answered}", *asked)
@@ -507,15 +515,18 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     with pytest.raises(InputError, match="its model is for links; call score"):
         loaded.predict(directory)
     known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
-    for node in wanted:
-        new = [v for v in range(NODES) if v != node and (node, v) not in known]
-        best = sorted(new, key=lambda v: -scores[node, v])[:5]
-        found = [(v, score) for u, v, score in lines("top") if u == node]
-        assert [score for _, score in found[:5]] == pytest.approx(
-            [scores[node, v] for v in best], rel=1e-5
-        )
-        if paths < 1:  # else many are equal
-            assert [v for v, _ in found] == best
+    trained_on = set(zip(split.graph.src.tolist(), split.graph.dst.tolist(), strict=True))
+    for name, left_out, top in (("top", known, 5), ("train", trained_on, 40)):
+        for node in wanted:
+            new = [v for v in range(NODES) if v != node and (node, v) not in left_out]
+            best = sorted(new, key=lambda v: -scores[node, v])[:top]
+            found = [(v, score) for u, v, score in lines(name) if u == node]
+            assert [score for _, score in found[:top]] == pytest.approx(
+                [scores[node, v] for v in best], rel=1e-5, abs=1e-6
+            )
+            if paths < 1:  # else many are equal
+                assert [v for v, _ in found][:5] == best[:5]
+    assert any((u, v) in known for u, v, _ in lines("train"))
 
 
 def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path: Path) -> None:

@@ -465,8 +465,8 @@ def test_what_only_lazy_training_has(given: str) -> None:
 @pytest.mark.parametrize(
     ("config", "given", "words"),
     [
-        ("node_classification_gcn", "stopping.metric=mrr", "only for task=link_prediction"),
-        ("link_prediction_gcn", "stopping.metric=roc_auc", "validated by mrr alone"),
+        ("node_classification_gcn", "stopping.metric=ndcg@20", "only for task=link_prediction"),
+        ("link_prediction_gcn", "stopping.metric=roc_auc", "not for task=link_prediction"),
     ],
 )
 def test_a_metric_of_another_task(config: str, given: str, words: str) -> None:
