@@ -50,7 +50,10 @@ EXTRA_VECTORS = 8
 """Vectors of a block beside the wanted ones; they converge last."""
 BLOCKS = 4
 """Blocks of vectors in memory."""
-MAX_RESTARTS = 12
+MAX_VECTORS = 4096
+"""Vectors that are multiplied by a matrix to find its eigenvectors, about; two cycles at least."""
+CHOICE_WIDTH = 128
+"""Columns with which a is chosen, at most."""
 TOLERANCE = 2e-3
 """Residual of an eigenvector, relative to the largest eigenvalue, from which on it is one."""
 DENSE_SIZE = 512
@@ -115,17 +118,19 @@ def choose_spectral_embedding(
         spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
         made_by, mrr = (width, *FIRST_FILTERS[0]), 0.0
     else:
+        narrow = min(width, CHOICE_WIDTH)
         tried = [
-            measure(spectrum, (width, *of_filter))
-            for spectrum in (decompose(rows["train"], num_nodes, width, a) for a in POWERS)
+            measure(spectrum, (narrow, *of_filter))
+            for spectrum in (decompose(rows["train"], num_nodes, narrow, a) for a in POWERS)
             for of_filter in FIRST_FILTERS
         ]
         spectrum = max(tried, key=lambda each: each.mrr).spectrum
-        tried = [each for each in tried if each.spectrum is spectrum]
+        tried = [each for each in tried if each.spectrum is spectrum and narrow == width]
+        if narrow < width:
+            spectrum = decompose(rows["train"], num_nodes, width, spectrum.power)
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
-        tried += [
-            measure(spectrum, (width, *each)) for each in filters if each not in FIRST_FILTERS
-        ]
+        filters = [each for each in filters if not (tried and each in FIRST_FILTERS)]
+        tried += [measure(spectrum, (width, *each)) for each in filters]
         of_filter = max(tried, key=lambda each: each.mrr).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
@@ -242,7 +247,7 @@ def find_eigenvectors(
     random = np.random.default_rng(0).standard_normal((size, block)).astype(np.float32)
     basis[:, :block] = _orthonormal(random)
     first, end = 0, block
-    for _ in range(MAX_RESTARTS):
+    for _ in range(max(2, MAX_VECTORS // (BLOCKS * block))):
         while True:
             after = multiply(basis[:, first:end])
             projection = np.zeros((end, end - first), np.float32)

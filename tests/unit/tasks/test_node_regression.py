@@ -148,7 +148,10 @@ def seeds(batch_size: int | None) -> LinkSeeds:
     drawn_from = torch.arange(0, NODES, 2)
     weight = torch.bincount(pairs[:50, 1], minlength=NODES)[drawn_from].double()
     return LinkSeeds(
-        pairs[:50], pairs[50:], drawn_from, weight, 0.5, 5, batch_size, seed=1, layer=0
+        *(pairs[:50], pairs[50:], drawn_from, weight, 0.5, 5, batch_size),
+        seed=1,
+        layer=0,
+        metric="mrr",
     )
 
 
