@@ -159,7 +159,7 @@ class PartitionedRun:
     ) -> Predictions:
         """Return the predictions of all nodes, partition by partition; NaN where not computed.
 
-        asked: int64 [n], stored ids of the nodes that are needed; None: all nodes.
+        requested: int64 [n], stored ids of the nodes that are needed; None: all nodes.
         """
         settings = self.settings(directory.num_parts)  # Hydra composes in one thread only
 

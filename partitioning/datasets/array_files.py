@@ -77,8 +77,10 @@ def _open_npz(path: Path) -> Iterator[Any]:
 
 
 def _check_member(archive: Any, name: str, path: Path) -> None:
-    """InputError for a member without an array of numbers, or whose two headers name it
-    differently, so that it may be one that is read.
+    """InputError for a member of an npz that is no npy file, or that cannot be opened.
+
+    Zip files name a member twice. One whose names differ cannot be opened, because it may be an
+    array that is read.
     """
     with reading(path, "array", where=f"{path}: array `{name}`"):
         members = archive.zip.namelist()

@@ -178,7 +178,10 @@ def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
 
 
 def _are_numbers(cells: list[str]) -> bool:
-    """Whether the cells of a first line are numbers, and not the header 0, 1, ... of pandas."""
+    """Whether all cells of a first line are numbers, blank ones left out.
+
+    False for the header that pandas writes beside an index: a blank cell, then 0, 1, ...
+    """
     if len(cells) > 1 and cells == ["", *map(str, range(len(cells) - 1))]:
         return False
     known = [cell for cell in cells if cell.strip()]

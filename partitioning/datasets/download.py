@@ -209,12 +209,12 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
 
 
 def download_to(url: str, part: Path, limit: int) -> None:
-    """Download into a new file, in a few attempts.
+    """Download at most `limit` bytes into a new file, in a few attempts with pauses.
 
-    Each continues where the one before ended, if the server can.
+    Each continues where the one before ended, if the server can. On failure `part` stays.
 
     Raises:
-        OSError: or HTTPException, ValueError, if the last attempt fails.
+        OSError: or HTTPException, ValueError, if the last attempt fails, or another cannot help.
     """
     version = ""
     for attempt in range(1, ATTEMPTS + 1):

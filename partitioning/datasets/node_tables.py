@@ -334,7 +334,10 @@ def in_node_order(table: Table, nodes: Nodes) -> dict[str, Any]:
 
 
 def schema_of(tables: list[Table], features: Table | None) -> Schema | None:
-    """Return the schema of the features, with the roles and ignored columns of all tables."""
+    """Return the schema of the features, with the roles and ignored columns of all tables.
+
+    None without tables; without features (None) its columns are empty.
+    """
     if not tables:
         return None
     schemas = [table.schema for table in tables if table.schema is not None]

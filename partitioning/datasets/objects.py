@@ -203,7 +203,10 @@ def _writing(path: str | Path, overwrite: bool, own: tuple[str, ...] = ()) -> It
 
 
 def _move(part: Path, target: Path) -> None:
-    """Move a file or folder to its place, or its entries into a folder that is there."""
+    """Move a file or folder to its place, or its entries into a folder that is there.
+
+    Entries with the same names are replaced, and others stay.
+    """
     if not target.is_dir():
         part.replace(target)
         return

@@ -182,7 +182,7 @@ def _distinct(keys: Ints) -> Ints:
 
 
 def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """Draw at most `count` pairs, possibly repeated, without self loops."""
+    """Draw at most `count` pairs, possibly repeated, without self loops, as low * N + high."""
     # a search for sorted points is ten times as fast, and the order of pairs does not matter
     points = rng.random(count)
     points.sort()
@@ -197,7 +197,7 @@ def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generato
 def _chunk_of_pairs(
     model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator
 ) -> Ints:
-    """Draw at most K pairs; points float64 [K] in [0, 1) choose their first nodes."""
+    """Draw at most K pairs, as low * N + high; points [K] in [0, 1) choose their first nodes."""
     total = model.cumulative[-1]
     first = model.find(points * total)
     block = model.class_of(first)

@@ -347,7 +347,11 @@ def _find_labelled(found: GraphTables, settings: DatasetSettings) -> EdgeType:
 
 
 def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType, RawRelation]:
-    """Make a relation of each name that a column has; the edges keep their order."""
+    """Split relations by the names that a column of their table has, in alphabetical order.
+
+    Edges keep their order. Characters that a relation's name cannot have are replaced.
+    InputError if two relations have the same name then.
+    """
     made: dict[EdgeType, RawRelation] = {}
     for each, raw in relations.items():
         if raw.kind is None:
@@ -422,7 +426,10 @@ def _find_all_ends(found: GraphTables, columns: ColumnSettings) -> AllEnds:
 def _read_nodes(
     name: str, found: GraphTables, ends: AllEnds, settings: DatasetSettings
 ) -> list[Table]:
-    """Read the tables of one node type."""
+    """Read the tables of one node type; edge tables help to find the columns of ids.
+
+    InputError if the nodes of a plain graph need labels and have none.
+    """
     is_plain, columns, held = name == PLAIN_TYPE, settings.columns, found.nodes[name]
     referring: Ends = []
     for each, table in found.edges.items():

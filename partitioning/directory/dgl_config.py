@@ -119,7 +119,13 @@ def _check_relations(config: Mapping[str, Any], types: list[str], file: Path) ->
 def read_ranges(
     config: Mapping[str, Any], name: str, num_parts: int, where: Path | str
 ) -> IdRanges:
-    """Read node_map or edge_map; a list of ranges stands for the one type of a plain graph."""
+    """Read node_map or edge_map, without its empty ranges.
+
+    A plain graph may have a list of ranges instead of a dictionary; its type is called `_N`.
+
+    Raises:
+        InputError: a range is missing, or the ranges leave a gap or overlap.
+    """
     try:
         ranges = config[name] if isinstance(config[name], dict) else {"_N": config[name]}
         names = list(ranges)

@@ -225,6 +225,7 @@ class HeteroMeta(Meta):
         return counts
 
     def check(self) -> None:
+        """ValueError for fields that contradict each other, or names that cannot be folders."""
         for field_name, shape in (("types", TYPE), ("relations", RELATION)):
             for name, entry in getattr(self, field_name).items():
                 check_shape(entry, shape, f"{field_name}.{name}")

@@ -99,7 +99,10 @@ def authority(folder: Path) -> None:
 
 
 def request(folder: Path, name: str) -> None:
-    """Create a site's key and the request for its certificate."""
+    """Create a site's key.pem and request.pem, the request for its certificate, in a folder.
+
+    The folder is created where missing; FileExistsError if it has a key.
+    """
     _check_name(name)
     key = _new_key(folder)
     builder = x509.CertificateSigningRequestBuilder().subject_name(_make_x509_name(name))
@@ -167,7 +170,10 @@ def revoke(folder: Path, name: str) -> None:
 
 
 def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
-    """Do all steps in one place, for trials."""
+    """Do all steps in one place, for trials.
+
+    Create the folders `authority` and one by site; those of the sites are ready for use.
+    """
     authority(folder / "authority")
     for site in sites:
         request(folder / site, site)

@@ -62,7 +62,7 @@ def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]
 
 
 def _settings_of(settings: Settings, seed: int) -> Settings:
-    """The settings of one run, composed anew: the seeds of split and partitions default to it."""
+    """Return the settings of one run; seeds of split and partitions default to the run's seed."""
     options = [argument for argument in settings.arguments if argument.startswith("--")]
     name, *folder = (option.partition("=")[2] for option in options)
     overrides = [

@@ -140,7 +140,7 @@ class HubServer:
         self._tokens: dict[Any, tuple[Pair, int]] = {}
 
     def step(self, timeout: float) -> None:
-        """Answer the requests that arrive within `timeout` seconds."""
+        """Answer the requests that arrive within `timeout` seconds, and close expired pairs."""
         self._accepted.step(timeout, self._answer)
         for token, (pair, _) in [*self._tokens.items()]:
             if pair.deadline < time.monotonic():
@@ -149,7 +149,10 @@ class HubServer:
                     end.close()
 
     def _answer(self, channel: Channel, message: Message) -> None:
-        """Handle a message of a connection with a token, or of a node that waits or calls."""
+        """Handle a message of a connection with a token, or of a node that waits or calls.
+
+        ChannelClosed for other messages.
+        """
         if message.get("token") in self._tokens:
             self._join(channel, *self._tokens.pop(message["token"]))
         elif channel.node is not None and "listen" in message:

@@ -107,7 +107,10 @@ def hetero_baseline_bytes(
     architecture: HeteroArchitecture,
     rounds: Sequence[int],
 ) -> dict[str, int]:
-    """Return bytes by baseline for a heterogeneous graph; see `baseline_bytes`."""
+    """Return the bytes of plain lazy exchange and of the full graph for a heterogeneous graph.
+
+    Arguments and result are those of `baseline_bytes`.
+    """
     model = replace(architecture.model, **END_TO_END)
     layers: Any = build_network(replace(architecture, model=model), seed=0)
     halo = {

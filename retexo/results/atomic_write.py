@@ -36,7 +36,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def remove_unfinished(run_dir: Path) -> None:
-    """Remove the unfinished files of a killed process.
+    """Remove the unfinished files of a killed process, in a run directory and its folders.
 
     The caller holds the run directory's lock.
     """

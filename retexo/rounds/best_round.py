@@ -12,7 +12,10 @@ STATE = ("best_round", "best_metric", "best_loss", "last_improvement", "least_lo
 
 
 class EarlyStopping:
-    """Tracks the best round by a metric to maximise. Ties go to the earlier round."""
+    """Tracks the best round by a metric to maximise.
+
+    Of rounds with the same metric the one with the lower loss is best, else the earlier one.
+    """
 
     def __init__(
         self, patience: int | None, min_delta: float, *, starts_trained: bool = False
@@ -36,9 +39,9 @@ class EarlyStopping:
         return self._is_better(metric) or self._loss_falls(loss)
 
     def record(self, number: int, metric: float, loss: float) -> bool:
-        """Record the metric and the loss after `number` rounds.
+        """Record the metric and the loss after `number` rounds; NaN is no loss.
 
-        Return whether it is the best round so far.
+        Return whether it is the best round so far; rounds before `first_round` are not recorded.
         """
         if number < self.first_round:
             return False

@@ -216,7 +216,11 @@ class GradientMatrix:
 
 
 def make_gradient_matrices(flat: FlatParameters) -> list[GradientMatrix]:
-    """Group all parameters: input weights by F, other parameters by their longer side."""
+    """Return matrices of all gradients; each has views of those with the same number of rows.
+
+    Input weights, [F, K], have matrices of their own. Other weights are transposed where they
+    have fewer rows than columns; a vector is one column.
+    """
     matrices: dict[tuple[int, bool], GradientMatrix] = {}
     for piece in flat.slices:
         gradient = _gradient_as_matrix(flat, piece)

@@ -89,7 +89,7 @@ def _format_code(default: Any) -> str:
 
 
 def describe_values(defined: Setting) -> str:
-    """Return the choices of a setting, or its type with bounds."""
+    """Return the choices of a setting in Markdown, or its type with bounds."""
     choices = defined.choices
     if defined.is_group and not choices:
         files = sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml"))

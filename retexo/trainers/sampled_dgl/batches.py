@@ -83,7 +83,10 @@ class Batches:
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Count and measure the validation nodes, on sampled neighbours."""
+        """Return counts and loss of this worker's validation nodes, on sampled neighbours.
+
+        The module is in evaluation mode afterwards.
+        """
         self.module.eval()
         nodes, labels = (
             torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)

@@ -259,7 +259,10 @@ class Engine(Client):
         ]
 
     def close(self) -> None:
-        """Add the traffic to the meter, and end the server; all workers call it."""
+        """Add the traffic to the meter, and end the server; all workers call it.
+
+        Also restores the number of PyTorch's threads.
+        """
         own = self._comm.rank
         sent = [*self.sent.bytes.items()]
         for trainer in self.extra_trainers:

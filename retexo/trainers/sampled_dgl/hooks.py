@@ -44,7 +44,9 @@ def traffic_kind(request: str, name: str = "") -> str:
 
 
 def install(token: str) -> tuple[Any, TrafficCounter]:
-    """Install the hooks; return the dgl package and this process's counters. Call once.
+    """Patch DGL's modules; return the dgl package and this process's counters. Call once.
+
+    Besides counting and names, DGL retries connections sooner and handles no signals.
 
     Args:
         token: prefix of all names in /dev/shm; shared by a server and its trainers, unique per
