@@ -66,6 +66,11 @@ class PredictionGraph:
     """For link prediction; all pairs are training pairs."""
 
     @property
+    def types_of_pairs(self) -> list[str]:
+        """Types of the source and the destination of the relation whose links are scored, or []."""
+        return [] if self.links is None else list(self.links.description["types"])
+
+    @property
     def keeps_features(self) -> bool:
         """Whether new nodes leave the features of the others as they are."""
         return tuple(self.settings.features.kind) == ("given",) and isinstance(

@@ -125,7 +125,9 @@ class PartitionedRun:
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
             )
-            own, own_scores = score_own_pairs(embedded, ids, "pairs", named=named)
+            own, own_scores = score_own_pairs(
+                embedded, ids, "pairs", opened.types_of_pairs, named=named
+            )
             scores[own] = own_scores
 
         run_threads(len(graphs), worker)

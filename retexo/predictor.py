@@ -30,6 +30,7 @@ from partitioning.directory.read_directory import (
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import HeteroGraphData
+from partitioning.links.id_files import add_types
 from partitioning.partition_settings import DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import with_values
@@ -120,10 +121,15 @@ class _ReadGraph:
     links: HeldLinks | None
     known: Mapping[str, Any]
     """partitioning's Nodes by type, to look up the ends of new edges."""
+    types: Sequence[str]
+    """Of the source and the destination of the relation whose links are scored, or empty."""
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
         """Return the positions of ids, in their shape; InputError for an unknown one."""
         requested = check_ids(ids, argument, named=self.ids.dtype == object)
+        if self.types:
+            of_tables = add_types(requested, self.types)
+            requested = np.where(np.isin(requested, self.ids), requested, of_tables)
         positions = find_positions(
             self.ids, self.order, requested.reshape(-1), argument, "the graph"
         )
@@ -202,9 +208,8 @@ class Predictor:
         known = {
             name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
         }
-        return _ReadGraph(
-            inferred_graph, ids, np.argsort(ids, kind="stable"), predictions, links, known
-        )
+        order, types = np.argsort(ids, kind="stable"), read.types_of_pairs
+        return _ReadGraph(inferred_graph, ids, order, predictions, links, known, types)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
         """Bring the graph into the form of training; InputError where its kind or width differs.

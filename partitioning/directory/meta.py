@@ -40,6 +40,7 @@ def check_class_names(names: list[Any], num_classes: int) -> None:
 LINKS: dict[str, Any] = {
     "evaluator?": str,
     "relations?": [str],
+    "types?": [str],
     **dict.fromkeys(("spectral?", "edges_removed?", "cut_rows?"), int),
     "pairs?": {"*": int},
     "rows?": {"*": int},

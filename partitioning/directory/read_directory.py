@@ -207,6 +207,11 @@ class PartitionDirectory:
         """Return the names of the target's inner nodes; None where their ids are integers."""
         return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target_type))
 
+    @property
+    def types_of_pairs(self) -> list[str]:
+        """Types of the source and the destination of the relation whose pairs are split, or []."""
+        return list(getattr(self.meta, "links", {}).get("types", ()))
+
     def ends_of_edges(self, part: int) -> dict[str, Any]:
         """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION."""
         if self.description is None:

@@ -1,5 +1,6 @@
 """Reads files of node ids, integers or names as in the data set, and finds the nodes by id."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,38 @@ def make_id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.in
     if not whole:
         raise InputError(f"{where}: has ids that are no integers; the graph has no others")
     return check_integers(numbers, where).reshape(ids.shape)
+
+
+def add_types(ids: NDArray[Any], types: Sequence[str]) -> NDArray[Any]:
+    """Return TYPE:ID for ids of a relation's tables, as objects of str, in their shape.
+
+    Args:
+        ids: [n, 2] sources and destinations, or [n] or [n, 1] sources.
+        types: of the relation's source and destination.
+    """
+    is_pair = ids.ndim == 2 and ids.shape[1] == len(types)
+    of_ids = np.broadcast_to(np.array(types if is_pair else types[0], object), ids.shape)
+    names = [f"{kind}:{each}" for kind, each in zip(of_ids.flat, ids.flat, strict=True)]
+    return np.array(names, object).reshape(ids.shape)
+
+
+def find_ids(
+    known: NDArray[np.int64], ids: NDArray[Any], types: Sequence[str], *, named: bool, where: str
+) -> NDArray[np.int64]:
+    """Return the positions of ids, -1 for an unknown one.
+
+    Args:
+        known: distinct keys of the nodes, [N].
+        ids: those of the graph, or of the tables of a relation.
+        types: of the relation's source and destination; empty without a relation.
+        named: whether the graph's ids are names.
+        where: for error messages.
+    """
+    positions = find_positions(known, make_id_keys(ids, named=named, where=where))
+    if types and (positions < 0).any():
+        of_tables = make_id_keys(add_types(ids, types), named=True, where=where)
+        positions = np.where(positions < 0, find_positions(known, of_tables), positions)
+    return positions
 
 
 def find_positions(known: NDArray[np.int64], keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ from partitioning.graph_data import (
     is_relation,
 )
 from partitioning.links.adamic_adar import weighted_neighbours
-from partitioning.links.id_files import find_positions, make_id_keys, read_ids
+from partitioning.links.id_files import find_ids, read_ids
 from partitioning.links.score_ranks import possible_destinations
 from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
@@ -157,6 +157,7 @@ def split_links(
         "edges_removed": int((~is_kept).sum()),
         "evaluator": (given or {}).get("evaluator", ""),
         "relations": [] if graph.relation is None else graph.relation["names"],
+        "types": list((graph.relation or {}).get("types", ())),
     }
     remaining = keep_edges(graph, is_kept)
     spectral, chosen = choose_spectral_embedding(rows, num_nodes, width)
@@ -385,14 +386,9 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     """
     where = f"{setting}={path}"
     pairs = read_ids(path, setting, 2)
-    keys = make_id_keys(pairs, named=graph.node_names is not None, where=where)
-    positions = find_positions(graph.node_ids, keys)
-    types = (graph.relation or {}).get("types")
-    if types is not None:  # the ids of the tables, too
-        full = [[f"{types[0]}:{src}", f"{types[1]}:{dst}"] for src, dst in pairs.tolist()]
-        names = np.array(full, object).reshape(-1)
-        of_types = find_positions(graph.node_ids, hash_names(names)).reshape(positions.shape)
-        positions = np.where(positions < 0, of_types, positions)
+    types = (graph.relation or {}).get("types", ())
+    named = graph.node_names is not None
+    positions = find_ids(graph.node_ids, pairs, types, named=named, where=where)
     is_unknown = positions < 0
     if is_unknown.any():
         row = int(is_unknown.any(axis=1).argmax())

@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.id_files import find_positions, make_id_keys, read_ids
+from partitioning.links.id_files import find_ids, read_ids
 from retexo.apps.inference import prepare_inference, run_workers
 from retexo.apps.summary import print_results, print_rows
 from retexo.results import predictions
@@ -91,13 +91,20 @@ def _check_links(settings: Settings) -> None:
         for name in ("pairs", "top", "nodes")
         if getattr(predict, name) is not None
     }
+    if predict.known != "all":
+        chosen["known"] = predict.known
     if not settings.task.links:
         for name, value in chosen.items():
             raise InputError(f"predict.{name}={value}: only models of links have it; leave it out")
-    elif set(chosen) not in ({"pairs"}, {"top", "nodes"}) or predict.embeddings:
+    elif set(chosen) - {"known"} not in ({"pairs"}, {"top", "nodes"}) or predict.embeddings:
         raise InputError(
             "predict.pairs=FILE, or predict.top=K and predict.nodes=FILE: app=predict of links"
             " needs one of these, and has no predict.embeddings"
+        )
+    elif {"pairs", "known"} <= set(chosen):
+        raise InputError(
+            f"predict.known={predict.known}: only for predict.top; all of predict.pairs are scored;"
+            " leave it out"
         )
 
 
@@ -112,10 +119,9 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
                 raise InputError(f"{where}: has no ids; give one at least")
             named = directory.node_names(0) is not None
             known = [directory.read(part).node_ids.numpy() for part in settings.local_ranks]
-            unknown = (
-                find_positions(np.concatenate(known), make_id_keys(ids, named=named, where=where))
-                < 0
-            )
+            types = directory.types_of_pairs
+            found = find_ids(np.concatenate(known), ids, types, named=named, where=where)
+            unknown = found < 0
             if unknown.any() and len(known) == directory.num_parts:
                 raise InputError(
                     f"{where}: the graph has no node with the id {ids[unknown][0]}; take it out"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.links.id_files import find_positions, make_id_keys, read_ids
+from partitioning.links.id_files import add_types, find_positions, make_id_keys, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
@@ -47,25 +47,36 @@ def write_links(
         names: of the inner nodes; None where ids are integers.
     """
     embedded = EmbeddedNodes.of(context, stages, inferred.by_head, [job.checkpoint.heads])
-    predict = job.predict
+    predict, types = job.predict, job.directory.types_of_pairs
     columns = (
-        _score_pairs(embedded, Path(predict.pairs), named=names is not None)
+        _score_pairs(embedded, Path(predict.pairs), types, named=names is not None)
         if predict.pairs
-        else _find_destinations(embedded, predict, names)
+        else _find_destinations(embedded, predict, names, types)
     )
     write_table(job.run_dir / "predictions" / f"part{context.comm.rank}.{predict.format}", columns)
 
 
-def _number_ids(context: TaskContext, ids: NDArray[Any], where: str, *, named: bool) -> Tensor:
+def _number_ids(
+    context: TaskContext, ids: NDArray[Any], where: str, types: Sequence[str], *, named: bool
+) -> Tensor:
     """Return the numbers of nodes in the partitioned graph by their ids, int64 of the same shape.
 
-    Each owner knows the numbers of its nodes. where: for error messages.
+    Each owner knows the numbers of its nodes. Ids of the graph come before those of the tables.
+
+    Args:
+        context: of this worker; all workers call it.
+        ids: of the graph, or of the tables of a relation.
+        where: for error messages.
+        types: of the relation's source and destination; empty without a relation.
+        named: whether the graph's ids are names.
     """
-    place = find_positions(
-        context.partition.node_ids.numpy(), make_id_keys(ids, named=named, where=where)
-    )
-    known = torch.from_numpy(np.where(place >= 0, place + context.partition.first_id + 1, 0))
-    context.comm.all_reduce([ReduceInput(known.view(-1))], TAG)
+    forms = [make_id_keys(ids, named=named, where=where)]
+    if types:
+        forms.append(make_id_keys(add_types(ids, types), named=True, where=where))
+    places = find_positions(context.partition.node_ids.numpy(), np.stack(forms))
+    by_form = torch.from_numpy(np.where(places >= 0, places + context.partition.first_id + 1, 0))
+    context.comm.all_reduce([ReduceInput(by_form.view(-1))], TAG)
+    known = torch.where(by_form[0] > 0, by_form[0], by_form[-1])
     if bool((known == 0).any()):
         unknown = ids[(known == 0).numpy()][0]
         raise InputError(f"{where}: the graph has no node with the id {unknown}; take it out")
@@ -73,35 +84,41 @@ def _number_ids(context: TaskContext, ids: NDArray[Any], where: str, *, named: b
 
 
 def score_own_pairs(
-    embedded: EmbeddedNodes, ids: NDArray[Any], where: str, *, named: bool
+    embedded: EmbeddedNodes, ids: NDArray[Any], where: str, types: Sequence[str], *, named: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Score pairs of ids, [n, 2].
+    """Score pairs of ids, [n, 2]; see _number_ids.
 
     Returns:
         Which pairs have their source here, bool [n], and the scores of these.
     """
     part, numbers = (
         embedded.context.partition,
-        _number_ids(embedded.context, ids, where, named=named),
+        _number_ids(embedded.context, ids, where, types, named=named),
     )
     own = (numbers[:, 0] >= part.first_id) & (numbers[:, 0] < part.first_id + part.num_inner)
     return own.numpy(), embedded.score_by_source(numbers[own]).numpy()
 
 
-def _score_pairs(embedded: EmbeddedNodes, path: Path, *, named: bool) -> Columns:
+def _score_pairs(
+    embedded: EmbeddedNodes, path: Path, types: Sequence[str], *, named: bool
+) -> Columns:
     """Return id, partner and score of the pairs in predict.pairs whose source is here."""
     ids = read_ids(path, "predict.pairs", 2)
-    own, scores = score_own_pairs(embedded, ids, f"predict.pairs={path}", named=named)
+    own, scores = score_own_pairs(embedded, ids, f"predict.pairs={path}", types, named=named)
     return {**_id_columns(ids[own, 0], ids[own, 1], named=named), "score": scores}
 
 
 def _find_destinations(
-    embedded: EmbeddedNodes, predict: PredictSettings, names: list[str] | None
+    embedded: EmbeddedNodes,
+    predict: PredictSettings,
+    names: list[str] | None,
+    types: Sequence[str],
 ) -> Columns:
     """The nodes with the highest scores among those without a known edge from a given one."""
     path, top, part = Path(str(predict.nodes)), predict.top or 0, embedded.context.partition
     ids = read_ids(path, "predict.nodes", 1)[:, 0]
-    numbers = _number_ids(embedded.context, ids, f"predict.nodes={path}", named=names is not None)
+    where, named = f"predict.nodes={path}", names is not None
+    numbers = _number_ids(embedded.context, ids, where, types, named=named)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
     known, pieces = KnownEdges(embedded, held_out=predict.known == "all"), []
     for first in range(0, len(numbers), MAX_PAIRS):

@@ -552,6 +552,25 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path
     expected = partitioned.score(tmp_path / "shop-links-random-vol-1", pairs)
     model = retexo.load(tmp_path / "run").attach(data)
     assert model.score(pairs) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    directory = tmp_path / "shop-links-random-vol-1"
+    assert partitioned.score(directory, bought) == pytest.approx(expected)
+    assert model.score(bought) == pytest.approx(model.score(pairs))
+    assert model.top(["u3"], 2).partner.tolist() == model.top(["user:u3"], 2).partner.tolist()
+    with pytest.raises(InputError, match="user:i3"):
+        model.score([("i3", "i4")])
+    (tmp_path / "pairs.csv").write_text("src,dst\n" + rows)
+    predict = (f"predict.pairs={tmp_path / 'pairs.csv'}", "predict.format=csv")
+    ended = run_main(
+        *("--config-name", "link_prediction_sage", "app=predict", "dataset_name=file", *LEAN[:-1]),
+        *(f"dataset_file={data}", f"partition_dir={tmp_path}", "num_partitions=1"),
+        *("task.relation=bought", "split.edges=[1.0,0.0,0.0]", f"hydra.run.dir={tmp_path}/new"),
+        *(f"checkpoint_dir={tmp_path / 'run'}", *predict),
+        cwd=tmp_path,
+    )
+    assert ended.rc == 0, ended.output
+    lines = (tmp_path / "new/predictions.csv").read_text().splitlines()[1:]
+    scores = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines}
+    assert [scores[pair] for pair in bought] == pytest.approx(expected.tolist(), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -613,6 +632,10 @@ def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path:
         (("app=predict", "predict.top=5"), "predict.nodes"),
         (("app=predict", "predict.pairs=unknown.csv"), "the graph has no node with the id node 99"),
         (("app=predict", "predict.pairs=none.csv"), "predict.pairs=none.csv: expected"),
+        (
+            ("app=predict", "predict.pairs=unknown.csv", "predict.known=train"),
+            "predict.known=train: only for predict.top",
+        ),
         (
             ("app=evaluate", "task=node_classification", "smoothing.steps=0"),
             "task=node_classification",
