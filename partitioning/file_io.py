@@ -350,7 +350,7 @@ def _take_lock(file: IO[str], lock: Path, where: str) -> None:
 
 
 def _describe_owner(lock: Path) -> str:
-    """Return process, host and start of the holder of a lock, for a message."""
+    """Return process, host and start of a lock's holder, for a message, if it can be read."""
     try:
         owner = json.loads(read_text(lock))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]

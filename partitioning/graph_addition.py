@@ -177,8 +177,10 @@ def _new_nodes(
 
 
 def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, what: str) -> Any:
-    """A data frame of new nodes without the columns that the model does not read: one node may have
-    any number of them, and each costs as much as a column of a table.
+    """Return a data frame of new nodes without the columns that the model does not read; warn.
+
+    Reading a column of one node takes as long as one of a table, and there may be any number.
+    Without a state by column the frame is returned as it is.
     """
     if state is None or is_matrix(state) or not hasattr(frame, "columns"):
         return frame

@@ -134,7 +134,10 @@ def _encode_all(graph: Any) -> Any:
 
 
 def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
-    """Read a graph from a path, data frames, or an object of PyG, DGL or networkx."""
+    """Read a graph from a path, data frames, settings, or an object of PyG, DGL or networkx.
+
+    Reverse edges are added as the settings say.
+    """
     name = type(given).__name__
     if isinstance(given, DatasetSettings):
         return datasets.read_graph(settings)

@@ -417,7 +417,7 @@ def _read_type_features(
 def _check_num_rows(
     arrays: Mapping[str, Array], names: Sequence[str], num_nodes: int, path: Path | str
 ) -> None:
-    """InputError unless each named array has one row per node."""
+    """InputError unless each of the named arrays that is there has one row per node."""
     for name in names:
         if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != num_nodes):
             raise InputError(
@@ -440,6 +440,7 @@ def _read_target(
 def _read_labels(
     arrays: Mapping[str, Array], num_nodes: int, site: Site, path: Path | str
 ) -> Array:
+    """Return the checked labels [N] or [N, C]; without an array of labels -1 or NaN, and warn."""
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
             log.warning(

@@ -58,7 +58,7 @@ MAX_CHANGED = 0.25
 
 
 def to_tensor(values: Any) -> Tensor:
-    """Features [N, F], dense float32; edge ends as int64."""
+    """Return a dense tensor: int64 of integers, float32 of other numbers."""
     array = np.asarray(values.toarray() if hasattr(values, "toarray") else values)
     return torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else np.float32))
 
@@ -119,12 +119,12 @@ def _sort_edges(relation: Relation, *, has_loops: bool) -> PartEdges:
 
 
 def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> Context:
-    """Return the context of some nodes of the only part of a plain graph, as a part of their own.
+    """Return the context of some nodes of a plain graph, as a part whose halo rows are known.
 
     Args:
-        context: of the all_edges graph.
-        inner: bool [N].
-        rows: by layer its input [M, F] at the nodes that are not in `inner`; M of them come first.
+        context: of the graph, which is the only part.
+        inner: bool [N], the nodes.
+        rows: by layer its input [M, F] at the first M nodes; the other nodes are all in `inner`.
     """
     all_edges, nodes = context.edges, inner.nonzero()[:, 0]
     edge, row_ptr = all_edges.in_edges(nodes)
@@ -205,7 +205,10 @@ class HeldGraph:
         )
 
     def inputs(self) -> tuple[Any, ...]:
-        """Return the arguments of the torch module (retexo.trainers.graph_module)."""
+        """Return the arguments of the torch module (retexo.trainers.graph_module).
+
+        Weights and edge features come last, and are left out where the graph has none.
+        """
         graph = self.read.graph
         x_dict = {name: to_tensor(table.features) for name, table in graph.nodes.items()}
         ends, weights, feat = {}, {}, None

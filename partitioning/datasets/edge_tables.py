@@ -75,8 +75,9 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
 
 
 def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> None:
-    """MissingColumn where columns.weight names a column that no csv or parquet table of edges has:
-    of several relations some may have weights.
+    """MissingColumn where columns.weight names a column that no csv or parquet table of edges has.
+
+    One table is enough: of several relations some may have weights.
     """
     if columns.weight is None:
         return

@@ -181,6 +181,7 @@ def _seconds(match: re.Match[str]) -> dict[str, float]:
 
 
 def _seconds_of_day(year: str, month: str, day: str) -> float:
+    """Return the seconds from 1970 to the begin of a day; NaN where there is no such day."""
     try:
         return (
             datetime.date(int(year), int(month), int(day)).toordinal() - START.toordinal()

@@ -176,7 +176,7 @@ def _group(tensors: Mapping[str, Tensor], only_type: str | None) -> dict[str, di
 def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
     """Return the local id of each node within its type.
 
-    Inner nodes come first, then halo nodes; an unused node gets -1.
+    Inner nodes come first, then halo nodes; an unused node gets -1. halo_ids ascend.
     """
     node_type, owner, local_ids = graph.nodes.locate(graph.node_ids)
     local_ids[owner != graph.part] = -1

@@ -146,7 +146,10 @@ def measure_ranks(sources: Ints, found: Floats) -> dict[str, float]:
 
 
 def auc(positive: Floats, negative: Floats) -> float:
-    """Return the area under the ROC curve; equal scores of a positive and a negative count half."""
+    """Return the area under the ROC curve; NaN without positives or negatives.
+
+    Equal scores of a positive and a negative count half.
+    """
     if not len(positive) or not len(negative):
         return float("nan")
     ordered = np.sort(negative)

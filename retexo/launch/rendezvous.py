@@ -284,7 +284,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
 
 
 def _peer_problem(channel: Channel, name: str) -> str | None:
-    """Wait until a node has connected to the others; the reason if it could not."""
+    """Wait until a node has connected to the others; return why it could not, None if it could."""
     try:
         answer = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
     except ChannelClosed as error:

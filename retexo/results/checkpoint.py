@@ -214,9 +214,12 @@ class Checkpoint:
 def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
     """Open the checkpoint of a run directory or a checkpoint folder.
 
-    Raises InputError if there is none.
+    Args:
+        path: The folder.
+        setting: The setting that names the path, for messages.
 
-    setting: the one that names the path.
+    Raises:
+        InputError: there is none, it is damaged, or its trainer stores no network.
     """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():

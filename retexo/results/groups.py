@@ -86,7 +86,11 @@ class DataSet:
 
     @property
     def headline(self) -> str:
-        """Return the test measure to compare methods by: what stopping used, if all have it."""
+        """Return the name of the test measure to compare methods by.
+
+        MRR or R2 if a run has it, else the metric of early stopping if all runs have it, else
+        accuracy.
+        """
         others = [name for name in ("test MRR", "test R2") if name in self.measures]
         if others:
             return others[0]
@@ -140,7 +144,7 @@ def _data_title(settings: Mapping[str, Any]) -> str:
 
 
 def _method_title(settings: Mapping[str, Any]) -> str:
-    """Return the name of a method from its model, trainer and report.label."""
+    """Return the name of a method from its model, trainer (unless lazy) and report.label."""
     trainer = settings.get("trainer.name", settings.get("trainer", "lazy"))
     words = [
         settings.get("model.name"),

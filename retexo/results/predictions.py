@@ -202,9 +202,9 @@ def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
 
 
 def _sort_rows(table: "DataFrame", *, is_text: bool) -> Any:
-    """Return the index of a table in the order of `merge`.
+    """Return the index labels of a table in the order of `merge`; equal rows keep their order.
 
-    is_text: numbers are texts, as in csv files.
+    is_text: numbers are texts, as in csv files; ids that are numbers are sorted as numbers.
     """
     keys = table[["id"]]
     if is_text:

@@ -45,7 +45,10 @@ class RoundState:
         }
 
     def load_finished_state(self, saved: dict[str, Any]) -> None:
-        """Load the state of a finished layer."""
+        """Load the state of a finished layer: parameters, early stopping and bytes sent.
+
+        Also sets the random state of PyTorch, which is global.
+        """
         self.number = operator.index(saved["number"])
         self.local.flat.values.copy_(saved["values"])
         torch.set_rng_state(saved["random"])
@@ -53,8 +56,7 @@ class RoundState:
             torch.cuda.set_rng_state(saved["random_cuda"], self.best.device)
         self.stopping.load_state_dict(saved["stopping"])
         self.message.comm.meter.restore(self.layer, saved["sent"])
-        # raises for unknown peers and kinds
-        self.message.comm.meter.table(self.layer + 1)
+        self.message.comm.meter.table(self.layer + 1)  # raises for unknown peers and kinds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state between two rounds."""

@@ -102,7 +102,7 @@ def _read_ledger(path: Path) -> dict[str, IntArray]:
 
 
 def _write_ledger(path: Path, ids: Mapping[str, IntArray]) -> None:
-    """Write the ids that each site has asked for, atomically."""
+    """Write the ids that each site has asked for into an npz file, atomically."""
     arrays: dict[str, Any] = {
         str(index): ids_of_peer for index, ids_of_peer in enumerate(ids.values())
     }

@@ -118,9 +118,9 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
 
 
 def first_step_helps(context: TaskContext, powers: Sequence[Tensor]) -> bool:
-    """Whether one step of label propagation improves validation.
+    """Return whether one step of label propagation improves validation. All workers call it.
 
-    That is: an alpha below 1 is chosen, and the gain may reach LEAST_GAIN.
+    That is: an alpha below 1 is chosen, and the gain plus half a standard error is enough.
     """
     alphas: Sequence[float] = context.settings.smoothing.alphas
     best, values, margin = _compare_alphas(context, powers)

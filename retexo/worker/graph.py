@@ -192,7 +192,10 @@ def graph_of(part: Partition, task: TaskSettings | None = None) -> Graph:
 
 
 def _prepare_links(part: Partition, task: TaskSettings) -> Partition:
-    """The part with all nodes as training nodes, and the training pairs of task.cut_edges."""
+    """Return the part with all nodes as training nodes.
+
+    With task.cut_edges=skip, training pairs are those whose second node is in the part, too.
+    """
     assert part.links is not None
     train = part.links["train"]
     if task.cut_edges == "skip":

@@ -149,7 +149,10 @@ def task_of_model(
 def make_layer_saver(
     run_dir: Path, comm: Communicator, clock: Clock
 ) -> Callable[[int, nn.Module], None]:
-    """Return a function that writes a layer to run_dir/checkpoint; elsewhere it does nothing."""
+    """Return a function that writes a layer to run_dir/checkpoint.
+
+    It does nothing on workers other than worker 0.
+    """
 
     def save(layer: int, stage: nn.Module) -> None:
         if comm.rank == 0:

@@ -164,7 +164,11 @@ class GAT(Convolution):
         return scores.to(self.weight.dtype)
 
     def _edge_sum(self, block: Block, feat: Tensor, alpha: Tensor) -> Tensor:
-        """Return the sums of alpha t, [N_dst, heads, D]; features are summed before the weights."""
+        """Return the sums of alpha W_edge t over in-edges, [N_dst, heads, D].
+
+        Edge features t, [E, K], are summed before they are multiplied by the weights; alpha is
+        [E, heads].
+        """
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
         alpha = alpha if block.scale is None else alpha * block.scale[:, None]
         zeros = feat.new_zeros(block.num_dst, feat.shape[1])
