@@ -88,6 +88,8 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={checkpoint.trainer}; leave it out"
         )
     has, requested = by_setting(checkpoint.model), by_setting(settings.model)
+    for key, value in checkpoint.task_settings.items():
+        has[f"task.{key}"], requested[f"task.{key}"] = value, getattr(settings.task, key)
     for key in sorted(settings.given & requested.keys()):
         if requested[key] != has.get(key):
             raise InputError(
@@ -115,9 +117,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    task = replace(settings.task, name=trained)
-    if checkpoint.scorer:
-        task = replace(task, scorer=checkpoint.scorer, dim=checkpoint.architecture.num_classes)
+    task = replace(settings.task, name=trained, **checkpoint.task_settings)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)
 

@@ -30,7 +30,12 @@ from partitioning.file_io import (
 from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.json_shape import check_shape
 from retexo.models.conv_registry import hidden_convolution
-from retexo.models.hetero_stage import AnyArchitecture, build_network, read_architecture
+from retexo.models.hetero_stage import (
+    AnyArchitecture,
+    HeteroArchitecture,
+    build_network,
+    read_architecture,
+)
 from retexo.models.stage import OutputHeads, Stage
 from retexo.models.target_scale import TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
@@ -168,6 +173,15 @@ class Checkpoint:
     def scorer(self) -> str:
         """The name of the scorer in link prediction; empty for tasks of nodes."""
         return getattr(self.architecture, "scorer", "")
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        """The settings of the task that the network depends on."""
+        if self.scorer:
+            return {"scorer": self.scorer, "dim": self.architecture.num_classes}
+        if isinstance(self.architecture, HeteroArchitecture):
+            return {"head": self.architecture.head}
+        return {}
 
     @property
     def task_name(self) -> str:
