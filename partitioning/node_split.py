@@ -270,8 +270,7 @@ def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
     """Return the times of nodes, float64 [n]; InputError where one is unknown."""
     if graph.node_time is None:
         raise InputError(
-            f"split=time: {graph.name} has no times of nodes; set columns.time to the column of"
-            " nodes that has them"
+            f"split=time: {graph.name} has no times; set columns.time to the column that has them"
         )
     times = graph.node_time[nodes]
     blank = np.isnan(times)

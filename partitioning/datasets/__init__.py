@@ -189,7 +189,7 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
             if value != defined.default:
                 raise InputError(
                     f"{defined.key}={value} has no meaning with"
-                    f" dataset_name={settings.dataset_name}: remove it"
+                    f" dataset_name={settings.dataset_name}: remove it, or set dataset_name=file"
                 )
         if settings.regression:
             raise InputError(

@@ -249,7 +249,8 @@ def _read_arrays(path: Path, *, with_features: bool | None) -> RawRelation:
             )
         where = {name: f"{path}: column `{name}`" for name in ("src", "dst")}
         return RawRelation(str(path), edges[:, 0], edges[:, 1], where=where)
-    arrays = read_arrays(path, ("src", "dst", *EDGE_DATA))
+    names = ("src", "dst", "edge_weight") if with_features is None else ("src", "dst", *EDGE_DATA)
+    arrays = read_arrays(path, names, warn=with_features is not None)
     if not {"src", "dst"} <= arrays.keys():
         held = join_names(list_arrays(path)) or "nothing"
         raise InputError(f"{path}: has {held}; expected src and dst, an entry per edge")

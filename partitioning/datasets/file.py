@@ -43,11 +43,13 @@ from typing import Any
 
 from partitioning.datasets.array_files import list_arrays, read_arrays
 from partitioning.datasets.labelled_edges import (
+    AS_NODES,
     OF_LABELLED,
     find_labelled,
     take_edge_arrays,
     with_edge_nodes,
 )
+from partitioning.datasets.labels import OF_EDGES_TOO
 from partitioning.datasets.object_arrays import ArrayGraph, read_dgl
 from partitioning.datasets.raw import (
     OF_EDGES,
@@ -139,14 +141,17 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         _check_names(path, arrays, list_arrays(path) if path.suffix == ".npz" else arrays, settings)
     nodes: dict[str, RawNodes] = {}
     relations: dict[EdgeType, RawRelation] = {}
+    has_labels = {each: "edge_label" in held for each, held in graph.relations.items()}
+    labelled = find_labelled(has_labels, settings) if settings.of_edges else None
     # In the order of the files of retexo.from_pyg, which numbers relations.
     for each in sorted(graph.relations, key=SEPARATOR.join):
         is_plain = each == PLAIN_RELATION
         where = path if is_plain else f"{path}: {SEPARATOR.join(each)}"
+        held = graph.relations[each]
+        if each == labelled:  # features and times are those of its nodes
+            held = {name: held[name] for name in held if name not in AS_NODES}
         relations[each] = RawRelation.of_arrays(
-            where,
-            graph.relations[each],
-            with_features=(is_plain or not settings.links) and not settings.of_edges,
+            where, held, with_features=is_plain or not settings.links
         )
     for name in sorted(graph.types, key="{}.npz".format):
         num_nodes = None
@@ -156,9 +161,7 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
             num_nodes = max([int(end.max()) + 1 for end in ends], default=0)
         nodes[name] = RawNodes.of_arrays(path / name, graph.types[name], num_nodes)
     raw = RawGraph(stem_of(path.resolve()), nodes, relations)
-    if settings.of_edges:
-        has_labels = {each: "edge_label" in held for each, held in graph.relations.items()}
-        labelled = find_labelled(has_labels, settings)
+    if labelled is not None:
         raw = with_edge_nodes(raw, labelled, take_edge_arrays(path, graph.relations[labelled]))
     elif left := {*OF_LABELLED} & {*chain.from_iterable(graph.relations.values())}:
         log.warning("%s: arrays of labelled edges are left out: %s", path, join_names(sorted(left)))
@@ -196,7 +199,7 @@ def _check_names(
         renamed = f"; with PyG's names, {OF_PYG}" if "edge_index" in held else ""
         raise InputError(
             f"{path}: there is no array `{missing[0]}`; expected {', '.join(needed)}; found"
-            f" {join_names(sorted(held)) or 'nothing'}{renamed}"
+            f" {join_names(sorted(held)) or 'nothing'}{renamed}{OF_EDGES_TOO}"
         )
 
 

@@ -44,7 +44,8 @@ NODE, EDGE = "node", "edge"
 OF_LABELLED = {"edge_label": "label", "edge_id": "node_id"} | {
     f"edge_{name}_mask": f"{name}_mask" for name in ("train", "val", "test")
 }
-"""Names of arrays of edges, and of those of nodes that they become; edge_feat becomes feat."""
+AS_NODES = OF_LABELLED | {"edge_feat": "feat", "edge_time": "time"}
+"""Names of arrays of edges, and of those of nodes that they become."""
 
 
 def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings) -> EdgeType:
@@ -74,10 +75,14 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
             matching = list(relations)
     if len(matching) != 1:
         there = join_names(names[each] for each in matching or relations)
+        if asked is not None:
+            found = "several relations have" if matching else "no relation has"
+            raise InputError(f"task.relation={asked}: {found} this name; choose one of {there}")
         raise InputError(
-            f"task.relation={asked}: {'several relations have' if matching else 'none has'} labels"
-            f" of edges, a column `label` (columns.label=NAME for another) or an array edge_label:"
-            f" {there}; choose one by task.relation, or add the labels"
+            f"several relations have labels of edges: {there}; choose one by task.relation"
+            if matching
+            else "no relation has labels of edges, a column `label` (columns.label=NAME for"
+            f" another) or an array edge_label: {there}; add the labels"
         )
     if not (settings.is_unlabelled or relations[matching[0]]):
         raise InputError(
@@ -98,12 +103,14 @@ def read_edge_nodes(
         settings: How it is read.
     """
     if isinstance(table, Path) and table.suffix == ".npz":
-        arrays = read_arrays(table, ("src", "edge_feat", *OF_LABELLED), warn=False)
+        arrays = read_arrays(table, ("src", *AS_NODES), warn=False)
         raw = take_edge_arrays(table, arrays)
         return raw, Nodes(raw.num_nodes, raw.node_id, grows=False)
     roles = {} if held.schema is None else held.schema.roles
     skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
     found = read_table(table, settings.columns, skip=skip, regression=settings.regression)
+    if not found.values and found.ids is None:
+        found = replace(found, rows=len(held.src))  # it has the ends alone
     if found.rows != len(held.src):
         raise InputError(
             f"{table}: {found.rows - len(held.src)} of {found.rows} edges have an end that is no"
@@ -115,9 +122,19 @@ def read_edge_nodes(
 
 def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
     """Take the arrays of labelled edges as those of nodes."""
-    names = OF_LABELLED | {"edge_feat": "feat"}
-    of_nodes = {names[name]: array for name, array in arrays.items() if name in names}
-    return RawNodes.of_arrays(path, of_nodes, len(arrays["src"]))
+    held = {name: arrays[name] for name in AS_NODES if name in arrays}
+    where = {of_node: f"{path}: array `{name}`" for name, of_node in AS_NODES.items()}
+    count = len(arrays["src"])
+    for name, array in held.items():
+        if np.shape(array)[:1] != (count,):
+            raise InputError(
+                f"{where[AS_NODES[name]]} has {len(np.atleast_1d(array))} rows; expected {count},"
+                " one per edge"
+            )
+    of_nodes = {AS_NODES[name]: array for name, array in held.items()}
+    raw = RawNodes.of_arrays(path, of_nodes, count)
+    times = {name: array for name, array in of_nodes.items() if name == "time"}
+    return replace(raw, values={**raw.values, **times}, where=where)
 
 
 def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGraph:
@@ -126,7 +143,7 @@ def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGr
         if "label" in each.values:
             raise InputError(
                 f"{each.at('label')}: labels of nodes{name and f' {name}'}, and {edges.path} has"
-                " those of edges; take one out (columns.label, columns.ignore), or set"
+                " those of edges; rename or take out the one that is not learned, or set"
                 " task=node_classification"
             )
     nodes = {name or NODE: each for name, each in raw.nodes.items()}

@@ -37,7 +37,8 @@ FEW_CLASSES = 20
 SEVERAL = re.compile(r"[|;,]")
 LIST = re.compile(r"[|;]|^[\[({].*[\])}]$")
 """A name of a class that may be several labels."""
-OF_NUMBERS = "; numbers are predicted with task=node_regression"
+OF_NUMBERS = "; numbers are predicted with task=node_regression or edge_regression"
+OF_EDGES_TOO = "; labels of edges are learned with --config-name edge_classification"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def read_labels(array: Array, where: str, settings: LabelSettings) -> Labels:
         _warn_odd_classes(labels, where)
         blank = int((labels.values < 0).sum())
         if blank:
-            log.info("%s: %d of %d nodes have no label", where, blank, len(labels.values))
+            log.info("%s: %d of %d rows have no label", where, blank, len(labels.values))
         _warn_doubtful_classes(labels, len(labels.values) - blank, where)
     return labels
 
@@ -100,7 +101,7 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
         is_unknown = np.isin(array, numbers)
         found = np.where(is_unknown, np.nan if array.dtype.kind == "f" else -1, array)
     log.info(
-        "%s: labels.unknown=%s: %d nodes have no label",
+        "%s: labels.unknown=%s: %d rows have no label",
         where,
         join_names(unknown),
         is_unknown.sum(),
@@ -183,7 +184,7 @@ def read_targets(
     num_unlabelled = int(blank.all(axis=1).sum())
     if blank.any():
         log.info(
-            "%s: %d of %d nodes have no label, %d more lack one of the targets",
+            "%s: %d of %d rows have no label, %d more lack one of the targets",
             where,
             num_unlabelled,
             len(values),
@@ -334,7 +335,7 @@ def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
 def _number_classes(array: Array, where: str) -> Labels:
     """Number the classes, int64 [N]; -1 for -1, NaN, None and empty names."""
     if array.shape == (0,):
-        raise InputError(f"{where} is empty; expected one label per node")
+        raise InputError(f"{where} is empty; expected one label per row")
     if array.ndim == 1 and array.dtype.kind in "OUS":
         names = array if array.dtype == object else decode_names(array, where)
         text = np.array([None if name is None else str(name).strip() for name in names], object)

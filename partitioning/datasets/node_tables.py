@@ -133,7 +133,7 @@ def _read_columns(
     matrix, schema = read_features(path, columns, features)
     if matrix is not None:
         values["feat"] = matrix
-    if not values and (are_labels or ids is None):
+    if not values and (are_labels or ids is None) and not skip:
         left = "; ".join(
             f"`{name}` is left out, {why}" for name, why in [*schema.ignored.items()][:MAX_NAMES]
         )

@@ -28,7 +28,7 @@ from partitioning.array_checks import (
     check_node_ids,
     features_among,
 )
-from partitioning.datasets.labels import Labels, read_labels, read_targets
+from partitioning.datasets.labels import OF_EDGES_TOO, Labels, read_labels, read_targets
 from partitioning.datasets.times import to_seconds
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Schema
@@ -286,6 +286,7 @@ def _find_target(types: Mapping[str, RawNodes], settings: DatasetSettings) -> st
         )
         raise InputError(
             f"{who}; give the one to be learned a column `label` (or columns.label=NAME); {known}"
+            f"{OF_EDGES_TOO}"
         )
     if asked is None and len(labelled) > 1:
         raise InputError(

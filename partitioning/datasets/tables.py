@@ -34,6 +34,7 @@ from partitioning.datasets.labelled_edges import (
     read_edge_nodes,
     with_edge_nodes,
 )
+from partitioning.datasets.labels import OF_EDGES_TOO
 from partitioning.datasets.node_tables import (
     Table,
     find_nodes,
@@ -454,7 +455,7 @@ def _read_nodes(
             f"{found.folder}: no labels: expected a column `label` in nodes or features"
             " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
             f" {', '.join(table.name for table in held) or 'no such table'}; split=none partitions"
-            " a graph without labels for app=predict"
+            f" a graph without labels for app=predict{OF_EDGES_TOO}"
         )
     return tables
 

@@ -17,7 +17,14 @@ from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
 from partitioning.features.schema import check_states
 from partitioning.file_io import check_types, file_checksum, path_below, read_json
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.graph_data import (
+    DESTINATION,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    SOURCE,
+    EdgeType,
+)
 from partitioning.json_shape import MAX_NUMBER, check_shape
 
 IMPORTED = "imported"
@@ -224,6 +231,17 @@ class HeteroMeta(Meta):
             source, name, destination = joined.split(SEPARATOR)
             counts[source, name, destination] = relation["edges"]
         return counts
+
+    @property
+    def labelled(self) -> str | None:
+        """The relation whose edges are the target's nodes; None where they are no edges."""
+        relations = list(self.edge_counts)
+        ends = {name: source for source, name, to in relations if to == self.target}
+        for source, name, destination in relations:
+            has_ends = (source, destination) == (ends.get(SOURCE), ends.get(DESTINATION))
+            if has_ends and self.target in (name, f"{name}_edge"):
+                return SEPARATOR.join((source, name, destination))
+        return None
 
     def check(self) -> None:
         """ValueError for fields that contradict each other, or names that cannot be folders."""

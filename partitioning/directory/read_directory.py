@@ -136,6 +136,9 @@ class PartitionDirectory:
     def graph_settings(self) -> dict[str, Any]:
         """Settings that changed edges or features, by name; prediction needs the same."""
         request = {} if self.meta is None else self.meta.request
+        if request.get("labels.of") == "edges":  # without labels it is not found again
+            assert isinstance(self.meta, HeteroMeta)
+            request = {**request, "task.relation": self.meta.labelled}
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 
     @property

@@ -29,6 +29,7 @@ PAYS, FROM, TO = (
     ("node", "source", "edge"),
     ("node", "destination", "edge"),
 )
+RATED, KNOWS = ("user", "rated", "item"), ("user", "knows", "user")
 SHARES = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
 GIVEN = (
     *("dataset_name=file", "dataset_file=bank", "columns.label=is_fraud", "device=cpu"),
@@ -72,6 +73,8 @@ def write_ratings(folder: Path) -> pd.DataFrame:
     )
     rated = pd.DataFrame({"user": users + 100, "item": items, "stars": stars})
     rated.to_csv(folder / "edges" / "user__rated__item.csv", index=False)
+    knows = pd.DataFrame({"src": [100, 101], "dst": [102, 100], "years": [1.5, 3.0]})
+    knows.to_csv(folder / "edges" / "user__knows__user.csv", index=False)
     return rated
 
 
@@ -213,7 +216,7 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
         model.predict(edges=bank.head(1), node_ids=[1])
     further = [*settings[:-1], "init=run", "num_rounds=[1]"]
     train.run(compose(further, TASK), Path("more"))
-    with pytest.raises(InputError, match="task.head=mlp: the model of .* has task.head=dot"):
+    with pytest.raises(InputError, match=r"task\.head=mlp: the model of .* has task.head=dot"):
         train.run(compose([*further, "task.head=mlp"], TASK), Path("other"))
 
 
@@ -247,30 +250,47 @@ def test_numbers_of_edges_between_two_types(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rated = write_ratings(Path("shop"))
-    task, columns = "edge_regression", ("columns.label=stars", "columns.src=user")
-    graph = read(*columns, "columns.dst=item", folder="shop", task=task)
-    assert (graph.target, graph.labelled) == ("rated", ("user", "rated", "item"))
+    task, columns = "edge_regression", ("columns.label=stars", "columns.src={rated: user}")
+    columns = (*columns, "columns.dst={rated: item}")
+    graph = read(*columns, folder="shop", task=task)
+    assert (graph.target, graph.labelled) == ("rated", RATED)
     np.testing.assert_allclose(graph.labels[:, 0], rated["stars"])
-    given = ["dataset_name=file", "dataset_file=shop", *columns, "columns.dst=item", *SHARES]
+    given = ["dataset_name=file", "dataset_file=shop", *columns, *SHARES]
     run = train.run(
         compose([*given, *TRAINED, "num_partitions=3", "num_rounds=[150]"], task), Path("run")
     )
     assert run["test"]["r2"] > 0.8
+    model = retexo.load("run")
+    nodes = {name: pd.read_csv(f"shop/nodes/{name}.csv") for name in ("user", "item")}
+    edges = {
+        RATED: rated.drop(columns="stars"),
+        KNOWS: pd.read_csv("shop/edges/user__knows__user.csv"),
+    }
+    found = model.attach((nodes, edges)).predict()
+    np.testing.assert_array_equal(found["value"], model.attach("shop").predict()["value"])
 
 
-def test_edges_of_npz(tmp_path: Path) -> None:
+def test_edges_of_npz(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     src, dst = rng.integers(9, size=(2, 30))
     label, feat = rng.integers(2, size=30), rng.normal(size=(30, 2))
-    np.savez(tmp_path / "g.npz", src=src, dst=dst, feat=np.eye(9), edge_label=label, edge_feat=feat)
+    of_edges = {"edge_label": label, "edge_feat": feat, "edge_time": np.arange(30.0)}
+    of_edges["edge_weight"] = src + 1.0
+    np.savez(tmp_path / "g.npz", src=src, dst=dst, feat=np.eye(9), **of_edges)
     graph = read(folder=str(tmp_path / "g.npz"))
+    assert "left out" not in caplog.text
+    assert graph.target_time is not None
+    assert graph.target_time.tolist() == of_edges["edge_time"].tolist()
+    weight = graph.relations[PAYS].edge_weight
+    assert weight is not None
+    assert weight.tolist() == (src + 1).tolist()
     assert graph.labels.tolist() == label.tolist()
     np.testing.assert_allclose(graph.nodes["edge"].features, feat.astype(np.float32))
     assert graph.relations[FROM].src.tolist() == src.tolist()
 
 
 @pytest.mark.parametrize("kind", ["plain", "typed"])
-def test_edges_of_pyg(kind: str, tmp_path: Path) -> None:
+def test_edges_of_pyg(kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pyg = pytest.importorskip("torch_geometric.data")
     rng = np.random.default_rng(0)
     ends, labels = torch.from_numpy(rng.integers(9, size=(2, 30))), torch.arange(30) % 2
@@ -280,14 +300,19 @@ def test_edges_of_pyg(kind: str, tmp_path: Path) -> None:
         data = pyg.HeteroData()
         data["u"].x = torch.eye(9)
         data["u", "rated", "u"].edge_index, data["u", "rated", "u"].y = ends, labels
+        data["u", "rated", "u"].edge_attr = ends.T.float()
+        data["u", "knows", "u"].edge_index, data["u", "knows", "u"].edge_attr = ends, ends.T.float()
         for name, mask in zip(MASKS, (labels == 0, labels == 1, labels == 2), strict=True):
             data["u", "rated", "u"][name] = mask
     path = retexo.from_pyg(data, tmp_path / "g.npz")
     graph = read(folder=path)
+    assert "left out" not in caplog.text
     assert graph.labels.tolist() == labels.tolist()
     source = graph.relations[graph.from_ends["source"]]
     assert source.src.tolist() == ends[0].tolist()
     assert (graph.train_mask is None) == (kind == "plain")
+    if kind == "typed":
+        np.testing.assert_array_equal(graph.relations["u", "knows", "u"].edge_feat, ends.T)
 
 
 def test_labels_of_edges_are_left_out_of_node_tasks(
@@ -300,15 +325,52 @@ def test_labels_of_edges_are_left_out_of_node_tasks(
 
 
 @pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"edge_label": [0, 1]}, "array `edge_label` has 2 rows; expected 3, one per edge"),
+        ({"edge_label": [0, 1, 0], "edge_id": [5, 5, 6]}, "array `edge_id`: rows 0 and 1 are both"),
+        ({"edge_label": [0, 1, 0.5]}, "task=node_regression or edge_regression"),
+        ({"edge_label": [0, 1, 0], "label": [0, 1, 1]}, "rename or take out the one that is not"),
+    ],
+)
+def test_arrays_of_edges_are_refused_by_their_names(
+    arrays: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "g.npz", src=[0, 1, 2], dst=[1, 2, 0], feat=np.eye(3), **arrays)
+    with pytest.raises(InputError, match=message):
+        read(folder=str(tmp_path / "g.npz"))
+
+
+@pytest.mark.parametrize("name", ["bank", "shop"])
+def test_a_task_of_nodes_says_how_labels_of_edges_are_learned(
+    name: str, bank: pd.DataFrame
+) -> None:
+    if name == "shop":
+        write_ratings(Path("shop"))
+    given = {
+        "bank": ("columns.label=is_fraud",),
+        "shop": (
+            "columns.label=stars",
+            "columns.src={rated: user}",
+            "columns.dst={rated: item}",
+        ),
+    }[name]
+    given = ("dataset_name=file", f"dataset_file={name}", *given)
+    with pytest.raises(InputError, match="labels of edges are learned with --config-name edge_cl"):
+        datasets.read_graph(compose(given))
+
+
+@pytest.mark.parametrize(
     ("change", "settings", "message"),
     [
         ("labels of nodes", [], r"nodes\.csv: .*labels of nodes, and .*edges\.csv has"),
         (
             "two relations",
             [],
-            "several relations have labels of edges.*choose one",
+            "^several relations have labels of edges: t__a__t, t__b__t; choose one by",
         ),
-        ("no labels", [], "none has labels of edges"),
+        ("two relations", ["task.relation=c"], "task.relation=c: no relation .*choose one of t__"),
+        ("no labels", [], "^no relation has labels of edges"),
         ("unknown end", ["edges.unknown=drop"], "1 of 4 edges have an end that is no node, which"),
         ("unknown end", [], "row 3 is"),
         ("fine", ["task.relation=likes"], "task.relation=likes"),

@@ -688,7 +688,7 @@ def test_classes_are_kept_as_they_are(tmp_path, caplog, labels, names, classes):
     graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
     assert (graph.class_names, graph.labels.tolist()) == (names, classes)
     blank = classes.count(-1)
-    assert (f"{blank} of 4 nodes have no label" in caplog.text) == bool(blank)
+    assert (f"{blank} of 4 rows have no label" in caplog.text) == bool(blank)
 
 
 def test_blanks_around_a_class_of_an_array(tmp_path):

@@ -348,9 +348,7 @@ def test_a_split_by_time_trains_on_the_oldest():
         [5],
         [0, 2],
     ]
-    with pytest.raises(
-        InputError, match=r"split=time: toy has no times of nodes; set columns\.time"
-    ):
+    with pytest.raises(InputError, match=r"split=time: toy has no times; set columns\.time"):
         draw(graph(labels), asked, GIVEN)
     with pytest.raises(InputError, match=r"columns\.time, node 1 for instance"):
         draw(replace(dated, node_time=np.where(times == 1, np.nan, times)), asked, GIVEN)
