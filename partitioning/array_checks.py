@@ -100,7 +100,7 @@ def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
 
 
 def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
-    """InputError if an array of nodes or edges is a single value."""
+    """Raise InputError if an array of nodes or edges is a single value."""
     for name in known:
         if name in arrays and arrays[name].ndim == 0:
             raise InputError(
@@ -143,7 +143,10 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
 
 
 def check_unique(ids: Ints, where: str, shown_ids: Array | None = None) -> None:
-    """InputError where two ids [K] are equal; `shown` [K] has the ids as the message shows them."""
+    """Raise InputError where two ids [K] are equal.
+
+    `shown` [K] has the ids as the message shows them.
+    """
     first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):
         row = int((first[inverse] != np.arange(len(ids))).argmax())
@@ -300,7 +303,7 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
 
 
 def refuse_odd_weights(array: Array, where: str, first_row: int = 0) -> None:
-    """InputError for weights [n] that rounding to float32 would change into something else.
+    """Raise InputError for weights [n] that rounding to float32 would change into something else.
 
     1e-50 would become 0, and `true` 1. NaN is left to check_edge_weight.
     """

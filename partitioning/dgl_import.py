@@ -18,7 +18,7 @@ def has_dgl() -> bool:
 
 
 def require_dgl(use: str) -> None:
-    """InputError that begins with `use` where DGL is not installed."""
+    """Raise InputError that begins with `use` where DGL is not installed."""
     if not has_dgl():
         raise InputError(
             f"{use}: needs DGL, which is not installed; it has wheels for Python up to 3.11: "

@@ -24,7 +24,7 @@ START_SECONDS, BYTES_PER_SECOND = 120, 20 << 20
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
-    """InputError where DGL's reader crashes on a file or does not end, or DGL is missing."""
+    """Raise InputError where DGL's reader crashes on a file or does not end, or DGL is missing."""
     named = ", ".join(map(str, files))
     require_dgl(named)
     if seconds is None:

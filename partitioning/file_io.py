@@ -219,7 +219,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_types(read: Any) -> None:
-    """ValueError where JSON gave a field another type, a negative or a huge number."""
+    """Raise ValueError where JSON gave a field another type, a negative or a huge number."""
     hints = get_type_hints(type(read))
     for name in (field.name for field in fields(read)):
         hint, value = hints[name], getattr(read, name)

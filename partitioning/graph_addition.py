@@ -342,8 +342,10 @@ def _add_reverse(
 
 
 def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
-    """The graph with new nodes and edges, each after those of its type; kinds of features are made
-    anew."""
+    """Return the graph with new nodes and edges, each after those of its type.
+
+    Kinds of features are made anew.
+    """
     encoded = held.encoded
     relations = {
         edge_type: _join_edges(relation, added.relations.get(edge_type))

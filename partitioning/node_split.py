@@ -417,7 +417,10 @@ def read_index(
 
 
 def _read_npy_index(path: Path, num_nodes: int, where: str) -> NDArray[Any]:
-    """Return ids, positions or a mask."""
+    """Return the ids, int64 or str objects, or the mask, bool [num_nodes], of an npy file.
+
+    Integers are positions where nodes have no ids. Raises InputError for other arrays.
+    """
     with reading(path, "npy array", where=where):
         array = load_npy(path)
     if not isinstance(array, np.ndarray) or array.ndim != 1:
@@ -465,7 +468,7 @@ def _read_table_index(path: Path, where: str, find_rows: Callable[..., Ids] | No
 
 
 def _is_id(text: str, find_rows: Callable[..., Ids] | None) -> bool:
-    """Whether a text is the name of a node."""
+    """Return whether a text is the name of a node."""
     try:
         matches = find_rows and find_rows(np.array([text], object), "", keep_unknown=True)
     except InputError:  # ids are integers

@@ -195,7 +195,7 @@ def _describe_array(path: Path | str, name: str) -> str:
 
 
 def _check_names(names: Sequence[str], known: Sequence[str], path: Path | str) -> None:
-    """InputError for an array of another name."""
+    """Raise InputError for an array of another name."""
     if unknown := sorted(set(names) - set(known)):
         raise InputError(
             f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
@@ -279,7 +279,7 @@ def _read_relation(
 
 
 def _check_ends(src_ids: Ints, dst_ids: Ints, edges: _Edges, site: Site, path: Path | str) -> None:
-    """InputError for a destination at another site, or an owner that contradicts `node_id`."""
+    """Raise InputError for a destination at another site or an owner that contradicts `node_id`."""
     refuse(
         edges.dst,
         ~np.isin(edges.dst, dst_ids),

@@ -222,7 +222,7 @@ def read_sites(path: Path) -> tuple[Site, ...]:
 
 
 def has_site_tables(path: Path) -> bool:
-    """Whether a site in a folder has a table of features."""
+    """Return whether a site in a folder has a table of features."""
     return any(find_site_table(site) is not None for site in read_sites(path))
 
 

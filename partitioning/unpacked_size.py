@@ -27,7 +27,7 @@ PIECE = 1 << 20
 
 
 def check_table_sizes(tables: Iterable[Path], max_gib: float) -> None:
-    """InputError for a file that grows too much; a folder has tables, or parts of one."""
+    """Raise InputError for a file that grows too much; a folder has tables, or parts of one."""
     for table in tables:
         parts = sorted(table.rglob("*")) if table.is_dir() else [table]
         for part in parts:
@@ -40,7 +40,9 @@ def check_table_sizes(tables: Iterable[Path], max_gib: float) -> None:
 
 
 def check_unpacked_size(path: Path, max_gib: float) -> None:
-    """InputError for a zip, npz, parquet or gzip file that takes much more memory than its size:
+    """Raise InputError for a packed file that takes dataset_max_gib more memory than its size.
+
+    Packed files are zip, npz, parquet and gzip.
     dataset_max_gib more.
 
     Other files pass. The sizes are those that the file states, at which readers stop; a gzip file

@@ -54,7 +54,11 @@ def main() -> int:
 
 
 def run_jobs() -> int:
-    """Run the app, or all jobs of --multirun even if some fail; return the largest exit status."""
+    """Run the app, or all jobs of --multirun even if some fail; return the largest exit status.
+
+    Reads and rewrites sys.argv. Prints errors, and for several jobs which failed and which was
+    best. Removes output folders that were left unused.
+    """
     started = time.time()
     with JobLog.temporary() as jobs:
 

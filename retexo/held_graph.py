@@ -339,7 +339,7 @@ def with_weights(
 
 
 def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGraph:
-    """The graph with node types and relations in the order of training, further ones last."""
+    """Return the graph with node types and relations in the order of training, others last."""
     schema = trained.schema
 
     def ordered(graph: Any) -> Any:

@@ -98,7 +98,7 @@ class Nodes(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> "Nodes":
-        """ValueError unless a request gives ids, new nodes with edges, or edges to predict."""
+        """Raise ValueError unless a request has ids, new nodes with edges, or edges to predict."""
         if self.are_edges:
             return self
         if (self.ids is None) == (self.nodes is None):
@@ -420,7 +420,7 @@ def _find(model: Predictor, request: Nodes, counts: _Counts, *, embeddings: bool
 
 
 def _records(model: Predictor, predictions: Any) -> list[dict[str, Any]]:
-    """A record for each node: id, class (or labels) and probabilities by class, or values."""
+    """Return a record per node: id, class (or labels) and probabilities by class, or values."""
     ids = predictions.ids.tolist()
     if predictions.values.shape[1]:
         names = [str(name) for name in model.class_names or range(predictions.values.shape[1])]

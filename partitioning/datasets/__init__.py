@@ -77,7 +77,7 @@ def _in_list(archive: Callable[[str, str], Archive]) -> Callable[[str, str], lis
 
 
 def _refuse_to_load(settings: DatasetSettings) -> GraphData:
-    """InputError for dataset_name=parts, whose graph no process loads."""
+    """Raise InputError for dataset_name=parts, whose graph no process loads."""
     raise InputError(
         "dataset_name=parts: there is nothing to partition, each site's folder is its part; "
         "run app=train with dataset_file=FOLDER at each site"
@@ -167,7 +167,11 @@ def recipe(name: str) -> Recipe:
 
 
 def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
-    """Load a graph by name, its features encoded with statistics of all nodes."""
+    """Load a graph by name, its features encoded with statistics of all nodes.
+
+    May download files. Adds the kinds of features that the settings name, except for link
+    prediction, where held-out edges have to be taken out first.
+    """
     graph: Any = read_graph(settings)
     graph, _ = encode_tables(graph, settings.features, None)
     if isinstance(graph, GraphData) and isinstance(graph.features, EncodedFeatures):
@@ -252,6 +256,6 @@ def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
 
 
 def is_local(settings: DatasetSettings) -> bool:
-    """Whether loading needs no download; InputError for an unknown data set."""
+    """Return whether loading needs no download; InputError for an unknown data set."""
     name = canonical_name(settings.dataset_name)
     return all(each.is_local for each in recipe(name).files(name, settings.dataset_dir))

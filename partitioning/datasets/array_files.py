@@ -54,7 +54,7 @@ def list_arrays(path: Path) -> list[str]:
 
 
 def is_csr(path: Path) -> bool:
-    """Whether an npz is one of scipy.sparse.save_npz."""
+    """Return whether an npz is one of scipy.sparse.save_npz."""
     return "format" in list_arrays(path)
 
 
@@ -77,7 +77,7 @@ def _open_npz(path: Path) -> Iterator[Any]:
 
 
 def _check_member(archive: Any, name: str, path: Path) -> None:
-    """InputError for a member of an npz that is no npy file, or that cannot be opened.
+    """Raise InputError for a member of an npz that is no npy file, or that cannot be opened.
 
     Zip files name a member twice. One whose names differ cannot be opened, because it may be an
     array that is read.

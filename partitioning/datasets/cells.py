@@ -207,7 +207,7 @@ class Cells:
         return np.concatenate([np.empty(0, found.data.type.to_pandas_dtype()), *found.pieces()])
 
     def check_ids(self) -> None:
-        """InputError for a blank cell."""
+        """Raise InputError for a blank cell."""
         import pyarrow.compute as pc
 
         blank = ~self.known
@@ -239,7 +239,7 @@ class Cells:
 
 
 def is_large(values: Array) -> bool:
-    """Whether float64 cannot represent every integer of this size."""
+    """Return whether float64 cannot represent every integer of this size."""
     return bool(((values >= MAX_EXACT) | (values <= -MAX_EXACT)).any())
 
 

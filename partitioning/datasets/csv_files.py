@@ -94,7 +94,10 @@ def csv_batches(
 
 
 def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
-    """Yield a csv file as UTF-8, with separators of one letter, without empty lines at its end."""
+    """Yield the rest of a csv file as UTF-8 bytes, without empty lines at its end.
+
+    Separators of several letters (blanks, ::) become tabs. In a single column empty lines stay.
+    """
     other = {BLANKS: "[ \\t]+", "::": "::"}.get(layout.separator)
     tail, is_end = "", False
     while not is_end:
@@ -178,7 +181,7 @@ def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
 
 
 def _are_numbers(cells: list[str]) -> bool:
-    """Whether all cells of a first line are numbers, blank ones left out.
+    """Return whether all cells of a first line are numbers, blank ones left out.
 
     False for the header that pandas writes beside an index: a blank cell, then 0, 1, ...
     """
@@ -189,7 +192,7 @@ def _are_numbers(cells: list[str]) -> bool:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is a number, with a decimal point or comma."""
+    """Return whether a cell is a number, with a decimal point or comma."""
     try:
         float(cell.replace(",", "."))
     except ValueError:

@@ -125,7 +125,7 @@ def load(settings: DatasetSettings) -> AnyGraph:
 
 
 def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:
-    """InputError for a packed file that is too large."""
+    """Raise InputError for a packed file that is too large."""
     packed = [
         file
         for file in files
@@ -191,7 +191,10 @@ def read_npz(path: Path) -> ArrayGraph:
 def _check_names(
     path: Path, arrays: Collection[str], held: Collection[str], settings: DatasetSettings
 ) -> None:
-    """InputError if an array of a plain graph is missing; `held`: the names that its file has."""
+    """Raise InputError if an array of a plain graph is missing.
+
+    `held`: the names that its file has.
+    """
     is_blank = settings.links or settings.is_unlabelled or settings.of_edges
     needed = ("src", "dst") if is_blank else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]

@@ -123,7 +123,7 @@ def _find_unique(table: Source, names: list[str], columns: ColumnSettings) -> It
 
 
 def _may_be_ids(cells: Cells) -> bool:
-    """Whether cells are unique, and integers or names."""
+    """Return whether cells are unique, and integers or names."""
     import pyarrow.compute as pc
 
     if not len(cells) or cells.data.null_count or cells.kind not in ("number", "text"):

@@ -247,7 +247,7 @@ def parse_label_texts(codes: Ints, written: list[str], where: str) -> Array:
 def _refuse_two_spellings(
     numbers: Mapping[str, int | float | None], places: Mapping[str, int], codes: Ints, where: str
 ) -> None:
-    """InputError where all classes are True, False, 1 and 0, in both spellings."""
+    """Raise InputError where all classes are True, False, 1 and 0, in both spellings."""
     words = [text for text in numbers if text.lower() in ("true", "false")]
     others = [text for text in numbers if text not in words]
     if words and others and all(numbers[text] in (0, 1) for text in others):

@@ -62,7 +62,7 @@ class ArrayGraph:
 
 @contextlib.contextmanager
 def converting(what: str, expected: str) -> Iterator[None]:
-    """InputError where a value of an object of another library cannot be converted."""
+    """Raise InputError where a value of an object of another library cannot be converted."""
     try:
         yield
     except InputError:

@@ -26,7 +26,7 @@ def published_checksum(url: str) -> str | None:
 
 
 def check_published(path: Path, url: str) -> None:
-    """OSError if a download differs from the file that others had from this address."""
+    """Raise OSError if a download differs from the file that others had from this address."""
     checksum, published = file_checksum(path), published_checksum(url)
     if published not in (None, checksum):
         raise OSError(
@@ -36,7 +36,7 @@ def check_published(path: Path, url: str) -> None:
 
 
 def check_unchanged(path: Path, url: str) -> None:
-    """InputError if a file is another one than at its first use; that use records its checksum.
+    """Raise InputError if a file differs from its first use, which records its checksum.
 
     A file that the user has put there may differ from the published one; the log says so.
     """

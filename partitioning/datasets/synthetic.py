@@ -197,7 +197,10 @@ def _draw_pairs(model: _Model, count: int, inside: bool, rng: np.random.Generato
 def _chunk_of_pairs(
     model: _Model, points: NDArray[np.float64], inside: bool, rng: np.random.Generator
 ) -> Ints:
-    """Draw at most K pairs, as low * N + high; points [K] in [0, 1) choose their first nodes."""
+    """Draw at most K pairs, as low * N + high; points [K] in [0, 1) choose their first nodes.
+
+    Self loops are left out; duplicates are not.
+    """
     total = model.cumulative[-1]
     first = model.find(points * total)
     block = model.class_of(first)

@@ -52,7 +52,7 @@ def stem_of(path: Source) -> str:
 
 
 def has_columns(path: Source) -> bool:
-    """Whether a table has named columns: csv, parquet ..., a data frame, but not npy."""
+    """Return whether a table has named columns: csv, parquet ..., a data frame, but not npy."""
     return isinstance(path, Frame) or kind_of(path) in KINDS
 
 

@@ -198,17 +198,17 @@ def _find_typed(path: Path) -> GraphTables:
 
 
 def is_typed_folder(path: Path) -> bool:
-    """Whether a path is a folder of tables by type and relation."""
+    """Return whether a path is a folder of tables by type and relation."""
     return (path / "nodes").is_dir() and (path / "edges").is_dir()
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder of tables, not a table of part files."""
+    """Return whether a path is a folder of tables, not a table of part files."""
     return path.is_dir() and not has_columns(path)
 
 
 def is_table(path: Path) -> bool:
-    """Whether a path is a file, or a folder of part files of a csv or parquet table."""
+    """Return whether a path is a file, or a folder of part files of a csv or parquet table."""
     return path.is_file() or (path.is_dir() and not is_folder(path))
 
 
@@ -264,7 +264,7 @@ def _edge_type(name: str, where: str) -> EdgeType:
 
 
 def check_name(name: Any, where: str) -> None:
-    """InputError if the name of a type or relation cannot be a folder name."""
+    """Raise InputError if the name of a type or relation cannot be a folder name."""
     if (
         not isinstance(name, str)
         or not name

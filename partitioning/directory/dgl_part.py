@@ -193,7 +193,15 @@ def _number_locally(graph: _Graph, halo_ids: Ints) -> NDArray[np.int32]:
 def _read_relations(
     graph: _Graph, is_kept: NDArray[np.bool_], node_type: Ints, local_ids: NDArray[np.int32]
 ) -> dict[EdgeType, PartEdges]:
-    """Return the edges of all relations, in the order of the file."""
+    """Return the kept edges, bool [E], by relation, in the order of the file.
+
+    Args:
+        node_type: [nodes] type of each node of the file.
+        local_ids: [nodes] ids that the ends get: inner nodes, then halo nodes.
+
+    Raises:
+        InputError: an edge has an end of another type, or belongs to another part.
+    """
     relations: dict[EdgeType, PartEdges] = {}
     if graph.edges is None:
         is_own = graph.edge_ids.astype(np.bool_)

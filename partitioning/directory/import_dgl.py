@@ -64,7 +64,7 @@ def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
 
 
 def _has_files(path: Path, config: Mapping[str, Any], part: int) -> bool:
-    """Whether this machine has files of a partition."""
+    """Return whether this machine has files of a partition."""
     files = config[f"part-{part}"]
     return not isinstance(files, dict) or any(
         (path / str(name)).exists() for name in files.values()

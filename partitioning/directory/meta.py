@@ -35,7 +35,7 @@ VERSION = 2
 
 
 def check_class_names(names: list[Any], num_classes: int) -> None:
-    """ValueError unless these are distinct names or integers, one for each class, or none."""
+    """Raise ValueError unless these are distinct names or integers, one for each class, or none."""
     if not all(isinstance(name, str) or type(name) is int for name in names):
         raise ValueError("class_names has something else than names and integers")
     if names and (len(names) != num_classes or len(set(names)) < len(names)):
@@ -59,7 +59,7 @@ RELATION: dict[str, Any] = {"edges": [int], "cut": int}
 
 
 def _check_counts(value: Any, name: str) -> None:
-    """ValueError for an integer in nested objects and lists that is no count."""
+    """Raise ValueError for an integer in nested objects and lists that is no count."""
     if isinstance(value, dict | list):
         for count in value.values() if isinstance(value, dict) else value:
             _check_counts(count, name)
@@ -158,7 +158,7 @@ class Meta:
             )
 
     def check(self) -> None:
-        """ValueError for fields that contradict each other."""
+        """Raise ValueError for fields that contradict each other."""
 
     @classmethod
     def read(cls, directory: Path) -> "Meta | None":

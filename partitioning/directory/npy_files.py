@@ -179,7 +179,7 @@ def check_target(
 
 
 def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
-    """InputError where labels do not fit the task or the number of classes in meta.json."""
+    """Raise InputError where labels do not fit the task or the number of classes in meta.json."""
     task = label_kind(labels)
     if meta.is_imported:  # the workers agree on the number of classes
         return
@@ -276,7 +276,7 @@ def check_relations(folder: Path, edge_feat: Any, num_edges: int, num_relations:
 
 
 def check_no_leak(folder: Path, src: Array, dst: Array, links: Mapping[str, Array]) -> None:
-    """InputError where an edge, [E] by ids in the partitioned graph, joins a held-out pair."""
+    """Raise InputError if an edge, [E] by ids in the partitioned graph, joins a held-out pair."""
     held_out = np.concatenate((links["val"], links["test"]))
     width = 1 + max(int(ids.max(initial=0)) for ids in (src, dst, held_out))
     forward = held_out[:, 0] * width + held_out[:, 1]

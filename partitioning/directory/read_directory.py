@@ -183,7 +183,7 @@ class PartitionDirectory:
         return _read_plain(self.path, self.own_meta, part)
 
     def refuse_if_hetero(self) -> None:
-        """InputError where the graph is heterogeneous: it names the models for it."""
+        """Raise InputError where the graph is heterogeneous: it names the models for it."""
         if self.is_hetero:
             raise InputError(
                 f"{self.path}: a heterogeneous graph, of {', '.join(self.type_names)}; train it"
@@ -203,7 +203,7 @@ class PartitionDirectory:
         return self.read_hetero(part) if self.is_hetero else self.read(part)
 
     def check(self, part: int) -> None:
-        """InputError for what reading the partition finds wrong."""
+        """Raise InputError for what reading the partition finds wrong."""
         self.read_part(part)
 
     def node_names(self, part: int) -> Names | None:
@@ -268,7 +268,10 @@ def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
 
 
 def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
-    """InputError where meta.json contradicts itself: nodes compare the contents that it states."""
+    """Raise InputError where meta.json contradicts itself.
+
+    Nodes compare the contents that it states.
+    """
     if directory.bounds[-1] != meta.num_nodes:
         raise InputError(
             f"{directory.path}/meta.json: num_nodes is {meta.num_nodes}, its parts have "

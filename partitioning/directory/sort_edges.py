@@ -61,7 +61,10 @@ class SortedEdges:
     """Edges between two partitions."""
 
     def key_file(self, part: int) -> Path:
-        """The file of int64 [E], keys dst * N + src of the edges into the partition, in new ids."""
+        """Return the path of the file of int64 [E] keys dst * N + src.
+
+        They stand for the edges into the partition, in new ids.
+        """
         return self.folder / f"{part}.keys"
 
     def position_file(self, part: int) -> Path:

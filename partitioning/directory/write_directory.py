@@ -405,7 +405,7 @@ def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) ->
 
 
 def _are_same(one: Array, other: Array) -> bool:
-    """Whether two arrays have the same bytes."""
+    """Return whether two arrays have the same bytes."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     as_integers = f"u{one.itemsize}"  # floats compare -0 and 0 as equal

@@ -109,7 +109,7 @@ def propose_columns(table: FittedRows, schema: Schema) -> dict[str, Any]:
 
 
 def _round_outwards(low: float, high: float) -> list[float]:
-    """The ends of a range, rounded to a power of ten that is at most the distance between them."""
+    """Round the ends of a range outwards, to a power of ten that is at most their distance."""
     step = 10.0 ** math.floor(math.log10((high - low) or max(abs(high), 1.0)))
     first, last = math.floor(low / step), math.ceil(high / step)
     # 0.1 times 3 is not 0.3: a float of few digits is meant

@@ -207,7 +207,7 @@ def _encode_edges(
 
 
 def _check_edge_tables(stored: States, fitted: States, graph: str) -> None:
-    """InputError where a table of edges of a stored pipeline has no features here."""
+    """Raise InputError where a table of edges of a stored pipeline has no features here."""
     for name in stored.keys() - fitted.keys():
         if name.startswith("edges") and stored[name]["columns"]:
             columns = join_names(column["name"] for column in stored[name]["columns"])
@@ -271,7 +271,7 @@ def encode_nodes(
 
 
 def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None:
-    """InputError for the first column with a blank cell, in nodes that have features."""
+    """Raise InputError for the first column with a blank cell, in nodes that have features."""
     for column in schema.columns:
         blank = np.isnan(features[:, column.columns]).any(axis=1)
         if featured is not None:

@@ -225,7 +225,7 @@ class EncodedFeatures:
         return self[np.arange(len(self))]
 
     def _refuse(self, row: int) -> NoReturn:
-        """InputError for a row that is not finite once it is encoded."""
+        """Raise InputError for a row that is not finite once it is encoded."""
         for fitted in self.state["columns"]:
             one = self.state | {"columns": [fitted]}
             with np.errstate(over="ignore"):
@@ -255,7 +255,7 @@ def _count_outputs(column: State) -> int:
 
 
 def is_matrix(state: State) -> bool:
-    """Whether a pipeline was fitted to a matrix without names of columns."""
+    """Return whether a pipeline was fitted to a matrix without names of columns."""
     return [column["role"] for column in state["columns"]] == ["matrix"]
 
 
@@ -266,7 +266,7 @@ def warn_of_unused(path: str, names: Sequence[str]) -> None:
 
 
 def is_identity(state: State, schema: Schema) -> bool:
-    """Whether a table without blanks stays as it is."""
+    """Return whether a table without blanks stays as it is."""
     return all(
         column["role"] != "categorical" and column["center"] is None and not column["indicator"]
         for column in state["columns"]
@@ -323,7 +323,7 @@ def apply_pipeline(
 
 
 def _check_column(fitted: State, schema: Schema) -> None:
-    """InputError for a column of another width, or with numbers for categories or the reverse."""
+    """Raise InputError for a column of another width, or numbers for categories or the reverse."""
     column = schema.find(fitted["name"])
     assert column is not None
     if (fitted["role"] == "categorical") != (column.role == "categorical"):
@@ -343,7 +343,7 @@ def _check_column(fitted: State, schema: Schema) -> None:
 
 
 def _check_known(state: State, features: Rows, schema: Schema) -> None:
-    """InputError for a blank in a matrix that had none when the pipeline was fitted."""
+    """Raise InputError for a blank in a matrix that had none when the pipeline was fitted."""
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])
         if column is not None and fitted["role"] != "categorical" and fitted["fill"] is None:
@@ -419,7 +419,7 @@ def _scaled(columns: list[tuple[State, Column]], raw: Rows) -> Values:
 
 
 def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
-    """The places of ranges, one after the other; a slice for a single range, which is faster."""
+    """Return the places of ranges, one after the other: int64, or a slice for a single range."""
     joined = np.concatenate(ranges)
     one = np.arange(joined[0], joined[0] + len(joined))
     return slice(int(one[0]), int(one[-1]) + 1) if np.array_equal(joined, one) else joined

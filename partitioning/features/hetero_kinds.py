@@ -170,7 +170,11 @@ def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
 
 
 def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
-    """Return the means of each type's in-neighbours; [N_t, 0] for a type without any."""
+    """Return the means of each type's in-neighbours, concatenated over relations.
+
+    A type without features passes on its own means, hop by hop. A type that no features reach gets
+    [N_t, 0].
+    """
     known: dict[str, Features] = {
         name: table.features for name, table in graph.nodes.items() if table.features.shape[1]
     }

@@ -54,7 +54,7 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
 
 
 def _refuse_missing(graph: GraphData) -> None:
-    """InputError that counts nodes without features, and names settings that give them some."""
+    """Raise InputError: how many nodes have no features, and settings that give them some."""
     assert graph.featured is not None
     number = int((~graph.featured).sum())
     if number == graph.num_nodes:

@@ -95,7 +95,7 @@ def find_labels(names: list[str], columns: ColumnSettings, path: Source) -> list
 
 
 def matches(name: str, patterns: Iterable[str] | None) -> bool:
-    """Whether a name is one of these, or fits a pattern such as emb_*."""
+    """Return whether a name is one of these, or fits a pattern such as emb_*."""
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns or ())
 
 

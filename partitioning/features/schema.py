@@ -99,7 +99,7 @@ ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")
 
 
 def check_states(states: Any) -> None:
-    """ValueError unless this JSON value, which may come from any file, has fitted states."""
+    """Raise ValueError unless this JSON value, which may come from any file, has fitted states."""
     for table, state in states.items() if isinstance(states, dict) else [("", states)]:
         try:
             names = [name for role in state["roles"].values() for name in role]
@@ -113,7 +113,7 @@ def check_states(states: Any) -> None:
 
 
 def _is_column(column: dict[str, Any]) -> bool:
-    """Whether a state of a column has all that `encoder.encode` reads."""
+    """Return whether a state of a column has all that `encoder.encode` reads."""
     width = column["width"]
     numbers = [column[name] for name in ("center", "scale", "fill") if column[name] is not None]
     is_sound = (

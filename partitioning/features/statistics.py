@@ -60,7 +60,7 @@ class Moments:
 
     @classmethod
     def of_block(cls, values: Values) -> "Moments":
-        """Compute the statistics of the columns of one block of rows."""
+        """Compute the statistics of the columns of one block of rows; NaN is a blank cell."""
         known = ~np.isnan(values)
         count = known.sum(axis=0).astype(np.float64)
         mean = np.where(known, values, 0).sum(axis=0) / np.maximum(count, 1)
@@ -127,7 +127,7 @@ class Statistics(Protocol):
         """Count the rows of each category that occurs, and the blank ones."""
 
     def has_blanks(self, column: Column) -> bool:
-        """Whether any cell of a column is blank, also in rows that are not fitted on."""
+        """Return whether any cell of a column is blank, also in rows that are not fitted on."""
 
     def blank_pattern(self, column: Column) -> Hashable:
         """Equal for two columns if they are blank in the same rows."""
@@ -145,7 +145,7 @@ class FittedRows:
         self._moments = Moments.of(self.blocks(), features.shape[1])
 
     def blocks(self) -> Iterator[Values]:
-        """The rows in the columns' own units, a block at a time."""
+        """Return the rows in the columns' own units, a block at a time."""
         size = max(1, BLOCK // max(self.features.shape[1], 1))
         for begin in range(0, len(self.used), size):
             yield self.features[self.used[begin : begin + size]].astype(np.float64) + self.offsets

@@ -200,7 +200,7 @@ def _find(schema: Schema, agreed: AgreedColumn) -> Column:
 
 
 def check_no_others(schema: Schema, columns: Sequence[AgreedColumn]) -> None:
-    """InputError for a column of the table that sites have not agreed on."""
+    """Raise InputError for a column of the table that sites have not agreed on."""
     for column in schema.columns:
         if all(column.name != other.name for other in columns):
             why = " The names of its categories stay here otherwise." if column.categories else ""

@@ -310,7 +310,10 @@ def _draw_splits_by_source(
 
 
 def _check_disjoint(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData) -> None:
-    """InputError where a pair is in two splits; pairs: ascending numbers of pairs by split."""
+    """Raise InputError where a pair is in two splits.
+
+    `pairs`: ascending numbers of pairs, by split.
+    """
     for one, other in combinations(sorted(pairs), 2):
         both = np.intersect1d(pairs[one], pairs[other])
         if len(both):

@@ -78,7 +78,11 @@ def _read_table(
 def _read_data(
     stored: StoredGraph, name: EdgeType, table: RawRelation, path: Path, kind: str
 ) -> dict[str, Array]:
-    """Return weights and encoded features of a table of edges, by file name."""
+    """Return the weights and the encoded features of a table of edges, by array name.
+
+    New edges need what the stored ones have; of changed edges (`kind`), what the table lacks stays
+    as it is and has no entry.
+    """
     relation, data, num_edges = stored.relations[name], {}, len(table.src)
     if table.weight is not None and relation.edge_weight is None:
         raise InputError(

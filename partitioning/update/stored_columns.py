@@ -50,7 +50,7 @@ def given_width(meta: Meta, name: str) -> int:
 
 
 def check_features(path: Path, meta: Meta) -> None:
-    """InputError where features depend on the edges, which an update changes."""
+    """Raise InputError where features depend on the edges, which an update changes."""
     again = (
         "app=update would have to compute those of the whole graph; partition the changed tables"
         " again (app=partition_data overwrite=true)"

@@ -129,7 +129,7 @@ def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
-    """InputError where the tables were applied before, unless update.again is set."""
+    """Raise InputError where the tables were applied before, unless update.again is set."""
     for entry in meta.history:
         if entry.get("change") == digest and not again:
             raise InputError(
@@ -140,7 +140,7 @@ def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
 
 
 def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
-    """InputError for an unlabelled node in a set of the split, or if no training node is left."""
+    """Raise InputError for an unlabelled node in a set of the split, or no training node."""
     masks = {name: changed.target_rows[name] for name in MASKS}
     ids = changed.nodes[changed.meta.target_type].node_ids
     check_split(masks, is_labelled(changed.target_rows["label"]), "the changed graph", ids)

@@ -321,7 +321,7 @@ def _make_x509_name(name: str) -> x509.Name:
 
 
 def _check_name(name: str) -> None:
-    """InputError unless a site's name has only letters, digits, dots and hyphens."""
+    """Raise InputError unless a site's name has only letters, digits, dots and hyphens."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", name):
         raise InputError(
             f"{name!r}: the name of a site has letters, digits, dots and hyphens, at most 63"

@@ -160,7 +160,7 @@ def _make(settings: Settings, reason: str) -> PartitionDirectory:
 
 
 def _check_overwrite(settings: Settings) -> None:
-    """InputError for overwrite=true where this command cannot make the partitions again."""
+    """Raise InputError for overwrite=true where this command cannot make the partitions again."""
     named = directory_of(settings)
     if settings.num_nodes > 1:
         raise InputError(
@@ -220,7 +220,7 @@ def settings_of_directory(settings: Settings) -> set[str]:
 
 
 def _is_given(name: str, settings: Settings) -> bool:
-    """Whether the command line gives a setting, maybe by a file of its group."""
+    """Return whether the command line gives a setting, maybe by a file of its group."""
     groups = {group for group, named in NAMES.items() if named == name}
     return not {name, DEFINED[name].name, *groups}.isdisjoint(settings.given)
 
@@ -272,7 +272,7 @@ def _missing_error(settings: Settings) -> InputError:
 
 
 def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
-    """InputError where the command line asks for other partitions than meta.json describes."""
+    """Raise InputError if the command line asks for other partitions than meta.json describes."""
     differing = _find_differences(settings, directory, requested_settings(settings))
     for name, (here, there) in differing.items():
         if is_file_value(here) and is_file_value(there) and here["name"] == there["name"]:

@@ -72,7 +72,10 @@ class JobLog:
     @classmethod
     @contextmanager
     def temporary(cls) -> Iterator[Self]:
-        """A log in a temporary folder, removed at the end; a job that ends later is not noted."""
+        """Yield a log in a temporary folder, which is removed at the end.
+
+        A job that ends later is not noted.
+        """
         with tempfile.TemporaryDirectory(prefix="retexo-jobs-") as folder:
             yield cls(Path(folder, "jobs.jsonl"))
 

@@ -35,7 +35,7 @@ REMEDIES = {
 
 
 def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
-    """InputError if a run directory holds any of these files or folders."""
+    """Raise InputError if a run directory holds any of these files or folders."""
     for name in outputs:
         if (run_dir / name).exists():
             raise InputError(
@@ -97,7 +97,7 @@ def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
 
 
 def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
-    """InputError for a run directory in use, or a `resume` without state/run.json.
+    """Raise InputError for a run directory in use, or a `resume` without state/run.json.
 
     Also for a folder with the name of a file that this run writes, or the reverse.
     With resume=auto the command goes on with the run of the directory.
@@ -196,7 +196,7 @@ def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def check_same(
     resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """InputError if the state to resume from was made with another `run` or other settings."""
+    """Raise InputError if the state to resume was made with another `run` or other settings."""
     source = _find_saved(resume, run_dir)
     if source is None:
         return
@@ -213,7 +213,7 @@ def check_same(
 
 
 def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
-    """InputError for the first setting that differs from those that the run was started with."""
+    """Raise InputError for the first setting that differs from those the run was started with."""
     now, then = (
         flatten(json.loads(json.dumps(settings, default=str))),
         flatten(made_with),

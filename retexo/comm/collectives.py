@@ -285,7 +285,7 @@ class _ChunkedSum:
             self._buffers[rank] = join_pieces(self._chunk(rank))
 
     def share(self, rank: int) -> Pieces:
-        """This worker's share of the chunk that a rank sums."""
+        """Return this worker's share of the chunk that a rank sums."""
         return () if self._rank in self._summand.zero_ranks else self._chunk(rank)
 
     def buffer(self, rank: int) -> message_format.ByteArray:

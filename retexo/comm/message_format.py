@@ -27,7 +27,10 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
-    """The bytes of values [n] on the host; for codes, the bytes of the codes and of the scales."""
+    """Return the bytes of values [n] on the host.
+
+    With codes: the bytes of the codes, then those of the scales.
+    """
     if isinstance(wire_format, torch.dtype):
         return [as_bytes(values.to(wire_format))]
     blocks = torch.nn.functional.pad(values, (0, -len(values) % BLOCK)).view(-1, BLOCK)

@@ -57,7 +57,7 @@ class Rendezvous:
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> Iterator["SocketTransport | GlooTransport"]:
-    """The transport of a worker until the end of its run.
+    """Return the transport of a worker until the end of its run.
 
     Args:
         streams: connections to all other workers; None for gloo, which opens its own.
@@ -153,7 +153,7 @@ def _peer_lost() -> Iterator[None]:
 
 
 def _is_network_error(error: RuntimeError) -> bool:
-    """Whether a peer is the reason, and not this process, as when memory runs out."""
+    """Return whether a peer is the reason, and not this process, as when memory runs out."""
     # gloo's messages name the source file that raised them.
     text = re.sub(r"\[enforce fail.*", "", str(error))
     return (

@@ -86,7 +86,10 @@ class ReplayLog:
         self._position = 0
 
     def check_size(self, num_bytes: int) -> None:
-        """TrainingError if the next record has another size; call before allocating memory."""
+        """Raise TrainingError if the next record has another size.
+
+        Call before allocating memory.
+        """
         size = self._size_of_next()
         if size is not None and size != num_bytes:
             raise self._mismatch_error()

@@ -163,7 +163,7 @@ class _Transfer:
         return count
 
     def _check_length(self) -> None:
-        """TrainingError where the message has another length than this worker expects."""
+        """Raise TrainingError where the message has another length than this worker expects."""
         (announced,) = HEADER.unpack(self._header)
         if announced != self._expected:
             raise TrainingError(

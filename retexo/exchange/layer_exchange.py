@@ -370,7 +370,10 @@ class LayerExchange:
         pieces: Sequence[Piece],
         received: Callable[[], list[Tensor]],
     ) -> list[ReceivedMessage]:
-        """Wait for a piece from every peer of a batch; return messages that can be decoded."""
+        """Wait for a piece from every peer of a batch; return its messages, which decode lazily.
+
+        Marks the rows among them as held here.
+        """
         received_messages = []
         messages = zip(incoming, selections, pieces, received(), strict=True)
         for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):

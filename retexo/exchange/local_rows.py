@@ -110,7 +110,7 @@ class LocalRows:
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
     def is_shorter_projected(self, nodes: IntArray) -> bool:
-        """Whether the weights make each of `nodes`, int64 [n], shorter to send.
+        """Return whether the weights make each of `nodes`, int64 [n], shorter to send.
 
         False for sparse rows. Each row is compared dense or sparse, before and after the weights.
         """

@@ -190,7 +190,10 @@ def loopback() -> str:
 
 
 def route_interface(address: str, port: int, setting: str = "distributed.master_addr") -> str:
-    """The interface with the route to the address in a setting. Looking it up sends nothing."""
+    """Return the interface with the route to the address in a setting.
+
+    Looking it up sends nothing.
+    """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((address, port))

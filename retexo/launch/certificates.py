@@ -61,7 +61,7 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
 
 
 def _check_permissions(path: Path) -> None:
-    """InputError if the key is missing, or others may read it."""
+    """Raise InputError if the key is missing, or others may read it."""
     try:
         mode = path.stat().st_mode
     except OSError as error:

@@ -73,7 +73,7 @@ class Channel:
         return self._socket.fileno()
 
     def speaks_for(self, node: int) -> bool:
-        """Whether the other end may act as this node. Without TLS nobody can check it."""
+        """Return whether the other end may act as this node. Without TLS nobody can check it."""
         return self._tls is None or self.node == node
 
     def start_tls(self, tls: Tls, node: int, timeout: float) -> None:

@@ -142,7 +142,10 @@ def _state_mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
 
 
 def has_nothing_in_common(first: NodeInfo, other: NodeInfo) -> bool:
-    """Whether code, settings and partitioning all differ. Nodes of one run share at least one."""
+    """Return whether code, settings and partitioning all differ.
+
+    Nodes of one run share at least one.
+    """
     return (
         other.code != first.code
         and other.settings != first.settings

@@ -64,7 +64,10 @@ class Hub:
         return link
 
     def reach(self, node: int, timeout: float) -> socket.socket:
-        """A connection to another node; Disconnected where that node does not wait at the hub."""
+        """Return a connection to another node.
+
+        Raises Disconnected if that node does not wait at the hub.
+        """
         link = connect(self.address, self.port, timeout, self.tls, self.node)
         try:
             link.send({"reach": node})

@@ -351,7 +351,10 @@ def _ask_to_join(participant: Participant) -> tuple[Channel, Message, str, int]:
 def _parse_start(
     reply: Message,
 ) -> tuple[str, tuple[str, int] | None, dict[int, tuple[str, int]]]:
-    """The run's secret, its store's address, and those of the other nodes; else ChannelClosed."""
+    """Return the run's secret, its store's address, and those of the other nodes.
+
+    Raises ChannelClosed if the message is another.
+    """
     try:
         addresses = {int(node): split_address(address) for node, address in reply["nodes"].items()}
         store = split_address(reply["store"]) if reply["store"] else None

@@ -67,7 +67,10 @@ class Schema:
         return [each for each in self.relations if each[2] == node_type]
 
     def types_with_rows(self, layer: int) -> list[str]:
-        """The types with rows in a layer: features in the first, passed rows in later ones."""
+        """Return the types with input rows in a layer.
+
+        These are features in the first layer, and passed rows in later ones.
+        """
         if layer == 0:
             return [name for name, width in self.widths.items() if width]
         before = self.types_with_rows(layer - 1)
@@ -75,7 +78,7 @@ class Schema:
         return [name for name in self.widths if name in reached]
 
     def types_within_hops(self, hops: int) -> set[str]:
-        """The types from which at most `hops` relations lead to the target, the target included."""
+        """Return the target and the types from which at most `hops` relations lead to it."""
         reached = {self.target}
         for _ in range(hops):
             reached |= {each[0] for each in self.relations if each[2] in reached}
@@ -204,7 +207,7 @@ class TypedLayer(nn.Module):
 
 
 def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
-    """The stages of one layer by the node type that each computes; a plain graph has one."""
+    """Return the stages of one layer by the node type that each computes; a plain graph has one."""
     return layer.by_type() if isinstance(layer, TypedLayer) else iter(((PLAIN_NODE, layer),))
 
 

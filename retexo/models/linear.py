@@ -106,6 +106,10 @@ class LinearConvolution(Convolution):
         return None
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        """Compute the aggregate, and copy own rows for a root weight; `projected` must be empty.
+
+        May overwrite `rows`.
+        """
         assert not len(projected)
         out_degree, count = block.out_degree, block.num_dst
         # clone: a view would keep all rows alive

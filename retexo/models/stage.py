@@ -352,7 +352,7 @@ class OutputHeads:
 
 
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
-    """The stages of all layers with the initial parameters of a seed, the same on every worker."""
+    """Build the stages of all layers, with a seed's initial parameters, equal on every worker."""
     stages: list[Stage] = []
     kind = hidden_convolution(architecture.model)
     with torch.random.fork_rng(devices=[]):

@@ -323,7 +323,7 @@ def _read_content(directory: Path) -> dict[str, Any]:
 
 
 def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
-    """InputError unless the layers' tensors have the sizes that model.json states.
+    """Raise InputError unless the layers' tensors have the sizes that model.json states.
 
     Nothing is built before that, because a file can state any size.
     """

@@ -35,7 +35,7 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
 
 
 def headline_of(summary: Mapping[str, Any]) -> str:
-    """The score to judge a run by: what stopping looked at, else accuracy or R2 for a loss."""
+    """Return the score to judge a run by: stopping's; for a loss, accuracy or R2."""
     metric = summary.get("chosen", {}).get("metric")
     if metric is None:
         return "mrr" if "baselines" in summary else "accuracy"
@@ -109,7 +109,7 @@ def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
 
 
 def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
-    """The deviation of macro-F1 over tables drawn with the frequencies of the counted one."""
+    """Return macro-F1's deviation over tables drawn with the frequencies of the counted one."""
     counted = np.asarray(confusion, dtype=np.float64)
     size = int(counted.sum())
     drawn = np.random.default_rng(0).multinomial(size, counted.ravel() / size, DRAWS)

@@ -122,7 +122,7 @@ def _name_of(callback: Callback) -> str:
 def observing(
     settings: TrainSettings, run_dir: Path, callbacks: Sequence[Any]
 ) -> Iterator[Observers]:
-    """The observers of a run on node 0, with its lines on the console as `progress` says.
+    """Return the observers of a run on node 0, with its lines on the console as `progress` says.
 
     Args:
         settings: of the run.

@@ -24,7 +24,10 @@ HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
 
 
 def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> list[Section]:
-    """The sections of the page that have data; data: with this run alone; pictures by name."""
+    """Return the sections of the page that have data.
+
+    `data` has this run alone; `pictures` are by name.
+    """
     parts: dict[str, tuple[tuple[Table | None, ...], tuple[str, ...]]] = {
         "Scores": ((_scores(run),), ("learning",)),
         "Classes": ((class_table(data),), ("confusion", "ranking", "calibration")),

@@ -164,7 +164,7 @@ class WandB(Callback):
 
 
 def _kept_files(run_dir: Path) -> Iterator[Path]:
-    """The files of FILES and the checkpoint folder, if the run has them: what a tracker keeps."""
+    """Return what a tracker keeps: FILES and the checkpoint folder, if the run has them."""
     return (path for name in (*FILES, "checkpoint") if (path := run_dir / name).exists())
 
 
@@ -178,7 +178,7 @@ TRACKERS: dict[str, tuple[Callable[[], Callback], str, str]] = {
 
 
 def make_trackers(names: Sequence[str]) -> list[Callback]:
-    """The trackers of the setting logger; InputError with the remedy if one is not installed."""
+    """Return the trackers that `logger` names; InputError if one is not installed."""
     for name in names:
         _, package, extra = TRACKERS[name]
         if importlib.util.find_spec(package) is None:

@@ -59,12 +59,12 @@ class EarlyStopping:
         return self.patience is not None and number - self.last_improvement >= self.patience
 
     def _is_better(self, metric: float) -> bool:
-        """Whether the metric exceeds the best one by more than min_delta."""
+        """Return whether the metric exceeds the best one by more than min_delta."""
         least = self.min_delta if math.isfinite(self.best_metric) else 0
         return metric > self.best_metric + least
 
     def _loss_falls(self, loss: float) -> bool:
-        """Whether a loss is below the lowest one by more than the share LEAST_DECREASE."""
+        """Return whether a loss is below the lowest one by more than the share LEAST_DECREASE."""
         if math.isinf(self.least_loss):
             return loss < math.inf
         return loss < self.least_loss - LEAST_DECREASE * abs(self.least_loss)

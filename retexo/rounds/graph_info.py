@@ -170,7 +170,7 @@ def digest_to_int(hex_digest: str) -> int:
 
 
 def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
-    """InputError unless the values, [W], are equal on all ranks (in mask, bool [W])."""
+    """Raise InputError unless the values, [W], are equal on all ranks (in mask, bool [W])."""
     ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:

@@ -112,7 +112,10 @@ class RoundMessage:
 def build_message(
     objective: Objective, settings: TrainSettings, comm: Communicator, flat: FlatParameters
 ) -> RoundMessage:
-    """Build the round message for an objective, by gradient.precision and gradient.compression."""
+    """Build the round message for an objective, by the settings gradient.*.
+
+    With gradient.secure it hides each worker's summand, and gradient.precision is not read.
+    """
     tag = MessageTag("gradients", objective.traffic_layer)
     if settings.gradient.secure:
         first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))

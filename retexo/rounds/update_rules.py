@@ -66,7 +66,7 @@ class LocalOptimizer:
         return total
 
     def step(self) -> None:
-        """Clip flat.gradient by its norm, and update the parameters by it.
+        """Clip flat.gradient in place to max_grad_norm (None: not), and update the parameters.
 
         The norm is summed in float64: workers with other numbers of threads add in other orders.
         """

@@ -111,7 +111,7 @@ class ExchangeSettings(Checked):
         )
 
     def at_prediction(self, precision: str) -> "ExchangeSettings":
-        """The exchange of a prediction, from that of training; precision: predict.precision."""
+        """Return training's exchange as a prediction runs it, in predict.precision."""
         if precision == "trained":
             return self
         by_layer = tuple(

@@ -208,7 +208,7 @@ def load_settings(
 
 
 def _check_keys(value: Any, name: str) -> None:
-    """InputError for a key such as _target_, by which Hydra would call a function, or no text."""
+    """Raise InputError for a key that is no text, or by which Hydra calls functions (_target_)."""
     for key, inner in value.items() if isinstance(value, dict) else ():
         place = f"{name}.{key}" if name else str(key)
         if type(key) not in {str, int}:

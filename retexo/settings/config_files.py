@@ -82,7 +82,8 @@ def _expanded_size(
 ) -> int:
     """Count the values that a name stands for once its interpolations are expanded.
 
-    A name within itself counts once.
+    A name within itself counts once. The count ends at MAX_VALUES + 1, which also stands for names
+    nested deeper than `depth`. Counts are stored in `sizes`.
     """
     if name in sizes:
         return sizes[name]
@@ -141,7 +142,7 @@ def _read_checked(file: Path, relative: Path) -> Any:
 
 
 def _check_setting_of_hydra(file: Path, name: str, value: Any) -> None:
-    """InputError for a setting of Hydra, hydra.NAME, by which a file could run code."""
+    """Raise InputError for a setting of Hydra, hydra.NAME, by which a file could run code."""
     own, key = name.removeprefix("hydra."), name.rpartition(".")[2]
     if own == "hydra" or OF_HYDRA.match(own):
         return
@@ -206,7 +207,7 @@ def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
 
 
 def _check_defaults(file: Path, defaults: Any) -> None:
-    """InputError for an entry of a defaults list that is not allowed."""
+    """Raise InputError for an entry of a defaults list that is not allowed."""
     for entry in defaults if isinstance(defaults, list) else []:
         for choice in map(str, entry if isinstance(entry, Mapping) else [entry]):
             package = choice.partition("@")[2]

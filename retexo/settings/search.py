@@ -63,7 +63,7 @@ def check_objective(name: str, *, of_links: bool) -> None:
 
 
 def is_better_when_less(name: str) -> bool:
-    """Whether an objective is to be minimised: a loss, an error or a cost."""
+    """Return whether an objective is to be minimised: a loss, an error or a cost."""
     return (
         getattr(SCORES.get(name.rpartition(".")[2]), "less_is_better", False)
         or re.fullmatch(COSTS, name) is not None

@@ -57,7 +57,7 @@ def find_duplicate_ids(
 
 
 def _third_party(first: int, second: int, world_size: int) -> int:
-    """The site that compares the ids of two others: the next one; of two sites, the second."""
+    """Return the site that compares two others' ids: the next one; of two sites, the second."""
     if world_size == 2:
         return 1
     between = range(max(first, second) + 1, max(first, second) + 1 + world_size)

@@ -28,16 +28,17 @@ def record_requests(
     limit: float | None,
     kind: str = "",
 ) -> None:
-    """Record the ids that each site asks for.
+    """Add the ids that each site asks for to the ledger in a folder, under a lock.
 
     Args:
-        asked: distinct ids by site.
+        ids_by_site: the distinct ids that each of `sites` asks for.
         limit: the most nodes that a site may ask for in all runs together; below 1, a share of
             num_nodes; None: no limit.
         kind: the node type in a heterogeneous graph; each has its own ledger and limit.
 
     Raises:
-        InputError: a site asks for too many; nothing is recorded then.
+        InputError: a site asks for too many, and nothing is recorded; or the ledger cannot be
+            written.
     """
     path = folder / (f"asked-{kind}.npz" if kind else LEDGER)
     try:
@@ -66,7 +67,7 @@ def _check_limit(
     after: Mapping[str, IntArray],
     path: Path,
 ) -> None:
-    """InputError if a site asks for more nodes, over all runs, than the limit allows."""
+    """Raise InputError if a site asks for more nodes, over all runs, than the limit allows."""
     most = max_nodes(limit, num_nodes)
     over = [
         f"{name} asks for {len(ids)}, {len(after[name])} with those of earlier runs"

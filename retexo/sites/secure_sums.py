@@ -141,7 +141,7 @@ class SecureSum:
         return (self.limits * 2.0**-self._bits).repeat_interleave(torch.tensor(self.sizes))
 
     def _words(self, update: Tensor) -> tuple[Tensor, Tensor]:
-        """A share as int32 [n], and the number of clipped entries by matrix, int64 [matrices]."""
+        """Convert a share to int32 [n]; count its clipped entries by matrix, int64 [matrices]."""
         exact = torch.nan_to_num(
             update.detach().cpu().double() / self._units(), nan=torch.inf
         ).round()

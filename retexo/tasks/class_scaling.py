@@ -42,7 +42,7 @@ def fit_class_scaling(
     identity = torch.tensor([1.0, 0.0], dtype=torch.float64).repeat_interleave(num_classes)
 
     def measure(at: Tensor) -> tuple[float, Tensor, Tensor]:
-        """The loss of all workers, its gradient [2 C], and its second derivatives [2 C, 2 C]."""
+        """Return all workers' summed loss, its gradient [2 C] and second derivatives [2 C, 2 C]."""
         found = torch.cat([each.flatten() for each in _derivatives(inputs, labels, at)])
         add_up(found)
         loss, gradient, second = torch.split(found, [1, 2 * num_classes, (2 * num_classes) ** 2])
@@ -67,7 +67,9 @@ def fit_class_scaling(
 
 
 def _derivatives(inputs: Tensor, labels: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The summed log loss, [], and its derivatives by slopes and biases, [2, C] and [2, C, 2, C].
+    """Return the summed log loss and its derivatives by slopes and biases.
+
+    Their shapes are [], [2, C] and [2, C, 2, C].
 
     Args:
         inputs: [n, C] what slopes multiply.
@@ -103,7 +105,7 @@ def _derivatives(inputs: Tensor, labels: Tensor, at: Tensor) -> tuple[Tensor, Te
 
 
 def can_be_scaled(task: NodeClassification) -> bool:
-    """Whether a slope and a bias for each class are fitted: with class weights.
+    """Return whether a slope and a bias for each class are fitted: with class weights.
 
     Their logarithms alone do not restore the probabilities of the data.
     """

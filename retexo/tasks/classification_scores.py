@@ -267,10 +267,10 @@ def calibration_rows(by_bin: Tensor) -> list[dict[str, float]]:
 def score_baseline(
     task: NodeClassification, counts: Mapping[str, Tensor], names: Sequence[Any]
 ) -> dict[str, Any]:
-    """The test scores of always predicting the class that most training and validation nodes have.
+    """Return the test scores of predicting the most frequent class for every node.
 
-    Of multi-label nodes, for each label what most of them have. Rankings are random. Validation
-    counts, too, because a split by class has as many training nodes of every class.
+    With several labels, each label's more frequent value. Rankings are random. Frequencies count
+    training and validation nodes: a split by class has as many training nodes of every class.
 
     Args:
         task: with the positive class.

@@ -105,7 +105,7 @@ class NodeClassification:
         )
 
     def with_choices(self, heads: OutputHeads) -> Self:
-        """The task with the decisions of a trained model: threshold, positive class, bias."""
+        """Return the task with a trained model's decisions: threshold, positive class, bias."""
         bias = None
         if heads.offset_share:
             bias = torch.tensor(heads.offsets) * (heads.offset_share / heads.temperature)
@@ -310,7 +310,7 @@ def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bo
 
 
 def _can_rank(class_counts: Tensor, multilabel: bool) -> bool:
-    """Whether there are positives and negatives; int64 [2, C]."""
+    """Return whether there are positives and negatives; int64 [2, C]."""
     having, lacking = class_counts.sum(dim=1) if multilabel else class_counts[0]
     return bool(having) and bool(lacking)
 

@@ -175,7 +175,7 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
 
 
 def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> OutputHeads:
-    """The heads with the calibration that validation chooses for the smoothed logits, [I, C]."""
+    """Choose the calibration of smoothed logits [I, C] by validation; return the heads with it."""
     task, val = context.task, context.partition.val_mask
     if context.settings.temperature == "none" or not context.graph_info.num_val:
         return heads

@@ -203,7 +203,10 @@ class EmbeddedNodes:
         return [each.view(-1, *tensor.shape[1:]) for each in received]
 
     def score_by_source(self, pairs: Tensor) -> Tensor:
-        """The first candidate's scores [n] of pairs, int64 [n, 2], with sources of this worker."""
+        """Score pairs, int64 [n, 2], whose sources are this worker's; return [n].
+
+        Of several candidates for the output heads, the first one scores. All workers call it.
+        """
         most = int(self.context.comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
         scores, step = [self.rows.new_zeros(0)], 32 * MAX_PAIRS
         for first in range(0, most, step):
@@ -483,7 +486,7 @@ def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, flo
 def find_top_destinations(
     embedded: EmbeddedNodes, known: KnownEdges, ids: Tensor, top: int
 ) -> tuple[Tensor, Tensor]:
-    """This worker's most likely new destinations for any sources, int64 [q].
+    """Return this worker's most likely new destinations for any sources, int64 [q].
 
     Returns:
         Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.

@@ -155,7 +155,10 @@ NodeMetric = CountMetric | RankingMetric
 
 
 def _effective_size(supports: Tensor) -> float:
-    """The number of nodes that a mean over classes is as certain as; int64 [C] nodes of each."""
+    """Return the number of nodes that a mean over classes is as certain as.
+
+    supports: int64 [C], nodes of each class; classes without any are left out.
+    """
     supports = supports[supports > 0].double()
     return float(len(supports) ** 2 / (1 / supports).sum()) if len(supports) else 1.0
 

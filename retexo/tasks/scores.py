@@ -49,7 +49,7 @@ class RunScores:
     warnings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """The scores by split and the other fields that are not empty, as in summary.json."""
+        """Return scores by split, and the other fields that are not empty, as in summary.json."""
         others = [each.name for each in fields(self) if each.name != "scores"]
         return {**self.scores, **{name: found for name in others if (found := getattr(self, name))}}
 
@@ -87,7 +87,13 @@ def score_nodes(
     heads: OutputHeads,
     histograms: Mapping[str, Histogram] | None = None,
 ) -> RunScores:
-    """Return the scores of a task of nodes; see score_splits and score_values."""
+    """Return the whole graph's scores of a task of nodes; all workers call it.
+
+    Only the scores themselves cover training nodes; the other fields leave them out.
+
+    Args:
+        histograms: of sum_histograms; None: computed here, for classes.
+    """
     if isinstance(context.task, NodeRegression):
         values = score_values(context, logits)
         return RunScores(

@@ -78,7 +78,10 @@ def draw_boundary(
 def sampled_features(
     features: Sources, plan: ExchangePlan, sample: BoundarySample, scale: float
 ) -> Sources:
-    """The features of the sampled halo nodes, multiplied by `scale`; they are rows without sums."""
+    """Return the features of the sampled halo nodes, multiplied by `scale`.
+
+    They are rows without sums.
+    """
     sampled = [
         boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)
     ]

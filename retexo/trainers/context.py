@@ -190,7 +190,7 @@ class Context(TaskContext):
         return self.clock.phase(name)
 
     def source_scale(self, conv: Convolution) -> Tensor | None:
-        """The factor of each of this worker's own rows in a layer's sums, [I]; None for ones.
+        """Return the factor of each of this worker's rows in a layer's sums, [I]; None for ones.
 
         Means over relations have none.
         """

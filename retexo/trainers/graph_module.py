@@ -102,12 +102,15 @@ class GraphModule(nn.Module):
         return sum_powers(powers, self.heads.alpha)
 
     def scale_of(self, relation: EdgeType, num_edges: int, like: Tensor) -> Tensor | None:
-        """The factors [E] that an explainer gives the messages of a relation; None without one."""
+        """Return the factors [E] that an explainer gives the messages of a relation.
+
+        None without an explainer.
+        """
         name = SEPARATOR.join(relation)
         return self.edge_gates[name](num_edges, like) if name in self.edge_gates else None
 
     def check_weight(self, relation: EdgeType, weight: Tensor | None, num_edges: int) -> None:
-        """InputError for weights of a wrong shape, or none where it was trained on weights."""
+        """Raise InputError for weights of a wrong shape, or if weights of training are missing."""
         of_relation = "" if relation == PLAIN_EDGE else f"_dict: {SEPARATOR.join(relation)}"
         if weight is None and relation in self.weighted:
             raise InputError(
@@ -159,7 +162,10 @@ class PlainGraphModule(GraphModule):
         self.num_edge_features = architecture.num_edge_features
 
     def check_edge_data(self, num_edges: int, weight: Tensor | None, feat: Tensor | None) -> None:
-        """InputError for weights or features that are not those of the training graph in form."""
+        """Raise InputError unless weights and features have the form of the training graph's.
+
+        With attention, a weight counts as one of the features that the network was trained on.
+        """
         self.check_weight(PLAIN_EDGE, weight, num_edges)
         reads_weight = weight is not None and self.stages[0].conv.attention_heads > 0
         num_expected = self.num_edge_features - reads_weight
@@ -342,7 +348,10 @@ def _relation_inputs(
     first: Sequence[Tensor],
     own: tuple[Any, ...],
 ) -> Inputs:
-    """The inputs of a relational stage: `first`, then the relations' means, or rows (attention)."""
+    """Return the inputs of a relational stage: `first`, then each relation's means or rows.
+
+    Attention reads rows.
+    """
     chosen: tuple[Block, ...] = ()
     if stage.conv.linear_aggregation:
         read = [block_mean(blocks[each], rows[each[0]]) for each in into]

@@ -101,7 +101,10 @@ def _validation_pairs(context: Context) -> Tensor:
 
 
 def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
-    """This worker's pairs whose endpoints are both available: inner nodes, then endpoints."""
+    """Return this worker's pairs whose endpoints are both available here.
+
+    Their nodes are numbered anew: inner nodes, then endpoints.
+    """
     links, task, part = get_links(context), context.settings.task, context.partition
     first, info, num_endpoints = part.first_id, context.graph_info, len(endpoints.ids)
 
@@ -319,7 +322,9 @@ class LinkNetworkObjective(_PairObjective, NetworkObjective):
 def make_link_network_objective(
     context: Context, stage: Stage, objective: NetworkObjective
 ) -> LinkNetworkObjective:
-    """An objective for links in place of one for nodes; sends endpoints' embeddings each round.
+    """Return an objective for links in place of one for nodes.
+
+    It sends endpoints' embeddings in each round.
 
     stage: the last one.
     """

@@ -267,7 +267,7 @@ class LookAheadInput(AnyLayerInput):
         return replace(alone, starts_trained=layer > 0)
 
     def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
-        """The input of a stage at nodes by local id, int64 [n]: inner ones, then halo nodes."""
+        """Return the input of a stage at nodes, int64 [n] local ids (inner, then halo nodes)."""
         conv, device = stage.conv, self.context.device
         assert self.aggregates is not None
         assert isinstance(conv, LinearConvolution)

@@ -257,7 +257,11 @@ def make_pass(
 def finish_pass(
     context: Context, steps: Sequence[Step], required: Required, targets: Tensor
 ) -> Pass:
-    """Build the pass of these steps, one per layer; targets: bool [I]."""
+    """Build the pass of these steps, one per layer.
+
+    targets: bool [I] nodes of the labelled type whose logits it returns; the last step computes
+    them.
+    """
     target, nodes = context.schema.target, targets.nonzero()[:, 0]
     places = (required[target] >= len(steps)).cumsum(0) - 1
     return Pass(steps, target, nodes, places[nodes])

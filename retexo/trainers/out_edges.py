@@ -113,7 +113,10 @@ class OutEdges:
         }
 
     def cut_block(self, edges: NumberedEdges, destinations: Tensor) -> Block:
-        """The in-edges of some destinations, int64 [n]; pairs are not among the block's nodes."""
+        """Return the in-edges of some destinations, int64 [n].
+
+        Pairs are not among the block's nodes.
+        """
         block = edges.cut_block(destinations)
         if not self.num_pairs:
             return block
@@ -155,7 +158,7 @@ class OutEdges:
 
 
 def _join_weights(of_relations: list[tuple[Tensor | None, int]]) -> Tensor | None:
-    """The weights of all edges, with ones where a relation has none; None where no relation has."""
+    """Return the weights of all edges, ones for a relation without; None if no relation has any."""
     if all(weight is None for weight, _ in of_relations):
         return None
     return torch.cat(

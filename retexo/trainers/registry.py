@@ -33,7 +33,7 @@ def names_with(capability: str) -> str:
 
 
 def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
-    """The trainer of a name; InputError where there is none, or none for heterogeneous graphs."""
+    """Return the named trainer; InputError if there is none, or none for heterogeneous graphs."""
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
     if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
@@ -45,7 +45,7 @@ def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
 
 
 def check_trainer_settings(settings: TrainSettings) -> None:
-    """InputError for settings that the chosen model or trainer does not support."""
+    """Raise InputError for settings that the chosen model or trainer does not support."""
     heterogeneous = hidden_convolution(settings.model).relational
     trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
     if settings.stopping.metric in OF_LINKS and not settings.task.links:
@@ -75,7 +75,7 @@ def check_trainer_settings(settings: TrainSettings) -> None:
 
 
 def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
-    """InputError for settings that the trainer does not support on heterogeneous graphs."""
+    """Raise InputError for settings that the trainer does not support on heterogeneous graphs."""
     for name, wanted in trainer.HETEROGENEOUS_ONLY.items():
         value = attrgetter(name)(settings)
         if value != wanted:
@@ -86,7 +86,7 @@ def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
-    """InputError for settings of the lazy trainer that another trainer does not support."""
+    """Raise InputError for settings of the lazy trainer that another trainer does not support."""
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
         if value != without and not trainer.takes(name, value):
@@ -122,7 +122,7 @@ def _check_lookahead(settings: TrainSettings) -> None:
 
 
 def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
-    """InputError for trainers and settings that link prediction does not support."""
+    """Raise InputError for trainers and settings that link prediction does not support."""
     name, task = settings.trainer.name, settings.task
     if not trainer.LINKS:
         raise InputError(
@@ -174,7 +174,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
-    """InputError for checkpoint.every with a trainer that does not resume."""
+    """Raise InputError for checkpoint.every with a trainer that does not resume."""
     if settings.checkpoint.every and not trainer.RESUMES:
         raise InputError(
             f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"

@@ -158,7 +158,7 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """InputError where settings that change edges, or the encoding, differ from training's."""
+    """Raise InputError if settings that change edges, or the encoding, differ from training's."""
     for name, value in checkpoint.graph.items():
         there = directory.graph_settings.get(name, value)
         if there != value:
@@ -181,7 +181,7 @@ def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) 
 
 
 def _are_numbers(names: Sequence[Any]) -> bool:
-    """Whether classes have names, integers. Classes without names are 0 ... C-1."""
+    """Return whether classes have names, integers. Classes without names are 0 ... C-1."""
     return bool(names) and all(isinstance(name, int) for name in names)
 
 

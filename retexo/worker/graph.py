@@ -45,7 +45,7 @@ def find_trainer(settings: TrainSettings) -> Trainer:
 
 
 def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError for a directory that the task, the model or the trainer cannot use."""
+    """Raise InputError for a directory that the task, the model or the trainer cannot use."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
     if settings.model.lookahead and directory.sites and not settings.sites.share_aggregates:
@@ -59,7 +59,7 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError where the directory has another task or kind of labels, or lacks relations."""
+    """Raise InputError if the directory has another task or kind of labels or lacks relations."""
     has_pairs = directory.meta is not None and bool(directory.meta.links)
     name = settings.task.name
     if settings.task.links != has_pairs:
@@ -90,14 +90,17 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
 
 
 def _node_task_of(directory: PartitionDirectory) -> str | None:
-    """The task that the labels of a directory are for; None where it has none, or does not say."""
+    """Return the task that the labels of a directory are for.
+
+    None if it has no labels, or does not say.
+    """
     if directory.stated_task is None or not directory.stated_classes:
         return None
     return "node_regression" if directory.stated_task == "regression" else "node_classification"
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError where a model for heterogeneous graphs meets a plain directory, or reversed."""
+    """Raise InputError if the model and the directory are for different kinds of graphs."""
     heterogeneous = directory.is_hetero
     if hidden_convolution(settings.model).relational == heterogeneous:
         return
@@ -174,7 +177,10 @@ class Graph:
 
 
 def without_ledger(part: Partition) -> Partition:
-    """A site's part for a dry run: requests of other sites are neither recorded nor limited."""
+    """Return a site's part for a dry run.
+
+    Requests of other sites are neither recorded nor limited.
+    """
     nodes = {
         name: nodes
         if (halo := nodes.unresolved_halo) is None
@@ -211,7 +217,7 @@ def read_graph(
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
 ) -> Graph:
-    """This worker's part; with a checkpoint its classes are numbered as in training."""
+    """Return this worker's part; with a checkpoint its classes are numbered as in training."""
     part = directory.read_part(rank)
     return graph_of(part if trained is None else renumber_classes(part, directory, trained), task)
 

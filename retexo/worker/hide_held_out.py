@@ -25,7 +25,7 @@ FREE_KINDS = ("given", "random")
 
 
 def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """InputError where held-out nodes cannot be hidden."""
+    """Raise InputError where held-out nodes cannot be hidden."""
     if not settings.split.inductive:
         return
     where = "split.inductive=true"
@@ -52,7 +52,10 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
 def hide_held_out(
     part: Partition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator
 ) -> Partition:
-    """A partition without the edges that leave held-out nodes; sizes: inner nodes by rank."""
+    """Return a partition without the edges that leave held-out nodes.
+
+    All workers call it. `sizes`: the numbers of inner nodes, by type and rank.
+    """
     hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.labelled
     everything = torch.ones(nodes.num_halo, dtype=torch.bool)
     flags = request_halo_flags(nodes, everything, hidden, sizes[target], comm)

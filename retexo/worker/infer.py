@@ -121,7 +121,7 @@ def run(
 def _score(
     context: Context, stages: list[Stage], inferred: InferenceResult, job: InferJob
 ) -> Mapping[str, Any]:
-    """The scores; none for predicted links, because ranking sends more than the predictions."""
+    """Return the scores as in summary.json; {} for predicted links: ranking would send more."""
     if not job.settings.task.links:
         return score_nodes(context, inferred.logits, job.checkpoint.heads).to_json()
     if job.predict is not None:

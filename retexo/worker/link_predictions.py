@@ -114,7 +114,7 @@ def _find_destinations(
     names: list[str] | None,
     types: Sequence[str],
 ) -> Columns:
-    """The nodes with the highest scores among those without a known edge from a given one."""
+    """Return the highest scored nodes among those without a known edge from a given one."""
     path, top, part = Path(str(predict.nodes)), predict.top or 0, embedded.context.partition
     ids = read_ids(path, "predict.nodes", 1)[:, 0]
     where, named = f"predict.nodes={path}", names is not None

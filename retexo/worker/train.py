@@ -200,7 +200,7 @@ def _score_whole_graph(
     stages: Sequence[Any],
     heads: OutputHeads,
 ) -> Scores:
-    """The scores of a network that was trained without held-out nodes, with all of their edges."""
+    """Score a network that was trained without held-out nodes, now with all of their edges."""
     settings = context.settings
     steps = heads.steps if heads.alpha < 1 else 0
     settings = replace(settings, smoothing=replace(settings.smoothing, steps=steps))
@@ -222,7 +222,7 @@ def _score_whole_graph(
 
 
 def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphInfo) -> bool:
-    """Whether validation chose the last of a given number of lazily trained layers."""
+    """Return whether validation chose the last of a given number of lazily trained layers."""
     depth = settings.model.depth
     chooses = settings.classifiers == "validation" and info.num_val and not settings.task.links
     is_lazy = settings.trainer.name == "lazy" and not settings.model.grows and depth > 1

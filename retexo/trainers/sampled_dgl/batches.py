@@ -71,7 +71,10 @@ class Batches:
             self._nodes = self._nodes[torch.randperm(len(self._nodes))]
 
     def loss(self) -> Tensor | None:
-        """Return the weighted loss, summed over the batch; None without nodes."""
+        """Return the weighted loss summed over the round's batch; None if the batch is empty.
+
+        Puts the network into training mode.
+        """
         self.module.train()
         batch = self._nodes[self._step * self.share.size :][: self.share.size]
         if not len(batch):
