@@ -32,7 +32,7 @@ WATCHED: dict[str, list[tuple[Any, str]]] = {
         (update_rules.SynchronousSGD, "compute"),
         (update_rules.LocalSGD, "compute"),
     ],
-    "round: validation": [(objective.LayerObjective, "val_counts")],
+    "round: validation": [(objective.LayerObjective, "validate")],
     "round: compression": [
         (reductions.DenseReduction, "reduce"),
         (reductions.PowerSGDReduction, "reduce"),

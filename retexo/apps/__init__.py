@@ -2,12 +2,12 @@
 
 import contextlib
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
 from retexo.launch import fork_server
+from retexo.launch.quick_import import import_quickly
 from retexo.launch.ticker import ticker
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.run_settings import Settings
@@ -36,7 +36,7 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
         return remote_files.run_with_copies(settings, run_dir, callbacks)
     if name in DISTRIBUTED_APPS:
         fork_server.warm_up()  # it imports torch while this process does
-    app = import_module(f"retexo.apps.{name}")
+    app = import_quickly(f"retexo.apps.{name}")
     with contextlib.nullcontext() if name == "serve" else ticker.running():
         if name == "partition_data":
             return (app.verify if settings.verify else app.run)(settings)

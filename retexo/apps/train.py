@@ -22,7 +22,6 @@ from retexo.apps.find_partitions import (
     settings_of_directory,
     with_found_parts,
 )
-from retexo.apps.inference import with_model_of
 from retexo.apps.partition_request import data_checksums
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
@@ -71,6 +70,8 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # partitions that are there.
     initial = None
     if settings.init is not None:
+        from retexo.apps.inference import with_model_of  # with all that predicts; slow to load
+
         initial = open_checkpoint(Path(settings.init), "init")
         settings = with_model_of(initial, settings, predict=False)
         model = settings.model

@@ -21,7 +21,7 @@ from types import ModuleType
 from retexo.errors import Interrupted
 from retexo.launch.ticker import ticker
 
-WORKERS = "retexo.worker.train"
+WORKERS = "retexo.worker.preload"
 """The module that the server imports before it forks. By name: this folder must not import it."""
 LONGEST_TEMP_DIR = 74
 """Bytes of a folder's path that leave room for the server's socket; AF_UNIX paths have 107."""

@@ -7,8 +7,6 @@ import math
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from omegaconf import OmegaConf
-
 from partitioning.errors import InputError
 from partitioning.setting_fields import (
     FINITE,
@@ -335,6 +333,8 @@ class Settings(TrainSettings):
     @property
     def stored(self) -> dict[str, Any]:
         """All settings as nested JSON values, as a run stores them."""
+        from omegaconf import OmegaConf  # workers need none
+
         container: Any = OmegaConf.to_container(OmegaConf.structured(self))
         return cast(dict[str, Any], container) | dict(self.addresses)
 

@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.scores import SCORES
@@ -27,6 +25,8 @@ def leave_out_fixed(overrides: Sequence[str]) -> str:
 
     Names of jobs then have only what --multirun or a search varies.
     """
+    from hydra.core.override_parser.overrides_parser import OverridesParser  # workers need none
+
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     fixed = [
         f"'{override.key_or_group}'" for override in parsed if not override.is_sweep_override()
