@@ -126,7 +126,7 @@ def run_workers(
     fail the test.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["retexo.worker.train"])
+    context.set_forkserver_preload(["retexo.worker.preload"])
     file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
     rendezvous = Rendezvous(world_size, loopback(), file, timeout, timeout)
     workers = []

@@ -130,6 +130,7 @@ def _picture(name: str, caption: str, wide: "Figure", narrow: "Figure", out: Pat
     """Save a figure as SVG, PDF and PNG, and return it for the page."""
     for suffix in ("svg", "pdf", "png"):
         (out / "figures" / f"{name}.{suffix}").write_bytes(_rendered(wide, suffix))
+        wide.set_layout_engine(None)  # the first file has decided it
     svg = read_bytes(out / "figures" / f"{name}.svg")
     spans = wide.get_figwidth() > figures.WIDE / 2
     return Picture(name, caption, svg, _rendered(narrow, "svg"), spans)
@@ -139,7 +140,8 @@ def _rendered(figure: "Figure", suffix: str) -> bytes:
     """Return a figure as a file without a date, so that equal runs give equal files."""
     file = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-    figure.savefig(file, format=suffix, metadata=metadata[suffix], dpi=PNG_DPI)
+    with figures.style():
+        figure.savefig(file, format=suffix, metadata=metadata[suffix], dpi=PNG_DPI)
     return file.getvalue()
 
 

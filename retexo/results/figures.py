@@ -17,6 +17,8 @@ from retexo.results.tables import MAX_METHODS
 from retexo.scores import title_of
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -54,11 +56,7 @@ DARK = 0.6
 
 def check_installed() -> None:
     """Raise InputError with the remedy if a library of the extra `report` is missing."""
-    missing = [
-        name
-        for name in ("matplotlib", "pandas", "jinja2")
-        if importlib.util.find_spec(name) is None
-    ]
+    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
             f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c"
@@ -71,14 +69,19 @@ def kinds_of(content: DataSet | Run) -> "Kinds":
     return OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
 
 
+def style() -> "AbstractContextManager[None]":
+    """Return the context in which figures are drawn and saved."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(STYLE)
+
+
 def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
     """Draw the figures of a data set, or of one run, that have data, by name.
 
     `width` is the page width in inches.
     """
-    import matplotlib as mpl
-
-    with mpl.rc_context(STYLE):
+    with style():
         figures = {name: make(content, width) for name, (_, make) in kinds_of(content).items()}
     return {name: figure for name, figure in figures.items() if figure is not None}
 
@@ -97,13 +100,13 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     without_bytes = []
     is_many = len(data.methods) > MAX_METHODS
     for index, method in enumerate(data.methods):
-        x, y = across.loc[index], up.loc[index]
-        if not x["count"] or not y["count"]:
+        x, y = across[index], up[index]
+        if not x.n or not y.n:
             continue
-        if by_bytes and x["mean"] <= 0:
+        if by_bytes and x.mean <= 0:
             without_bytes.append(method.name)
             continue
-        drawn[index] = f"{method.name} (n = {y['count']:.0f})"
+        drawn[index] = f"{method.name} (n = {y.n})"
         if is_many:
             continue
         colour, marker = _style(index)
@@ -119,10 +122,10 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
             rasterized=dots.shape[1] > MAX_DOTS,
         )
         axes.errorbar(
-            x["mean"],
-            y["mean"],
-            xerr=x["std"] if x["count"] > 1 else None,
-            yerr=y["std"] if y["count"] > 1 else None,
+            x.mean,
+            y.mean,
+            xerr=x.std if x.n > 1 else None,
+            yerr=y.std if y.n > 1 else None,
             color=colour,
             marker=marker,
             markersize=7,
@@ -133,7 +136,7 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     if not drawn:
         return None
     if is_many:
-        x, y = (column.loc[[*drawn], "mean"] for column in (across, up))
+        x, y = ([column[index].mean for index in drawn] for column in (across, up))
         axes.scatter(x, y, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
     names = ", ".join(without_bytes[:MAX_METHODS])
     remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""

@@ -2,19 +2,19 @@
 
 import hashlib
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from retexo.results.formats import format_setting
 from retexo.results.runs import BYTES, OF_CLASS, Run, identity
 from retexo.scores import SCORES
 from retexo.settings.schema import DATA, keys, usual_values
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 NAME_LENGTH = 200
 """Longest name that is shown."""
@@ -46,6 +46,39 @@ class Method:
         """Number of finished runs that repeat the seeds of another one."""
         return len(self.done) - len({run.draw for run in self.done})
 
+    def samples(self, measure: str) -> dict[str, float]:
+        """Return a measure of the finished runs by draw of the seeds; repeated draws are averaged.
+
+        Runs without the measure are left out; bytes of kinds that a run did not send are 0.
+        """
+        absent = 0.0 if measure.startswith(BYTES) else math.nan
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for run in self.done:
+            value = run.measures.get(measure)
+            value = absent if value is None else value
+            if not math.isnan(value):
+                values[run.draw].append(value)
+        return {draw: sum(repeats) / len(repeats) for draw, repeats in values.items()}
+
+
+class Summary(NamedTuple):
+    """A measure of a method over draws."""
+
+    n: int
+    mean: float
+    """NaN without a draw."""
+    std: float
+    """Sample deviation; NaN for fewer than two draws."""
+
+    @classmethod
+    def of(cls, samples: Mapping[str, float]) -> "Summary":
+        """Summarise values by draw."""
+        values = [*samples.values()]
+        mean = float(np.mean(values)) if values else math.nan
+        return cls(
+            len(values), mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -55,34 +88,14 @@ class DataSet:
     methods: list[Method]
 
     @cached_property
-    def samples(self) -> "DataFrame":
-        """The measures of runs by name, one row for each number of a method and draw of the seeds.
-
-        Repeated draws are averaged.
-        """
-        import pandas as pd
-
-        runs = [(number, run) for number, method in enumerate(self.methods) for run in method.done]
-        index = pd.MultiIndex.from_arrays(
-            [[number for number, _ in runs], [run.draw for _, run in runs]]
-        )
-        values = pd.DataFrame([run.measures for _, run in runs], index=index, dtype=float)
-        sent = [name for name in values if str(name).startswith(BYTES)]
-        values = values.fillna(dict.fromkeys(sent, 0.0))  # of kinds that a run did not send
-        return values.groupby(level=[0, 1], sort=False).mean()
-
-    def summarise(self, measure: str) -> "DataFrame":
-        """Count, mean and sample deviation (`std`) over draws, one row for each method."""
-        import pandas as pd
-
-        values = self.samples[measure] if measure in self.samples else pd.Series(dtype=float)
-        statistics = values.groupby(level=0, sort=False).agg(["count", "mean", "std"])
-        return statistics.reindex(range(len(self.methods))).fillna({"count": 0})
-
-    @property
     def measures(self) -> list[str]:
         """Names of measures that at least one finished run has."""
-        return [str(name) for name in self.samples]
+        runs = [run for method in self.methods for run in method.done]
+        return [*dict.fromkeys(name for run in runs for name in run.measures)]
+
+    def summarise(self, measure: str) -> list[Summary]:
+        """Summarise a measure over the draws of each method."""
+        return [Summary.of(method.samples(measure)) for method in self.methods]
 
     @property
     def headline(self) -> str:
@@ -103,8 +116,10 @@ class DataSet:
     def kinds(self) -> list[str]:
         """The kinds of messages with at least one byte."""
         names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
-        sent = [name.removeprefix(BYTES) for name in names if self.samples[name].any()]
-        return [kind for kind in sent if kind != "total"]
+        sent = [
+            name for name in names if any(each.n and each.mean for each in self.summarise(name))
+        ]
+        return [name.removeprefix(BYTES) for name in sent if name != f"{BYTES}total"]
 
 
 def group(runs: Sequence[Run]) -> list[DataSet]:

@@ -49,7 +49,7 @@ def page(report: Report, footer: str) -> str:
     from jinja2 import (
         Environment,
         FileSystemLoader,
-    )  # of the extra `report`, like matplotlib and pandas
+    )  # of the extra `report`, like matplotlib
 
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -1,5 +1,8 @@
 """Tables of a report as markdown and csv."""
 
+import csv
+import io
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -63,10 +66,17 @@ class Table:
 
 
 def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
-    """Format rows as csv with the union of their columns."""
-    import pandas as pd  # of the extra `report`, like matplotlib and Jinja2
-
-    return pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    """Format rows as csv with the union of their columns; missing values and NaN are empty."""
+    columns = [*dict.fromkeys(name for row in rows for name in row)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        cells = [row.get(name) for name in columns]
+        writer.writerow(
+            "" if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells
+        )
+    return text.getvalue()
 
 
 # --- how figures are written ----------
@@ -76,7 +86,7 @@ def format_samples(data: DataSet, measure: str, text: Callable[[float], str]) ->
     """Format mean and deviation for each method; one draw has no deviation."""
     return [
         (text(mean) + (f" ± {text(std)}" if count > 1 else "")) if count else NO_VALUE
-        for count, mean, std in data.summarise(measure).itertuples(index=False)
+        for count, mean, std in data.summarise(measure)
     ]
 
 
@@ -190,11 +200,8 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """Compare all pairs of methods with at least two common draws; of many each with the best."""
     if data.headline not in data.measures:
         return []
-    by_draw = {
-        number: dict(values.droplevel(0))
-        for number, values in data.samples[data.headline].dropna().groupby(level=0, sort=False)
-        if len(values) > 1
-    }
+    samples = {n: method.samples(data.headline) for n, method in enumerate(data.methods)}
+    by_draw = {number: values for number, values in samples.items() if len(values) > 1}
     pairs: Iterable[tuple[Any, Any]] = combinations(by_draw, 2)
     if len(by_draw) > MAX_METHODS:
         best = max(by_draw, key=lambda number: np.mean([*by_draw[number].values()]))
@@ -248,7 +255,7 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
         names = _main_measures(data.measures)
         names = [name for name in names if name in sent or not name.startswith(BYTES)]
-        summaries = {name: data.summarise(name).to_numpy() for name in names}
+        summaries = {name: data.summarise(name) for name in names}
         for number, method in enumerate(data.methods):
             row: dict[str, Cell] = {
                 "data": data.name,

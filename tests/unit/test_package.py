@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 import tomllib
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,8 +21,11 @@ from support import ROOT, run_main
 
 import retexo
 from partitioning.errors import InputError
-from retexo.apps import notebook
+from retexo.apps import notebook, train
+from retexo.comm.socket_transport import Streams
 from retexo.settings.compose import compose
+from retexo.worker import train as worker
+from retexo.worker.train import TrainJob
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -71,17 +76,62 @@ def test_nobody_is_told_to_install_a_strangers_package() -> None:
     ]
 
 
-def test_a_command_that_trains_loads_only_what_it_uses(tmp_path: Path) -> None:
-    """The others take seconds before the first round; a fresh process has none of them."""
-    words = ["", "app=train", "dataset_name=synthetic", "num_partitions=2", "num_rounds=2"]
+TRAINS = ("app=train", "dataset_name=synthetic", "num_partitions=2", "num_rounds=2")
+HEAVY = {
+    *("torch", "torch._dynamo", "dgl", "ogb", "torch_geometric", "numba", "sklearn", "networkx"),
+    *("scipy", "scipy.stats", "scipy.optimize", "sympy", "pandas", "pyarrow", "matplotlib"),
+    *("cryptography", "mlflow", "tensorboard", "hydra"),
+}
+"""Modules that take a tenth of a second or more to load."""
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        {"--help": "hydra", "num_roundz=3": "hydra", "app=trian": "hydra"},
+        {
+            " ".join((*TRAINS, "hydra.run.dir=run")): "hydra torch scipy",
+            "app=predict checkpoint_dir=run dataset_name=synthetic": "hydra torch scipy pandas"
+            " pyarrow",
+        },
+    ],
+    ids=["refused", "train"],
+)
+def test_a_command_loads_only_what_it_uses(commands: dict[str, str], tmp_path: Path) -> None:
+    """In a fresh process, one after the other."""
     code = (
-        f"import sys; sys.argv = {words}; from retexo.__main__ import main; assert main() == 0;"
-        " heavy = {'dgl', 'ogb', 'pandas', 'pyarrow', 'scipy.stats', 'sklearn', 'matplotlib',"
-        " 'networkx'}; sys.exit(', '.join(heavy & sys.modules.keys()) or None)"
+        "import sys\nfrom contextlib import suppress\nfrom retexo.__main__ import main\n"
+        f"for words, loaded in {commands}.items():\n"
+        "    sys.argv = ['', *words.split()]\n"
+        "    with suppress(SystemExit):\n        main()\n"
+        f"    found = {HEAVY} & sys.modules.keys()\n"
+        "    assert found == {*loaded.split()}, (words, found)\n"
     )
-    command = [sys.executable, "-c", code]
     path = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, cwd=tmp_path, env=path, check=True, timeout=200)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=path, check=True, timeout=200)
+
+
+def test_workers_share_all_that_they_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server loads it, without Hydra, and a worker adds next to nothing."""
+    code = f"import sys, retexo.worker.preload, gc; found = {HEAVY} & sys.modules.keys();"
+    code += " assert found == {'torch', 'scipy'}, found; assert gc.get_freeze_count() > 100_000"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=100)
+    monkeypatch.setattr(train, "main", note_modules)
+    assert run_main(*TRAINS, f"hydra.run.dir={tmp_path}/run", cwd=tmp_path).rc == 0
+    loaded = [(tmp_path / f"run/modules-{rank}").read_text() for rank in range(2)]
+    assert loaded == ["torch.utils._device"] * 2
+
+
+def note_modules(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
+    """Be a worker that writes the names of the modules that it loads."""
+
+    def run(rank: int, job: TrainJob, *others: Any) -> Any:
+        before = {*sys.modules}
+        result = worker.run(rank, job, *others)
+        (job.run_dir / f"modules-{rank}").write_text(" ".join(sys.modules.keys() - before))
+        return result
+
+    worker.serve(run, rank, job, parent, streams)
 
 
 def test_an_import_loads_nothing_and_starts_nothing() -> None:

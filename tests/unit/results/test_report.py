@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import shlex
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from sklearn import metrics
+from support import ROOT
 
 from partitioning.errors import InputError
 from retexo.apps import report
@@ -579,6 +582,20 @@ def test_the_page_of_one_run(single: Path) -> None:
         files = {path.stem: path for path in (single / "figures").glob(f"*.{suffix}")}
         assert files.keys() == names
         assert all(path.read_bytes().startswith(start) for path in files.values())
+
+
+def test_a_report_loads_little_and_equal_runs_give_equal_files(single: Path) -> None:
+    """A fresh process loads neither torch nor pandas, which take half of its time."""
+    run = single.parent / "run"
+    code = (
+        "import sys; from pathlib import Path; from retexo.apps import report;"
+        f" report.make(Path({str(single.parent / 'again')!r}), Path({str(run)!r}));"
+        " heavy = {'torch', 'scipy', 'pandas', 'pyarrow', 'sklearn'} & sys.modules.keys();"
+        " assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=100)
+    for path in (single / "figures").iterdir():
+        assert (single.parent / "again/figures" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
