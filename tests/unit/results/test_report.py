@@ -589,7 +589,7 @@ def test_a_report_loads_little_and_equal_runs_give_equal_files(single: Path) -> 
     run = single.parent / "run"
     code = (
         "import sys; from pathlib import Path; from retexo.apps import report;"
-        f" report.make(Path({str(single.parent / 'again')!r}), Path({str(run)!r}));"
+        f" report.make_report(Path({str(single.parent / 'again')!r}), Path({str(run)!r}));"
         " heavy = {'torch', 'scipy', 'pandas', 'pyarrow', 'sklearn'} & sys.modules.keys();"
         " assert not heavy, heavy"
     )
