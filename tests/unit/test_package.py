@@ -25,6 +25,7 @@ from retexo.apps import notebook, train
 from retexo.comm.socket_transport import Streams
 from retexo.settings.compose import compose
 from retexo.worker import train as worker
+from retexo.worker.process import serve
 from retexo.worker.train import TrainJob
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -131,7 +132,7 @@ def note_modules(rank: int, job: TrainJob, parent: Connection, streams: Streams 
         (job.run_dir / f"modules-{rank}").write_text(" ".join(sys.modules.keys() - before))
         return result
 
-    worker.serve(run, rank, job, parent, streams)
+    serve(run, rank, job, parent, streams)
 
 
 def test_an_import_loads_nothing_and_starts_nothing() -> None:
