@@ -136,8 +136,8 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     if not drawn:
         return None
     if is_many:
-        means = [[column[index].mean for index in drawn] for column in (across, up)]
-        axes.scatter(*means, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
+        sent, scores = ([column[index].mean for index in drawn] for column in (across, up))
+        axes.scatter(sent, scores, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
     names = ", ".join(without_bytes[:MAX_METHODS])
     remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""
     axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
