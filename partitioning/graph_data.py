@@ -317,7 +317,10 @@ class HeteroGraphData:
         )
 
     def to_homogeneous(self) -> GraphData:
-        """Return all nodes and edges as one plain graph, without features and labels."""
+        """Return all nodes, type by type, and edges as a plain graph without features and weights.
+
+        All labels are 0.
+        """
         first, num_nodes = first_nodes(self), self.num_nodes
         ends = []
         for end, place in (("src", 0), ("dst", 2)):

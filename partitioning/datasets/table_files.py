@@ -192,9 +192,14 @@ def read_integers(path: Path, names: Collection[str] = ("0",)) -> list[Ints]:
 def _read_pieces(
     path: Path, names: list[str], exact: set[str | None], header: bool | None, limit: int | None
 ) -> tuple[dict[str, list["pa.Array"]], list[str]]:
-    """Read columns piece by piece.
+    """Read columns piece by piece, in the order of the files; stop near `limit` rows (None: never).
 
-    Returns them, and which have a text that is no number, and are not exact.
+    Args:
+        exact: columns of a csv that are read as int64 or text, not as float64.
+
+    Returns:
+        The pieces by column, and the columns of a csv that have a text and are not exact: they
+        have no pieces.
     """
     pieces: dict[str, list[pa.Array]] = {name: [] for name in names}
     mixed: dict[str, None] = {}
@@ -218,7 +223,11 @@ def _read_pieces(
 def _read_part(
     path: Path, names: list[str], header: bool | None
 ) -> Iterator[tuple[str, "pa.Array"]]:
-    """Yield pieces of columns of a file, some rows at a time."""
+    """Yield names and pieces of columns of a file, some rows at a time.
+
+    A parquet file begins with an empty piece of each column, and if it has none of `names`, its
+    first column shows the number of rows. A range index counts as a column.
+    """
     if KINDS[kind_of(path)] == "csv":
         for batch in csv_files.csv_batches(path, header, names):
             yield from zip(names, batch.columns, strict=True)

@@ -57,7 +57,10 @@ class PairwiseMasks:
 
 
 def to_words(values: Tensor) -> Tensor:
-    """Return a copy of a share on the host, as integers; floats in fixed point, int64."""
+    """Return a copy of a share on the host, as integers; floats in fixed point, int64.
+
+    NaN and what is larger become LARGEST.
+    """
     if not values.dtype.is_floating_point:
         return values.detach().cpu().clone()
     finite = torch.nan_to_num(values.detach().cpu().double(), nan=LARGEST).clamp(-LARGEST, LARGEST)

@@ -177,7 +177,10 @@ class LocalRows:
         return csr_from_counts(weight, nodes, bincount(target, num_targets), len(self.rows))
 
     def vectors(self, nodes: Int32Array, summing: sp.csr_array, projected: bool) -> Rows:
-        """Return a message's vectors: rows of `nodes` [k], then sums, [k + num_targets, F or D]."""
+        """Return a message's vectors: rows of `nodes` [k], then sums, [k + num_targets, F or D].
+
+        Columns are divided by 2^exponents where there are exponents, unless `projected`.
+        """
         vectors = self._take_vectors(nodes, summing, projected)
         if projected or self.exponents is None:
             return vectors

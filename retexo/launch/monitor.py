@@ -305,7 +305,7 @@ class NodeMonitor:
             self._handle(other, message)
 
     def _handle(self, other: int, message: Message) -> None:
-        """Process another node's message: its phase, end or failure, or node 0's decision."""
+        """Note another node's message: its phase, end or failure, or node 0's decision."""
         if "beat" in message:
             self._peers[other].phase = make_printable(message["beat"])
         if "done" in message:

@@ -108,7 +108,10 @@ class RelationalConvolution(Convolution):
         return sums
 
     def combine(self, group: int, parts: Sequence[Tensor], num_rows: int) -> Tensor:
-        """Return the sum or product of a group's parts, [n, D]; zeros if there are none."""
+        """Return the sum of a group's parts, or the product of parts plus bias, [n, D].
+
+        Zeros if there are no parts.
+        """
         if not parts:
             return self.bias.new_zeros(num_rows, self.width)
         if self.multiplies:

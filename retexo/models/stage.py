@@ -214,7 +214,10 @@ class Stage(nn.Module):
         return output
 
     def _hidden(self, inputs: Inputs) -> Tensor:
-        """Return convolution and skip connections after norm and activation, [N_dst, H]."""
+        """Return convolution and skip connections after norm and activation, [N_dst, H].
+
+        With model.residual, a linear layer follows, and the own row is added to its output.
+        """
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)
         parts = [matmul(dropout(rows, rate, self.training), weight) for rows, rate, weight in skips]
@@ -352,7 +355,10 @@ class OutputHeads:
 
 
 def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
-    """Build the stages of all layers, with a seed's initial parameters, equal on every worker."""
+    """Build the stages of all layers, with a seed's initial parameters, equal on every worker.
+
+    The global random state stays as it is.
+    """
     stages: list[Stage] = []
     kind = hidden_convolution(architecture.model)
     with torch.random.fork_rng(devices=[]):

@@ -159,7 +159,10 @@ class NodeRegression:
         return rows
 
     def score_mean(self, sums: Tensor) -> dict[str, float]:
-        """RMSE and R2 of the training mean, which is 0 in training units; see sum_errors."""
+        """Return RMSE and R2 of predicting the training mean, which is 0 in training units.
+
+        {} without known targets. sums: see sum_errors.
+        """
         of_mean = sums.clone()
         of_mean[2] = sums[4]
         scores = _mean_scores(self.compute_rows(of_mean))

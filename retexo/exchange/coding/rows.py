@@ -155,7 +155,7 @@ def _decode_dense(
 
 
 def _check(rows: Rows) -> None:
-    """Raise ValueError unless rows are float32 or float64 [R, D]."""
+    """Raise ValueError unless rows are [R, D], D below _MAX_WIDTH, and a tensor is of floats."""
     if len(rows.shape) != 2 or rows.shape[1] >= _MAX_WIDTH:
         raise ValueError(
             f"rows must have two dimensions and fewer than {_MAX_WIDTH} columns, not"

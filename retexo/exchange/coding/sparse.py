@@ -83,7 +83,7 @@ def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
 def decode(
     reader: ByteReader, shape: tuple[int, int], dtype: torch.dtype, precision: Precision
 ) -> torch.Tensor:
-    """Decode what `encode` wrote, dtype [R, D]."""
+    """Decode what `encode` wrote, dtype [R, D]; ValueError if another wrote it."""
     num_rows, width = shape
     headers = reader.take(num_rows, _header_dtype(width)).to(torch.int64).numpy()
     counts, binary = headers >> 1, (headers & 1).astype(np.bool_)
