@@ -206,10 +206,7 @@ def rank(num_nodes: int, threads: int) -> None:
     partition = SimpleNamespace(
         first_id=0,
         num_inner=num_nodes,
-        halo_owner=none,
-        halo_index=none,
-        src=none,
-        dst=none,
+        edges=SimpleNamespace(halo_owner=none, halo_index=none, src=none, dst=none),
         links={
             "val": pairs[:0],
             "test": pairs,

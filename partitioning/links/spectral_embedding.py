@@ -23,11 +23,13 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from partitioning.links.score_names import OF_LISTS
 from partitioning.links.score_ranks import (
     Ints,
     auc,
     possible_destinations,
     rank_rows,
+    score_lists,
 )
 from partitioning.node_split import SPLITS
 
@@ -42,6 +44,8 @@ FIRST_FILTERS = ((0.0, 2.0), (1.0, 1.0))
 """b / a and c with which a is chosen."""
 WIDTH_DIVISORS = (1, 2, 4)
 """K is the given width divided by one of these."""
+NDCG = "ndcg@20"
+"""What validation compares for a relation, whose destinations are recommended to its sources."""
 MAX_RANKED = 1000
 """Sources whose validation pairs are ranked to choose, at most."""
 MAX_SCORES = 1 << 30
@@ -88,14 +92,14 @@ class _Candidate:
     spectrum: Spectrum
     made_by: tuple[int, float, float]
     """Arguments of Spectrum.embed."""
-    reciprocal_ranks: NDArray[np.float64]
-    """Of the ranked validation pairs."""
+    scores: NDArray[np.float64]
+    """Reciprocal ranks of the ranked validation pairs, or NDCG of their sources' lists."""
     auc: float
     """Of all validation pairs."""
 
     @property
-    def mrr(self) -> float:
-        return float(self.reciprocal_ranks.mean())
+    def score(self) -> float:
+        return float(self.scores.mean())
 
 
 def choose_spectral_embedding(
@@ -103,20 +107,20 @@ def choose_spectral_embedding(
 ) -> tuple[Rows, dict[str, Any]]:
     """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
 
-    First a is chosen, then b and c, then K, by MRR; of the candidates whose MRR is less than a
-    standard error of the difference below the best one's, it is that with the highest AUC. Without
-    validation pairs it is the first candidate.
+    First a is chosen, then b and c, then K, by MRR or, for a relation, NDCG; of the
+    candidates that are less than a standard error of the difference below the best one, it is that
+    with the highest AUC. Without validation pairs it is the first candidate.
 
     Args:
         rows: LinkSplit.rows.
         width: K, at most.
     """
     if not width:
-        return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_mrr": -1.0}
+        return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_score": -1.0}
     measure = _make_measure(rows, num_nodes)
     if measure is None:
         spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
-        made_by, mrr = (width, *FIRST_FILTERS[0]), 0.0
+        made_by, score = (width, *FIRST_FILTERS[0]), 0.0
     else:
         narrow = min(width, CHOICE_WIDTH)
         tried = [
@@ -124,34 +128,35 @@ def choose_spectral_embedding(
             for spectrum in (decompose(rows["train"], num_nodes, narrow, a) for a in POWERS)
             for of_filter in FIRST_FILTERS
         ]
-        spectrum = max(tried, key=lambda each: each.mrr).spectrum
+        spectrum = max(tried, key=lambda each: each.score).spectrum
         tried = [each for each in tried if each.spectrum is spectrum and narrow == width]
         if narrow < width:
             spectrum = decompose(rows["train"], num_nodes, width, spectrum.power)
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
         filters = [each for each in filters if not (tried and each in FIRST_FILTERS)]
         tried += [measure(spectrum, (width, *each)) for each in filters]
-        of_filter = max(tried, key=lambda each: each.mrr).made_by[1:]
+        of_filter = max(tried, key=lambda each: each.score).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
         chosen = _choose(tried)
-        made_by, mrr = chosen.made_by, chosen.mrr
+        made_by, score = chosen.made_by, chosen.score
     columns, degree_share, eigenvalue_power = made_by
     return _scale(spectrum.embed(*made_by), rows["train"]), {
         "spectral": columns,
         "spectral_power": spectrum.power,
         "spectral_degree_power": spectrum.power * degree_share,
         "spectral_eigenvalue_power": eigenvalue_power,
-        "spectral_mrr": mrr,
+        "spectral_metric": NDCG if len(rows["candidates"]) else "mrr",
+        "spectral_score": score,
     }
 
 
 def _choose(tried: Sequence[_Candidate]) -> _Candidate:
-    """Return the best by MRR, or where MRR cannot tell candidates apart, by AUC."""
-    best = max(tried, key=lambda each: each.mrr)
+    """Return the best by score, or where that cannot tell candidates apart, by AUC."""
+    best = max(tried, key=lambda each: each.score)
 
     def is_as_good(other: _Candidate) -> bool:
-        less = best.reciprocal_ranks - other.reciprocal_ranks
+        less = best.scores - other.scores
         return bool(less.mean() <= less.std() / np.sqrt(len(less)))
 
     return max(filter(is_as_good, tried), key=lambda each: each.auc)
@@ -180,7 +185,10 @@ def _make_measure(
             np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
             for pairs in (val, rows["val_neg"])
         )
-        return _Candidate(spectrum, made_by, 1 / found[0], auc(positive, negative))
+        scores = 1 / found[0]
+        if len(rows["candidates"]):
+            scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(NDCG)]
+        return _Candidate(spectrum, made_by, scores, auc(positive, negative))
 
     return measure
 

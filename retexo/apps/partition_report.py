@@ -6,6 +6,7 @@ from typing import Any
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.features.schema import describe
 from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
+from retexo.scores import title_of
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
 COVER_LIMIT = 4_000_000
@@ -102,8 +103,8 @@ def _print_links(links: dict[str, Any]) -> None:
             f"spectral embedding: {links['spectral']} columns, adjacency by degrees to the power"
             f" -{links['spectral_power']}, rows by degrees to the power"
             f" {links['spectral_degree_power']}, products by eigenvalues to the power"
-            f" {links['spectral_eigenvalue_power']}, of an MRR of {links['spectral_mrr']:.4f} on"
-            " validation pairs"
+            f" {links['spectral_eigenvalue_power']}, of {title_of(links['spectral_metric'])}"
+            f" {links['spectral_score']:.4f} on validation pairs"
         )
     for name, scores in links["baselines"].items():
         values = ", ".join(
