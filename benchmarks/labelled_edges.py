@@ -13,7 +13,7 @@ looked at once. Ours: `--config-name edge_classification` or `edge_regression`, 
 3 layers, defaults else. PyG: two layers of SAGEConv (mean) over the training edges in both
 directions, then an MLP of both ends and the edge's own columns, 64 wide, end to end, dropout 0.5
 (payments; 0 for ratings), Adam, learning rate 0.01, weight decay 5e-4, classes weighted as ours, at
-most 200 epochs, patience 100, best validation epoch. The others read the edge's and both ends'
+most 200 epochs, patience 30, best validation epoch. The others read the edge's and both ends'
 columns.
 """
 
@@ -179,7 +179,7 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
         value, waited = next(iter(val.values())), waited + 1
         if value > best:
             best, waited, kept = value, 0, copy.deepcopy(found)
-        if waited >= 100:
+        if waited >= 30:
             break
     assert kept is not None
     return score(data.labels[data.sets == 2], kept[sets == 2].numpy(), classes=classes)

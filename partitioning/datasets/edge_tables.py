@@ -28,7 +28,7 @@ from partitioning.features.roles import (
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema, Source, warn_of_ignored
+from partitioning.features.schema import Schema, Source
 from partitioning.graph_data import EDGE_DATA, Endpoints
 from partitioning.partition_settings import ColumnSettings
 
@@ -211,7 +211,6 @@ def _read_columns(
     requested = {name: role for name, role in requested.items() if name not in numbering}
     feat, schema = read_features(path, cells, requested)
     schema = replace(schema, ignored=index | numbering | schema.ignored)
-    warn_of_ignored(path, schema.ignored)
     named = {role.removeprefix("edge_"): [name] for role, name in roles.items()}
     where = {role: f"{path}: column `{name}`" for role, name in roles.items()}
     schema = replace(schema, roles=named)

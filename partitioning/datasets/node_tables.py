@@ -38,7 +38,7 @@ from partitioning.features.roles import (
     requested_role,
     without_index,
 )
-from partitioning.features.schema import Schema, Source, warn_of_ignored
+from partitioning.features.schema import Schema, Source
 from partitioning.graph_data import MASKS, PLAIN_TYPE
 from partitioning.node_names import decode_names
 from partitioning.partition_settings import ColumnSettings
@@ -141,7 +141,6 @@ def _read_columns(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
     schema = replace(schema, roles=roles, ignored=index | schema.ignored)
-    warn_of_ignored(path, schema.ignored)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
     return Table(path, rows, ids, ids_where, named, schema)
 

@@ -3,8 +3,6 @@
 N rows, W columns of the raw matrix.
 """
 
-import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +16,6 @@ from partitioning.errors import MAX_NAMES, join_names
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
 Rows = NDArray[np.float32]
 VERSION = 1
 """Of a fitted pipeline's state."""
@@ -85,14 +82,6 @@ class Schema:
     @cached_property
     def _by_name(self) -> dict[str, Column]:
         return {column.name: column for column in self.columns}
-
-
-def warn_of_ignored(path: Source, ignored: Mapping[str, str]) -> None:
-    """Log the columns of a table that are left out, and why."""
-    for name, reason in list(ignored.items())[:MAX_NAMES]:
-        log.warning("%s: column %s: left out, %s", path, join_names([name], "`"), reason)
-    if len(ignored) > MAX_NAMES:
-        log.warning("%s: %d further columns: left out", path, len(ignored) - MAX_NAMES)
 
 
 ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")

@@ -183,7 +183,6 @@ def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any])
         f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,}"
         f" duplicates, which count; {statistics.isolated_nodes:,} isolated nodes"
     )
-    logger.info(counts)
     print(counts)
     print(
         f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "
