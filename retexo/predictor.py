@@ -409,7 +409,15 @@ class Predictor:
     def top(
         self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
     ) -> Any:
-        """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score."""
+        """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score.
+
+        A node with fewer new destinations has fewer rows.
+
+        Args:
+            node_ids: one id, or several.
+            graph: None for the attached graph.
+            output: "tensors" for a dict of the columns; None for the model's `output`.
+        """
         attached = self._use_links(graph)
         places = np.atleast_1d(attached.find(node_ids, "node_ids")).reshape(-1)
         ids = attached.ids

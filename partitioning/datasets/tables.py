@@ -226,7 +226,10 @@ def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path
 
 
 def _list_tables(folder: Path) -> list[Path]:
-    """Return the tables of nodes/ or edges/."""
+    """Return the tables of nodes/ or edges/, sorted by name; warn about other files.
+
+    Hidden files are left out. Raises InputError for a table that is no regular file.
+    """
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     odd = [file.name for file in files if kind_of(file) not in TYPED]
     if odd:

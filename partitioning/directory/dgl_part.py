@@ -255,7 +255,10 @@ def _read_edge_data(graph: _Graph, name: str, num_edges: int, rows: Ints) -> dic
 def _read_nodes(
     graph: _Graph, name: str, relations: Mapping[EdgeType, PartEdges]
 ) -> tuple[Tensor, Tensor]:
-    """Return ids, int64 [I], and features, float32 [I, F], of a type's inner nodes."""
+    """Return ids, int64 [I], and features, float32 [I, F], of a type's inner nodes.
+
+    A type without features gets log(1 + in-degree) by relation, and a plain graph an InputError.
+    """
     num_inner = graph.nodes.count(name, graph.part)
     first = sum(graph.nodes.count(name, other) for other in range(graph.part))
     _, ids = graph.find(name, ("orig_id",)) or ("", first + np.arange(num_inner))

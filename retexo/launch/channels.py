@@ -96,6 +96,7 @@ class Channel:
             )
 
     def send(self, message: Message) -> None:
+        """Send a message; Disconnected if that fails, or before the TLS handshake is done."""
         if isinstance(self._socket, ssl.SSLSocket) and self._socket.version() is None:
             raise Disconnected("no TLS yet")  # sending would wait for the other end
         try:

@@ -69,7 +69,8 @@ def wait_until_warm(timeout: float) -> None:
 def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
     """Start processes with the fork server.
 
-    In a thread, because multiprocessing waits forever for a fork server that was stopped.
+    In a thread, because multiprocessing waits forever for a fork server that was stopped. If
+    anything fails, the fork server is killed.
 
     Raises:
         Interrupted: the server has ended, or does not answer within `timeout` seconds.

@@ -299,7 +299,10 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
 
 
 def _multiply_ends(stage: Stage) -> None:
-    """Let a stage's head weigh the products of both ends' embeddings (task.head=dot)."""
+    """Change a stage so that its head weighs products of both ends' embeddings (task.head=dot).
+
+    It loses its norm, and its bias becomes ones.
+    """
     assert isinstance(stage.conv, RelationalConvolution)
     stage.conv.multiplies, stage.norm = True, None
     nn.init.ones_(stage.conv.bias)  # each end counts by itself, too
@@ -326,7 +329,10 @@ def projected_width(stage: Stage) -> int:
 
 @torch.no_grad()
 def projections(stage: Stage, schema: Schema, layer: int) -> dict[str, Tensor]:
-    """P_s of each near type, [F_s, D], from a layer's trained stage."""
+    """Return P_s of each near type, [F_s, D], from the weights of a layer's trained stage.
+
+    In the first layer, the target's is the weight of the skip connection from the features.
+    """
     found: dict[str, Tensor] = {}
     assert isinstance(stage.conv, RelationalConvolution)
     for place, (source, _, _) in enumerate(schema.target_relations(layer)):

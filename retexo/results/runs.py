@@ -294,7 +294,7 @@ def _is_ignored(name: str) -> bool:
 
 
 def shortest(value: Any) -> Any:
-    """Drop repeated last entries of a list per layer: [30, 30], [30] and 30 are equal."""
+    """Return a list per layer without repeated last entries: [30] for [30, 30], [30] and 30."""
     if not isinstance(value, list | tuple):
         return [value]
     return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value

@@ -61,7 +61,9 @@ def write_disclosure(
     *,
     alone: bool,
 ) -> Iterator[Disclosure]:
-    """Write the file at the end of a run, if sites own the partitions.
+    """Yield an empty Disclosure, and write it to disclosure.json if sites own the partitions.
+
+    It is written at the end, also of a failed run.
 
     Args:
         alone: whether this is the node's only worker; else the rank is part of the file's name.

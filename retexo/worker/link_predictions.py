@@ -86,7 +86,7 @@ def _number_ids(
 def score_own_pairs(
     embedded: EmbeddedNodes, ids: NDArray[Any], where: str, types: Sequence[str], *, named: bool
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Score pairs of ids, [n, 2]; see _number_ids.
+    """Score pairs of ids, [n, 2]; see _number_ids. All workers call it.
 
     Returns:
         Which pairs have their source here, bool [n], and the scores of these.

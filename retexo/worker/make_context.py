@@ -260,7 +260,9 @@ def resolve_halo_by_type(
 ) -> Partition:
     """Return a site's part with its halo nodes found at their owners; others unchanged.
 
-    part_sizes: inner nodes by rank.
+    All workers call it. It records what other sites ask for (retexo.sites.ledger).
+
+    part_sizes: by type, inner nodes by rank.
     """
     if any(nodes.unresolved_halo is None for nodes in part.nodes.values()):
         return part
