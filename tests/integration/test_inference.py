@@ -775,6 +775,7 @@ def test_a_damaged_checkpoint_is_named(place: Path, tmp_path: Path, name: str) -
 REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "model": (("model=gat",), ("model=gat", "model=gcn")),
     "width": (("hidden_dim=16",), ("hidden_dim=16", "hidden_dim=8")),
+    "task": (("task=node_regression",), ("task=node_regression", "task=node_classification")),
     "layers": (("num_layers=3",), ("num_layers=3",)),
     "trainer": (("trainer=bns",), ("trainer=bns", "trainer=lazy")),
     "aggregator": (("model=sage", "model.aggregator=pool"), ("model=sage",)),

@@ -474,8 +474,10 @@ def test_csv_has_plain_numbers(reported: Path) -> None:
     assert (rows["gcn"]["bytes gradients, mean"], rows["gcn"]["rounds, mean"]) == ("1000.0", "7.0")
     assert rows["gat"]["test accuracy, spread"] == ""
     with (reported / "runs.csv").open() as file:
-        statuses = [row["status"] for row in csv.DictReader(file)]
-    assert sorted(statuses) == ["damaged", *["done"] * 4, "failed"]
+        runs = list(csv.DictReader(file))
+    assert sorted(row["status"] for row in runs) == ["damaged", *["done"] * 4, "failed"]
+    accuracies = [float(row["test accuracy"]) for row in runs if row["method"] == "gcn"]
+    assert np.mean(accuracies) == pytest.approx(0.6)
 
 
 def assert_axes_are_named(drawn: dict[str, Any]) -> None:
