@@ -9,7 +9,7 @@ page=$(realpath "$1")
 cd "$(dirname "$0")/.."
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
-for size in 1200x4000 400x14000; do
+for size in 1200x5200 400x18000; do
   chromium --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --hide-scrollbars --user-data-dir="$made/chromium" \
     --window-size="${size/x/,}" --screenshot="$made/page.png" "file://$page"

@@ -143,7 +143,8 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
     if by_bytes:
         axes.set_xscale("log", nonpositive="clip")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        low, high = axes.get_xlim()
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 20 * low else (1,)))
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.xaxis.set_minor_formatter("")
     else:
