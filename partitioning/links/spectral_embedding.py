@@ -258,11 +258,8 @@ def find_eigenvectors(
     for _ in range(max(2, MAX_VECTORS // (BLOCKS * block))):
         while True:
             after = multiply(basis[:, first:end])
-            projection = np.zeros((end, end - first), np.float32)
-            for _ in range(2):  # again for what rounding left
-                along = basis[:, :end].T @ after
-                after = after - basis[:, :end] @ along
-                projection += along
+            projection = basis[:, :end].T @ after
+            after = after - basis[:, :end] @ projection
             projected[:end, first:end] = projection
             projected[first:end, :end] = projection.T
             if end == basis.shape[1]:
