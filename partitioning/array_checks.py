@@ -40,7 +40,7 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-18, 1e18
 
 @dataclass(frozen=True, eq=False)
 class CsrParts:
-    """The four arrays of a CSR matrix, unchecked."""
+    """Four arrays of a CSR matrix, unchecked."""
 
     data: Array
     indices: Array

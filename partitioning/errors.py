@@ -1,4 +1,4 @@
-"""The exception for input of users that cannot be used, and what it quotes of other errors."""
+"""Exception for input of users that cannot be used, and what it quotes of other errors."""
 
 from collections.abc import Iterable
 from typing import Any

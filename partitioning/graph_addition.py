@@ -344,7 +344,7 @@ def _add_reverse(
 def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
     """Return the graph with new nodes and edges, each after those of its type.
 
-    Kinds of features are made anew.
+    Features that features.kind adds are made anew.
     """
     encoded = held.encoded
     relations = {

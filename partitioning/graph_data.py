@@ -30,11 +30,11 @@ EdgeType = tuple[str, str, str]
 SEPARATOR = "__"
 """Joins an edge type in file names, so no type or relation may contain it."""
 PLAIN_TYPE = ""
-"""The node type of a plain graph. No heterogeneous graph has it: its types need names."""
+"""Node type of a plain graph. No heterogeneous graph has it: its types need names."""
 PLAIN_RELATION: EdgeType = ("", "", "")
-"""The edge type of a plain graph."""
+"""Edge type of a plain graph."""
 SOURCE, DESTINATION = "source", "destination"
-"""The relations from the ends of a labelled edge to it (datasets/labelled_edges.py)."""
+"""Relations from the ends of a labelled edge to it (datasets/labelled_edges.py)."""
 Features = NDArray[np.float32] | sp.csr_array
 """Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes rows on access."""
 Endpoints = NDArray[np.signedinteger[Any]]
@@ -66,7 +66,7 @@ def is_labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class NodeTable:
-    """The nodes of one type: N_t nodes with F_t features."""
+    """Nodes of one type: N_t nodes with F_t features."""
 
     features: Features
     """[N_t, F_t] float32, dense or CSR; F_t is 0 for a type without features."""
@@ -94,7 +94,7 @@ class NodeTable:
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """The edges of one relation: E_r directed edges with K features."""
+    """Edges of one relation: E_r directed edges with K features."""
 
     src: Endpoints
     """[E_r] position of each edge's source within its type."""
@@ -116,7 +116,7 @@ class Relation:
 
     @property
     def edge_data(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays of EDGE_DATA that exist, [E_r, ...] by name."""
+        """Return the arrays of EDGE_DATA that exist, [E_r, ...] by name."""
         return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
 
     def take(self, rows: NDArray[np.integer[Any]]) -> "Relation":
@@ -209,7 +209,7 @@ class GraphData:
 
     @property
     def shown_ids(self) -> Any:
-        """The ids of the nodes, [N], as the data set writes them, for messages."""
+        """Return the ids of the nodes, [N], as the data set writes them, for messages."""
         return self.node_ids if self.node_names is None else self.node_names.tolist()
 
     @property
@@ -226,12 +226,12 @@ class GraphData:
 
     @property
     def label_kind(self) -> str:
-        """The kind of labels: multiclass, multilabel or regression."""
+        """Return the kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
 
     @property
     def edge_data(self) -> dict[str, NDArray[np.float32]]:
-        """The arrays of EDGE_DATA that exist, [E, ...] by name."""
+        """Return the arrays of EDGE_DATA that exist, [E, ...] by name."""
         return self.relations[PLAIN_RELATION].edge_data
 
     @property
@@ -267,7 +267,10 @@ class HeteroGraphData:
 
     @property
     def from_ends(self) -> dict[str, EdgeType]:
-        """The relations from the ends of the labelled edges to them, by SOURCE and DESTINATION."""
+        """Return the relations from the ends of the labelled edges to them.
+
+        The keys are SOURCE and DESTINATION.
+        """
         if self.labelled is None:
             return {}
         ends = {SOURCE: self.labelled[0], DESTINATION: self.labelled[2]}

@@ -1,4 +1,4 @@
-"""The shape that the content of a JSON file has to have: types of fields, items and values."""
+"""Shape that the content of a JSON file has to have: types of fields, items and values."""
 
 from typing import Any
 

@@ -17,7 +17,7 @@ FILES = ("name_text.npy", "name_ends.npy")
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """The names of N nodes."""
+    """Names of N nodes."""
 
     text: NDArray[np.uint8]
     """The UTF-8 encoded names, one after the other."""

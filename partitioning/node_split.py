@@ -40,12 +40,12 @@ PAIR_SETTINGS = ("edges", "by")
 """Settings for the split of pairs in link prediction."""
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
-"""The suffixes of index files."""
+"""Suffixes of index files."""
 
 
 @dataclass(frozen=True)
 class SplitRecipe:
-    """The published split of a data set: its kind, and the values that this kind uses."""
+    """Published split of a data set: its kind, and the values that this kind uses."""
 
     kind: str
     """given, per_class or fraction."""

@@ -33,7 +33,7 @@ SCHEMES = (*PACKAGES, "https")
 CONNECT_TIMEOUT, TIMEOUT = 10.0, 30.0
 """Seconds to connect, and without a byte from the store."""
 ATTEMPTS = 3
-"""Of s3fs, each with one repetition by botocore."""
+"""Attempts of s3fs, each with one repetition by botocore."""
 _UNKNOWN = (403, 404, 405, 410, 501)
 """HTTP statuses after which only a download can tell whether there is an object: a signed address
 may allow GET alone, and some servers answer 403 for a missing object."""
@@ -98,7 +98,7 @@ class Place:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
+        """Return the last part of the path."""
         path = self._path if self.can_list else self._path.partition("?")[0]
         return PurePosixPath(path).name
 

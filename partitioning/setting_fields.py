@@ -109,7 +109,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The name that users know."""
+        """Return the name that users know."""
         return self.key.rpartition(".")[0] if self.is_group else self.key
 
     @property

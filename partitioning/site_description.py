@@ -31,7 +31,7 @@ class SiteTypes:
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """The relations by source, name and destination."""
+        """Return the relations by source, name and destination."""
         split = (relation.split(SEPARATOR) for relation in self.relations)
         return [(source, name, destination) for source, name, destination in split]
 
@@ -88,7 +88,7 @@ def _is_relation(relation: object, types: Mapping[str, int]) -> bool:
 
 @dataclass(frozen=True)
 class Site:
-    """The content of a site.json, checked."""
+    """Content of a site.json, checked."""
 
     folder: Path
     name: str

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 DEFLATE_RATIO = 1032
 """A gzip file grows by this factor at most."""
 CELL_BYTES = 8
-"""Of a parquet column, in memory: a number, or where a text is."""
+"""Bytes of a parquet column's cell in memory: a number, or where a text is."""
 TEXTS = 1_000
 """Texts of a parquet column that are unpacked at a time."""
 PIECE = 1 << 20

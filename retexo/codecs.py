@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Codec:
-    """The type of the codes of values, and their scale."""
+    """Type of the codes of values, and their scale."""
 
     dtype: str = ""
     """Type of PyTorch; empty: the values' own."""
     largest: int = 0
     """Largest code of an integer, whose scale is the largest magnitude / this; 0: no scale."""
     bits: int = 8
-    """Of an integer in a message: 8, 6 (gradients) or 4 (rows)."""
+    """Bits of an integer in a message: 8, 6 (gradients) or 4 (rows)."""
     scale: str = "float32"
     """Type of the scales of gradients; of rows it is float32."""
 

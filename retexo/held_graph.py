@@ -179,7 +179,7 @@ class HeldGraph:
     run: PartitionedRun
     read: PredictionGraph
     num_relations: int = 0
-    """Of a union graph."""
+    """Number of relations of a union graph, else 0."""
     context: Context = field(init=False)
     inferred: InferenceResult = field(init=False)
 

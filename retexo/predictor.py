@@ -113,16 +113,16 @@ class _ReadGraph:
 
     graph: HeldGraph
     ids: NDArray[Any]
-    """Of the nodes that are predicted, int64 or objects of str [N]."""
+    """Ids of the nodes that are predicted, int64 or objects of str [N]."""
     order: NDArray[np.int64]
-    """[N] what sorts them."""
+    """[N] positions that sort `ids`."""
     predictions: Predictions | None
     """None for link prediction."""
     links: HeldLinks | None
     known: Mapping[str, Any]
     """partitioning's Nodes by type, to look up the ends of new edges."""
     types: Sequence[str]
-    """Of the source and the destination of the relation whose links are scored, or empty."""
+    """Types of source and destination of the relation whose links are scored, or empty."""
 
     def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
         """Return the positions of ids, in their shape; InputError for an unknown one."""
@@ -162,12 +162,12 @@ class Predictor:
 
     @property
     def class_names(self) -> list[Any]:
-        """The names of the classes, or of the targets of a regression; empty for 0 ... C-1."""
+        """Return the names of classes, or of a regression's targets; empty for 0 ... C-1."""
         return self.checkpoint.class_names
 
     @property
     def threshold(self) -> float:
-        """The probability from which on the positive class or a label is predicted."""
+        """Return the probability from which on the positive class or a label is predicted."""
         return self.checkpoint.heads.threshold
 
     @property
@@ -235,7 +235,7 @@ class Predictor:
 
     @property
     def num_nodes(self) -> int:
-        """The number of nodes of the attached graph that are predicted."""
+        """Return the number of nodes of the attached graph that are predicted."""
         return len(self._use(None).ids)
 
     def _use(self, graph: Any) -> _ReadGraph:

@@ -1,4 +1,4 @@
-"""The scores of summary.json by name. What chooses, compares, shows or describes scores reads this.
+"""Scores of summary.json by name. What chooses, compares, shows or describes scores reads this.
 
 A score that is a formula of the true and false positives and false negatives of each class needs an
 entry here and that formula, `by_class` in retexo/tasks/metrics.py.

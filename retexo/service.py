@@ -1,4 +1,4 @@
-"""The HTTP service of app=serve: a model in memory with a graph, behind FastAPI.
+"""HTTP service of app=serve: a model in memory with a graph, behind FastAPI.
 
     POST /predict   {"ids": [...]}, or {"nodes": [{...}], "edges": [{"src": ..., "dst": ...}]} of
                     nodes that the graph does not have; with several types {"nodes": {TYPE: [...]},
@@ -121,7 +121,7 @@ class Nodes(BaseModel):
 
     @property
     def size(self) -> int:
-        """The largest number of items of a kind."""
+        """Return the largest number of items of a kind."""
 
         def count(rows: Any) -> int:
             return sum(map(len, rows.values())) if isinstance(rows, dict) else len(rows or ())
@@ -130,7 +130,7 @@ class Nodes(BaseModel):
 
     @property
     def num_cells(self) -> int:
-        """The number of cells of all tables, also of those that a row leaves out."""
+        """Return the number of cells of all tables, also of those that a row leaves out."""
         tables = [
             rows
             for kind in (self.nodes, self.edges)
@@ -174,7 +174,7 @@ class Top(Ids):
 
 
 class ModelStore:
-    """The model of a run directory, which is loaded anew when its checkpoint changes."""
+    """Model of a run directory, which is loaded anew when its checkpoint changes."""
 
     def __init__(self, directory: Path, load: Callable[[], Predictor], interval: float) -> None:
         """Load the model.
@@ -349,7 +349,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
 
     @service.post("/embed")
     async def embed(request: Nodes) -> Response:
-        """The input of the last layer, of nodes."""
+        """Input of the last layer, of nodes."""
 
         check_cells(request)
 

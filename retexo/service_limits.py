@@ -32,7 +32,7 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
 
     timeout = 10.0
     was_full = False
-    """Of the server: whether its last new connection was one too many."""
+    """Whether the server's last new connection was one too many."""
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:

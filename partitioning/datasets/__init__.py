@@ -1,4 +1,4 @@
-"""The registry of data sets. Each loader returns a GraphData or a HeteroGraphData.
+"""Registry of data sets. Each loader returns a GraphData or a HeteroGraphData.
 
 | name | source | licence or origin |
 |---|---|---|
@@ -62,7 +62,7 @@ class Recipe:
     """How a data set is loaded and split in the published experiments, and which files it needs."""
 
     load: Callable[..., GraphData | HeteroGraphData]
-    """Of the settings and the places of `files`: a zip's folder, or each file."""
+    """Loads from the settings and the places of `files`: a zip's folder, or each file."""
 
     split: SplitRecipe
     symmetrize: bool = False

@@ -30,7 +30,7 @@ INVISIBLE = (
 )
 """Letters that an id cannot have alone: spaces, also of no width."""
 ABOVE_ZERO = "^[^eE]*[1-9]"
-"""Of numbers, those that are not 0."""
+"""Matches the texts of numbers that are not 0."""
 SMALLEST = 5e-324
 """The smallest float64 above 0."""
 POWERS = 10 ** np.arange(1, 19, dtype=np.int64)

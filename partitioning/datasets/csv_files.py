@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = (",", "\t", ";", "::")
 BLANKS = r"\s+"
-"""The separator of a .txt file in which no other fits."""
+"""Separator of a .txt file in which no other fits."""
 COMMENT = re.compile(r"[#%]+(\s|$)|%%")
 """How a line before the table begins that is no part of it."""
 HEAD = 10
@@ -36,7 +36,7 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a csv file."""
+    """Layout of a csv file."""
 
     num_comments: int
     """Lines before the table."""

@@ -75,7 +75,7 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
 
 @dataclass
 class _Type:
-    """The nodes of one type, while they are read."""
+    """Nodes of one type, while they are read."""
 
     count: int = 0
     rows: list[NDArray[np.float32]] = field(default_factory=list)
@@ -90,7 +90,7 @@ class _Type:
 
 @dataclass(frozen=True)
 class _Labelled:
-    """The lines of a label file."""
+    """Lines of a label file."""
 
     where: str
     type_number: int

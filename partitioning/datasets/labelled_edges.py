@@ -40,7 +40,7 @@ from partitioning.reverse_relations import add_reverse_relations
 log = logging.getLogger(__name__)
 
 NODE, EDGE = "node", "edge"
-"""The type of the nodes and the relation of a plain graph that becomes one with types."""
+"""Type of the nodes and the relation of a plain graph that becomes one with types."""
 OF_LABELLED = {"edge_label": "label", "edge_id": "node_id"} | {
     f"edge_{name}_mask": f"{name}_mask" for name in ("train", "val", "test")
 }

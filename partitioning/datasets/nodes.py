@@ -11,7 +11,7 @@ from partitioning.node_names import Names, hash_names
 
 
 class Nodes:
-    """The nodes of a graph; without ids they are known by position.
+    """Nodes of a graph; without ids they are known by position.
 
     If no table lists all nodes, unknown ids become new nodes.
     """

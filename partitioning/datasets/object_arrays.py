@@ -47,7 +47,7 @@ DGL_NODES = OF_ALL | {"feat": "feat", "feature": "feat", "label": "label"}
 
 @dataclass(frozen=True, eq=False)
 class ArrayGraph:
-    """The arrays of a graph: of nodes by type, of edges by relation."""
+    """Arrays of a graph: of nodes by type, of edges by relation."""
 
     types: dict[str, Arrays]
     relations: dict[EdgeType, Arrays]

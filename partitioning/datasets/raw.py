@@ -65,7 +65,7 @@ MERGED_FEATURES = (
 
 @dataclass(frozen=True, eq=False)
 class RawNodes:
-    """The nodes of one type, not yet checked."""
+    """Nodes of one type, not yet checked."""
 
     path: str
     """The file, for messages."""
@@ -116,7 +116,7 @@ class RawNodes:
 
 @dataclass(frozen=True, eq=False)
 class RawRelation:
-    """The edges of one relation, not yet checked."""
+    """Edges of one relation, not yet checked."""
 
     path: str
     """The file, for messages."""
@@ -176,7 +176,7 @@ class RawRelation:
 
 @dataclass(frozen=True, eq=False)
 class RawGraph:
-    """The arrays of a graph, not yet checked."""
+    """Arrays of a graph, not yet checked."""
 
     name: str
     nodes: Mapping[str, RawNodes]

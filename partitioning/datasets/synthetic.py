@@ -36,7 +36,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """The probability of each node to be the end of an edge."""
+    """Probability of each node to be the end of an edge."""
 
     num_nodes: int
     order: Ints

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KINDS = {"csv": "csv", "tsv": "csv", "txt": "csv", "parquet": "parquet", "feather": "feather"}
-"""The formats of tables, by suffix."""
+"""Formats of tables, by suffix."""
 SUFFIXES = ("csv", "csv.gz", "tsv", "tsv.gz", "txt", "txt.gz", "parquet", "feather")
-"""The suffixes of tables."""
+"""Suffixes of tables."""
 TRANSACTIONS = ("_delta_log", ".hoodie", "metadata")
 """What the folders of Delta, Hudi and Iceberg have; files of theirs may have been replaced."""
 ROWS = 1 << 18

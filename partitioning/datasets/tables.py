@@ -72,15 +72,15 @@ NODE_TABLES = {
     "features": ("npy", "npz", *SUFFIXES),
     "labels": ("npy", *SUFFIXES),
 }
-"""The tables of nodes of a plain folder, and their formats."""
+"""Tables of nodes of a plain folder, and their formats."""
 EDGES = (*SUFFIXES, "npy")
 TYPED = (*SUFFIXES, "npy", "npz")
-"""The formats of the tables of a typed folder."""
+"""Formats of the tables of a typed folder."""
 
 
 @dataclass(frozen=True)
 class GraphTables:
-    """The tables of a graph."""
+    """Tables of a graph."""
 
     nodes: Mapping[str, Sequence[Source]]
     """By type."""
@@ -383,7 +383,7 @@ def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType
 
 
 AllEnds = Mapping[EdgeType, tuple[str, ...]]
-"""The columns of sources and destinations, by relation; none of arrays."""
+"""Columns of sources and destinations, by relation; none of arrays."""
 
 
 def _find_all_ends(found: GraphTables, columns: ColumnSettings) -> AllEnds:

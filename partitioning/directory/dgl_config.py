@@ -1,4 +1,4 @@
-"""The partition config of DGL, NAME.json: ranges of node and edge ids, files of each partition.
+"""Partition config of DGL, NAME.json: ranges of node and edge ids, files of each partition.
 
 DGL numbers nodes partition after partition, and within a partition type after type. node_map has
 the range of each type and partition, edge_map that of each relation and partition.
@@ -21,7 +21,7 @@ from partitioning.file_io import read_json
 
 @dataclass(frozen=True, eq=False)
 class IdRanges:
-    """The ranges of node_map or edge_map, ascending: K ranges that cover 0 ... N-1.
+    """Ranges of node_map or edge_map, ascending: K ranges that cover 0 ... N-1.
 
     Each range has the ids of one node type, or one relation, in one partition.
     """
@@ -38,9 +38,9 @@ class IdRanges:
     """[K] partition."""
 
     def locate(self, ids: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the index in `names`, the partition and the position there of ids [n], [n] each.
+        """Return for ids [n] the index in `names`, the partition, and the position in its range.
 
-        `names` lists the node types or relations; the position is that within the range.
+        Shape [n] each.
         """
         index = np.searchsorted(self.start, ids, side="right") - 1
         return self.name_index[index], self.part[index], ids - self.start[index]
@@ -52,7 +52,7 @@ class IdRanges:
 
     @property
     def total(self) -> int:
-        """The number of ids in all ranges, N."""
+        """Return the number of ids in all ranges, N."""
         return int(self.size.sum())
 
 

@@ -1,4 +1,4 @@
-"""The files of one partition in DGL's format, written on request; dgl_part.py reads them.
+"""Files of one partition in DGL's format, written on request; dgl_part.py reads them.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge

@@ -42,7 +42,7 @@ LABEL_NAMES = ("label", "labels")
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """The graph of one partition, unchecked."""
+    """Graph of one partition, unchecked."""
 
     part: int
     where: str

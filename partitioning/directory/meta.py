@@ -111,12 +111,12 @@ class Meta:
 
     @property
     def is_imported(self) -> bool:
-        """Whether DGL's files lack what this says: classes, counts of parts that are elsewhere."""
+        """Whether import_dgl.py made it: some counts, such as that of classes, may be unknown."""
         return IMPORTED in self.request
 
     @property
     def target_type(self) -> str:
-        """The node type with labels; that of a plain graph is PLAIN_TYPE."""
+        """Return the node type with labels; that of a plain graph is PLAIN_TYPE."""
         return PLAIN_TYPE
 
     @property

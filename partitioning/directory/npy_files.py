@@ -1,4 +1,4 @@
-"""The npy files of a partition, one array each, read by memory mapping.
+"""Npy files of a partition, one array each, read by memory mapping.
 
 A plain graph has all arrays in the partition's folder. A heterogeneous graph has those of its nodes
 in nodes/TYPE, those of its edges in edges/SOURCE__RELATION__DESTINATION, and labels and masks as a

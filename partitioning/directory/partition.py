@@ -54,7 +54,7 @@ class EdgeStatistics:
 
 @dataclass(frozen=True, eq=False)
 class UnresolvedHalo:
-    """The halo of a site: it knows the ids of its halo nodes, but not their rows at the owners.
+    """Halo of a site: it knows the ids of its halo nodes, but not their rows at the owners.
 
     The workers resolve it at the start (retexo/sites/resolve_halo.py).
     """
@@ -79,7 +79,7 @@ class UnresolvedHalo:
 
 @dataclass(frozen=True, eq=False)
 class PartNodes:
-    """The nodes of one type in a partition.
+    """Nodes of one type in a partition.
 
     Local ids: inner nodes 0 ... I-1, then halo nodes I ... I+H-1: each node owned by another
     partition that is the source of an edge into this one, once for all relations.
@@ -96,10 +96,10 @@ class PartNodes:
     unresolved_halo: UnresolvedHalo | None = None
     """What a site has to ask the owners at the start; None in a partition directory."""
     asked_for: tuple[Tensor, ...] | None = None
-    """Of a site, by rank: int64 ascending, the inner nodes whose rows that other site may get."""
+    """By rank, int64 ascending, the inner nodes whose rows that other site may get; else None."""
     out_degree: Tensor | None = None
-    """Of a plain graph int64 [I + H] in the whole graph, without self loops (with weights their
-    float64 sums); None where the directory lacks it."""
+    """int64 [I + H] in the whole graph, without self loops (with weights their float64 sums); None
+    where the directory lacks it, and in a heterogeneous graph."""
     halo_features: Tensor | None = None
     """float32 [H, F], where features are computed from ids and need not be sent; else None."""
 
@@ -114,7 +114,7 @@ class PartNodes:
 
 @dataclass(frozen=True, eq=False)
 class PartEdges:
-    """The edges of one relation into a partition, by destination, then source; no self loops."""
+    """Edges of one relation into a partition, by destination, then source; no self loops."""
 
     src: Tensor
     """int32 [E] local id within the source type."""
@@ -182,15 +182,15 @@ class Partition:
     nodes: dict[str, PartNodes]
     relations: dict[EdgeType, PartEdges]
     labels: Tensor
-    """Of the target's inner nodes: int64 [I], -1 unlabelled; float32 [I, C] or float64 [I, T]
-    (targets), NaN unknown."""
+    """Labels of the target's inner nodes: int64 [I], -1 unlabelled; float32 [I, C] or float64
+    [I, T] (targets), NaN unknown."""
     train_mask: Tensor
     val_mask: Tensor
     test_mask: Tensor
     self_loops: int
     """Number of edges from a node to itself, which are left out."""
     num_relations: int = 0
-    """Of PartEdges.edge_relation."""
+    """Number of relations that PartEdges.edge_relation tells apart."""
     links: Mapping[str, Tensor] | None = None
     """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids
     in the partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be
@@ -202,12 +202,12 @@ class Partition:
 
     @property
     def labelled(self) -> PartNodes:
-        """The nodes of the type that has labels."""
+        """Return the nodes of the type that has labels."""
         return self.nodes[self.target]
 
     @property
     def num_inner(self) -> int:
-        """The number of the target's inner nodes."""
+        """Return the number of the target's inner nodes."""
         return self.labelled.num_inner
 
     @property
@@ -222,7 +222,7 @@ class Partition:
 
     @property
     def label_kind(self) -> str:
-        """The kind of labels: multiclass, multilabel or regression."""
+        """Return the kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
 
     @property
@@ -232,7 +232,7 @@ class Partition:
 
     @property
     def edges(self) -> LocalEdges:
-        """The edges of a plain graph."""
+        """Return the edges of a plain graph."""
         nodes = self.labelled
         return LocalEdges(
             num_parts=self.num_parts,

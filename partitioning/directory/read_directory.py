@@ -68,7 +68,7 @@ class PartitionDirectory:
     path: Path
     num_parts: int
     description: Meta | None
-    """Of its files; None for sites."""
+    """Content of meta.json beside its files; None for sites."""
     bounds: list[int]
     """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the
     types of a heterogeneous graph are counted together."""
@@ -81,13 +81,13 @@ class PartitionDirectory:
 
     @property
     def own_meta(self) -> Meta:
-        """The description of a directory that is not of sites."""
+        """Return the description of a directory that is not of sites."""
         assert self.description is not None
         return self.description
 
     @property
     def dgl_folder(self) -> Path:
-        """The folder that has DGL's own files, if there are any."""
+        """Return the folder that has DGL's own files, if there are any."""
         is_imported = self.description is not None and self.description.is_imported
         return self.path.parent if is_imported else self.path
 
@@ -98,7 +98,7 @@ class PartitionDirectory:
 
     @property
     def type_names(self) -> list[str]:
-        """The node types of a heterogeneous graph."""
+        """Return the node types of a heterogeneous graph."""
         return list(self.own_meta.node_counts)
 
     def digest(self) -> str:
@@ -114,12 +114,12 @@ class PartitionDirectory:
 
     @property
     def stated_classes(self) -> int | None:
-        """The number of classes, where the directory states it."""
+        """Return the number of classes, where the directory states it."""
         return None if self.meta is None else self.meta.num_classes
 
     @property
     def stated_task(self) -> str | None:
-        """The kind of labels, multiclass, multilabel or regression, where it is stated."""
+        """Return the kind of labels, multiclass, multilabel or regression, where it is stated."""
         return None if self.meta is None else self.meta.task
 
     @property
@@ -129,7 +129,7 @@ class PartitionDirectory:
 
     @property
     def feature_pipelines(self) -> dict[str, Any]:
-        """The fitted pipelines of the features, by table; empty where they are as given."""
+        """Return the fitted pipelines of the features, by table; empty where they are as given."""
         return {} if self.meta is None else self.meta.features
 
     @property
@@ -148,7 +148,7 @@ class PartitionDirectory:
 
     @property
     def remedy(self) -> str:
-        """The text of messages when another node has another digest, with the remedy."""
+        """Return what messages say of a node that has another digest, with the remedy."""
         return "another partitioning (its digest differs); copy it the same partition directory"
 
     def verify(self, parts: Iterable[int]) -> None:

@@ -68,7 +68,6 @@ def writing(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
 
     Args:
-        directory: The directory.
         patience: Seconds to wait for another process that is writing it.
 
     Raises:

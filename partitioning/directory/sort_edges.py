@@ -21,7 +21,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The new ids of one node type: those of a partition are contiguous, as DGL requires."""
+    """New ids of one node type: those of a partition are contiguous, as DGL requires."""
 
     node_order: NDArray[np.int64]
     """[N] node of the graph at each new id."""
@@ -50,7 +50,7 @@ def make_layout(assignment: NDArray[np.int64], num_parts: int) -> Layout:
 
 @dataclass(frozen=True, eq=False)
 class SortedEdges:
-    """The edges of one relation on disk, one file for each partition."""
+    """Edges of one relation on disk, one file for each partition."""
 
     folder: Path
     out_degree: NDArray[Any]

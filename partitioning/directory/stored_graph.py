@@ -1,4 +1,4 @@
-"""The graph of a partition directory: read from its partitions, and written in their place after a
+"""Graph of a partition directory: read from its partitions, and written in their place after a
 change.
 
 Nodes are in the order of the partitions, edges sorted by destination, then source. N nodes of a
@@ -38,7 +38,7 @@ from partitioning.node_names import Names
 
 @dataclass(frozen=True, eq=False)
 class StoredGraph:
-    """The graph of a partition directory; a plain graph has one type and one relation."""
+    """Graph of a partition directory; a plain graph has one type and one relation."""
 
     meta: Meta
     nodes: dict[str, NodeTable]

@@ -142,7 +142,7 @@ def _write_json(path: Path, content: Any, indent: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _LocalEdges:
-    """The edges of one relation into a partition, by destination, then source; with self loops."""
+    """Edges of one relation into a partition, by destination, then source; with self loops."""
 
     src: NDArray[np.int64]
     """[E] new ids."""
@@ -154,7 +154,7 @@ class _LocalEdges:
 
 @dataclass(frozen=True, eq=False)
 class _LocalNodes:
-    """The nodes of one type in a partition."""
+    """Nodes of one type in a partition."""
 
     num_inner: int
     new_ids: NDArray[np.int64]

@@ -22,7 +22,7 @@ from partitioning.features.statistics import FittedRows
 from partitioning.file_io import read_json
 
 COLUMNS = "columns"
-"""The field of the file."""
+"""Field of the file."""
 NUMBER_ROLES = ("numeric", "date", "boolean", "embedding")
 
 
@@ -37,7 +37,7 @@ class AgreedColumn:
     high: float
     """Ends of the range of the numbers."""
     categories: tuple[str, ...]
-    """Of a categorical column; other categories share one."""
+    """Categories of a categorical column; other values share one."""
 
     def __str__(self) -> str:
         """What sites compare; the names of categories stay hidden."""

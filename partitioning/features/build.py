@@ -39,7 +39,7 @@ FITTED_ROLES = (*STORED_ROLES, "weight")
 NAMED_ROLES = ("id", "src", "dst", "weight", "relation")
 """Roles of other columns that it fixes, too."""
 States = dict[str, State]
-"""The fitted pipelines by the names of their tables: nodes and edges; with several types
+"""Fitted pipelines by the names of their tables: nodes and edges; with several types
 nodes/TYPE and edges/SOURCE__RELATION__DESTINATION."""
 
 

@@ -31,7 +31,7 @@ USUAL = {
 }
 """Names by which columns are recognised, in lower case, without punctuation."""
 FEATURE_ROLES = ("numeric", "categorical", "embedding", "date", "ignore")
-"""The roles of feature columns that `columns.*` can set."""
+"""Roles of feature columns that `columns.*` can set."""
 NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """What pandas calls an index without a name: in a csv, in a csv that it reads again, in parquet."""
 SPLITS = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Rows = NDArray[np.float32]
 VERSION = 1
-"""Of a fitted pipeline's state."""
+"""Format version of a fitted pipeline's state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Schema:
-    """The roles of the columns of a table."""
+    """Roles of the columns of a table."""
 
     path: str
     """The file, for messages."""

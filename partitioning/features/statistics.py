@@ -145,7 +145,7 @@ class FittedRows:
         self._moments = Moments.of(self.blocks(), features.shape[1])
 
     def blocks(self) -> Iterator[Values]:
-        """Return the rows in the columns' own units, a block at a time."""
+        """Yield the rows in the columns' own units, a block at a time."""
         size = max(1, BLOCK // max(self.features.shape[1], 1))
         for begin in range(0, len(self.used), size):
             yield self.features[self.used[begin : begin + size]].astype(np.float64) + self.offsets

@@ -77,7 +77,7 @@ class _Layout:
 
     @property
     def num_entries(self) -> int:
-        """The number of numeric entries E: the widths of the numeric columns, added up."""
+        """Return the number of numeric entries E: the widths of the numeric columns, added up."""
         return sum(column.width for column in self.numbers)
 
     def split(self, counts: Words) -> dict[str, Words]:
@@ -336,7 +336,7 @@ def _add_numbers(values: Values, num_rows: int, add_up: AddUp) -> Values:
 
 
 class SummedTables:
-    """The statistics of the rows of all sites; statistics.Statistics."""
+    """Statistics of the rows of all sites; statistics.Statistics."""
 
     def __init__(
         self, layout: _Layout, total: dict[str, Words], mean: Values, squares: Values

@@ -52,14 +52,14 @@ class LinkSplit:
     """A graph and its pairs; nodes are positions in the source."""
 
     graph: GraphData
-    """The graph without the edges of validation and test pairs."""
+    """Graph without the edges of validation and test pairs."""
     rows: dict[str, Ints]
     """int64 [n, 2] by name: train, val, test; val_neg and test_neg, pairs without an edge;
     candidates, possible destinations, each twice, empty where all nodes are."""
     pool: Ints
     """int64 [M, 2] random nodes, and the number of training rows that end at each."""
     description: dict[str, Any]
-    """The field `links` of meta.json."""
+    """Field `links` of meta.json."""
     spectral: NDArray[np.float32]
     """[N, K], see spectral_embedding.py."""
     neighbours: Ints
@@ -67,7 +67,7 @@ class LinkSplit:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays that a partition directory stores."""
+        """Return the arrays that a partition directory stores."""
         return {
             **self.rows,
             "pool": self.pool,
@@ -77,7 +77,7 @@ class LinkSplit:
 
     @property
     def destinations(self) -> Ints:
-        """The possible destinations, int64 [C]."""
+        """Return the possible destinations, int64 [C]."""
         return possible_destinations(self.rows, self.graph.num_nodes)
 
     def known(self) -> tuple[Ints, Ints]:
@@ -88,7 +88,7 @@ class LinkSplit:
 
 @dataclass(frozen=True, eq=False)
 class _Edges:
-    """The edges of a graph and the pairs that they belong to."""
+    """Edges of a graph and the pairs that they belong to."""
 
     pairs: Ints
     """[E] number of each edge's pair; -1 for self loops."""

@@ -3,5 +3,5 @@
 CUTOFFS = (10, 20, 50)
 """k of hits@k, and of the scores of a source's list."""
 LIST_SCORES = {"recall": "recall", "ndcg": "NDCG", "precision": "precision", "map": "MAP"}
-"""The scores of the first k places of a source's list, name -> title, see score_ranks.py."""
+"""Scores of the first k places of a source's list, name -> title, see score_ranks.py."""
 OF_LISTS = tuple(f"{name}@{k}" for k in CUTOFFS for name in LIST_SCORES)

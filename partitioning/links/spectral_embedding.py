@@ -95,7 +95,7 @@ class _Candidate:
     scores: NDArray[np.float64]
     """Reciprocal ranks of the ranked validation pairs, or NDCG of their sources' lists."""
     auc: float
-    """Of all validation pairs."""
+    """Area under the ROC curve of all validation pairs."""
 
     @property
     def score(self) -> float:

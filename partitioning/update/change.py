@@ -30,7 +30,7 @@ NONE = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class NodeChange:
-    """The changes of the nodes of one type."""
+    """Changes of the nodes of one type."""
 
     known: Nodes
     """The nodes before, to look up ids."""
@@ -75,7 +75,7 @@ class Edges:
 
 @dataclass(frozen=True, eq=False)
 class EdgeChange:
-    """The changes of the edges of one relation."""
+    """Changes of the edges of one relation."""
 
     deleted: Edges = field(default_factory=Edges)
     changed: Edges = field(default_factory=Edges)

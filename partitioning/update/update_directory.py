@@ -39,7 +39,7 @@ class Update:
     meta: Meta
     """The new description."""
     entry: dict[str, Any]
-    """The new entry of its history."""
+    """New entry of its history."""
     notes: list[str]
     """What was decided about the data."""
 

@@ -126,7 +126,7 @@ class _SplitGraph:
     graph: AnyGraph
     masks: dict[str, NDArray[np.bool_]]
     description: dict[str, Any]
-    """The split's field of meta.json."""
+    """Split's field of meta.json."""
     feature_states: States
     """The fitted feature pipelines."""
     pairs: LinkSplit | None = None

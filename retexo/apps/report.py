@@ -33,7 +33,7 @@ TABLES = (
     tables.bytes_table,
     tables.comparison_table,
 )
-"""Of a data set; a function returns None where the data set has nothing to show."""
+"""Tables of a data set; a function returns None where the data set has nothing to show."""
 STATUSES = ("done", "failed", "unfinished", "damaged")
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 RUN_FILE = Path("state", "run.json")
 DONE_FILE = Path("done.json")
-"""The summary of a finished run on nodes that do not write summary.json."""
+"""Summary of a finished run on nodes that do not write summary.json."""
 OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
 FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
 FOLDERS = ("checkpoint", "state")

@@ -140,9 +140,9 @@ class Training:
     shared: dict[str, Any]
     """Settings that are the same on every node."""
     observers: Observers
-    """Of node 0."""
+    """Observers of node 0."""
     causes: list[str] = field(default_factory=list)
-    """Of the restarts so far."""
+    """Causes of the restarts so far."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Last content of summary.json; empty before the nodes have connected."""
 
@@ -154,7 +154,7 @@ class Training:
 
     @property
     def resume_from(self) -> str | None:
-        """The setting `resume`; a restart always resumes the state in the run directory."""
+        """Return the setting `resume`; a restart always resumes the state in the run directory."""
         return "auto" if self.causes and self.settings.checkpoint.keep else self.settings.resume
 
     @property

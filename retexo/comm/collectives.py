@@ -44,7 +44,7 @@ class ReduceInput:
 
 
 class Communicator:
-    """The collectives of this worker, over any transport.
+    """Collectives of this worker, over any transport.
 
     Tensors on a GPU are copied to the host.
     """

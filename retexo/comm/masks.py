@@ -15,7 +15,7 @@ LARGEST = 2.0**36
 
 
 class PairwiseMasks:
-    """The masks with which one worker hides its shares of sums; they cancel in the sum of all."""
+    """Masks with which one worker hides its shares of sums; they cancel in the sum of all."""
 
     def __init__(self, rank: int, keys: dict[int, bytes]) -> None:
         """Args:

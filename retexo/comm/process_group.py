@@ -57,7 +57,7 @@ class Rendezvous:
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> Iterator["SocketTransport | GlooTransport"]:
-    """Return the transport of a worker until the end of its run.
+    """Yield the transport of a worker until the end of its run.
 
     Args:
         streams: connections to all other workers; None for gloo, which opens its own.

@@ -22,7 +22,7 @@ from retexo.errors import TrainingError
 logger = logging.getLogger(__name__)
 
 HEADER = struct.Struct("<QII")
-"""Of a record: the number of bytes, their checksum, and the checksum of the sent message."""
+"""Header of a record: number of bytes, their checksum, checksum of the sent message."""
 CHUNK = 1 << 22
 """Bytes read at a time to check a record."""
 RELEASED_FROM = 1 << 20

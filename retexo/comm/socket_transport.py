@@ -26,9 +26,9 @@ TLS_RECORD = 1 << 14
 TLS_WRITE = 1 << 18
 """Bytes that one call encrypts."""
 Streams = Mapping[int, socket.socket]
-"""The connections of one worker to all others, by rank."""
+"""Connections of one worker to all others, by rank."""
 StreamsByRank = dict[int, dict[int, socket.socket]]
-"""The streams of each worker of this node, by its rank."""
+"""Streams of each worker of this node, by its rank."""
 
 
 class SocketTransport:
@@ -118,7 +118,7 @@ class _Transfer:
 
     @property
     def events(self) -> int:
-        """The events that `poll` has to wait for."""
+        """Return the events that `poll` has to wait for."""
         return (select.POLLOUT if self.to_send else 0) | (select.POLLIN if self._to_receive else 0)
 
     def step(self) -> None:

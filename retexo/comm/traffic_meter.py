@@ -33,17 +33,17 @@ aggregates: those of boundary nodes, sent once per layer with model.lookahead.""
 ROUND_KINDS = ("gradients", "metrics")
 """Kinds that the rounds of a layer send."""
 WHOLE_RUN = -1
-"""The layer of messages that belong to no layer."""
+"""Layer of messages that belong to no layer."""
 
 
 @dataclass(frozen=True)
 class MessageTag:
-    """The purpose of a message, by which the traffic meter counts."""
+    """Purpose of a message, by which the traffic meter counts."""
 
     kind: str
     layer: int = WHOLE_RUN
     phase: int = 0
-    """Of rows: see retexo.exchange.exchange_plan. Not reported apart."""
+    """Phase of exchanged rows, see retexo.exchange.exchange_plan. Not reported apart."""
 
     def __post_init__(self) -> None:
         assert self.kind in KINDS, self.kind

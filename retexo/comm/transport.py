@@ -1,4 +1,4 @@
-"""The interface of a transport."""
+"""Interface of a transport."""
 
 import socket
 from collections.abc import Callable, Sequence

@@ -62,7 +62,10 @@ class Boundary:
 
     @property
     def target(self) -> IndexArray:
-        """The target of each edge, int32 [E] in [0, R), ascending. Computed on every access."""
+        """Return the target of each edge, int32 [E] in [0, R), ascending.
+
+        Computed on every access.
+        """
         return np.repeat(np.arange(len(self.targets), dtype=np.int32), self.num_edges)
 
     def targets_in_phase(self, layer: int, phase: int, num_layers: int) -> slice:

@@ -41,7 +41,7 @@ from retexo.models.matrix import SparseMatrix
 
 @dataclass(frozen=True, eq=False)
 class HaloExchange:
-    """The exchange of one layer; the same in every forward pass."""
+    """Exchange of one layer; the same in every forward pass."""
 
     message: SparseMatrix
     """[K, n] sparse matrix that maps local rows to the vectors for all peers, by rank."""
@@ -52,7 +52,7 @@ class HaloExchange:
     received: HaloRows
     """Halo nodes and targets of the received vectors, without values, [M, 0]."""
     precision: Precision = "full"
-    """Of the vectors and of their gradients."""
+    """Precision of the vectors and of their gradients."""
 
     def run(
         self, rows: Tensor, before: Tensor, comm: Communicator, tag: MessageTag
@@ -64,7 +64,6 @@ class HaloExchange:
             before: scalar, the second result of the previous exchange. It orders the exchanges
                 of the backward pass in the same way on all workers, also on those that do not
                 use what they receive. Therefore it has to enter the loss.
-            comm: the communicator.
             tag: how the traffic is counted.
         Returns:
             the received vectors, and the scalar for the next exchange.
@@ -152,7 +151,6 @@ def make_halo_exchange(
     """Make the exchange of a layer's input, for a plan with one phase.
 
     Args:
-        plan: the exchange plan.
         layer: the layer whose input is exchanged.
         scale: [I] factor of each source in the aggregate (source_scale); None for ones.
         like: a tensor with the dtype and device of the rows.

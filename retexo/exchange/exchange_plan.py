@@ -119,7 +119,7 @@ class PlanOptions:
 
     @property
     def phases(self) -> tuple[int, ...]:
-        """The phases in which rows are sent."""
+        """Return the phases in which rows are sent."""
         if self.all_halo_rows:
             return (TRAIN_PHASE,)
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)

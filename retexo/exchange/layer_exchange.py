@@ -95,7 +95,7 @@ class _Batch:
 
 
 class LayerExchange:
-    """The exchange of one layer. Both ends of a boundary remember which rows the receiver holds."""
+    """Exchange of one layer. Both ends of a boundary remember which rows the receiver holds."""
 
     def __init__(
         self,
@@ -110,10 +110,8 @@ class LayerExchange:
         """Set up the exchange of one layer.
 
         Args:
-            plan: the exchange plan.
             layer: the layer whose input is exchanged.
             local: this worker's rows.
-            comm: the communicator.
             kind: traffic kind; None for "features" in layer 0 and "embeddings" in later layers.
             traffic_layer: layer under which traffic is counted; None for `layer`.
             known: what this worker needs of other workers, where it has that; nothing is sent then.

@@ -1,4 +1,4 @@
-"""The rows of a worker as sent: before or after a layer's weights, single or summed, in a format.
+"""Rows of a worker as sent: before or after a layer's weights, single or summed, in a format.
 
 I inner nodes, F input width, D width after the layer's weights.
 """
@@ -42,7 +42,7 @@ class MessageFormat:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The format of the lowest rank is chosen among equally long ones."""
+        """Return the sort key among equally long formats; the lowest is chosen."""
         return self.projected, self.code
 
     @classmethod
@@ -64,7 +64,7 @@ DENSE, SPARSE, PROJECTED = (
 
 @dataclass(eq=False)
 class LocalRows:
-    """The rows of a worker's inner nodes, before and after a layer's weights."""
+    """Rows of a worker's inner nodes, before and after a layer's weights."""
 
     rows: Tensor
     """[I, F] on the host."""
@@ -93,7 +93,7 @@ class LocalRows:
 
     @cached_property
     def sparse(self) -> sp.csr_array | None:
-        """The rows in CSR format if they are sparse, else None."""
+        """Return the rows in CSR format if they are sparse, else None."""
         return sp.csr_array(self.rows.numpy()) if is_sparse(self.rows) else None
 
     @cached_property

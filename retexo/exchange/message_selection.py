@@ -214,8 +214,7 @@ class _FormatSizes:
     def is_dominated(self, other: "_FormatSizes") -> bool:
         """Return whether the other format is never longer.
 
-        Of equal ones rows before the weights win, which a receiver can always use, then the lower
-        code.
+        Of equally long formats the one with the lower `MessageFormat.rank` is the better.
         """
         pairs = (self.row_sizes, other.row_sizes), (self.sum_sizes, other.sum_sizes)
         if any((own < others).any() for own, others in pairs):
@@ -285,7 +284,7 @@ def _sparse_sum_sizes(local: LocalRows, edges: CutEdges) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class MessageVectors:
-    """The vectors of a message: rows, then partial sums of the other rows."""
+    """Vectors of a message: rows, then partial sums of the other rows."""
 
     local: LocalRows
     format: MessageFormat
@@ -322,7 +321,7 @@ class MessageVectors:
 
     @property
     def num_exponents(self) -> int:
-        """Bytes that a piece begins with."""
+        """Number of exponents that a piece begins with, a byte each."""
         return self.local.rows.shape[1] if self.format.scaled else 0
 
     def _size_of_vectors(self, piece: range) -> int:

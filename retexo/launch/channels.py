@@ -260,7 +260,7 @@ class Listener(Protocol):
 
 
 class AcceptedConnections:
-    """The connections of a listener until their first message."""
+    """Connections of a listener until their first message."""
 
     def __init__(self, listener: Listener, tls: Tls | None = None) -> None:
         if isinstance(listener, socket.socket):

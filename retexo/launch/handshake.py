@@ -189,7 +189,7 @@ class Coordinator:
 
     @property
     def problem(self) -> str | None:
-        """The first mismatch; None if all nodes have joined nevertheless."""
+        """Return the first mismatch; None if all nodes have joined nevertheless."""
         messages = [message for _, message in self._mismatches.values()]
         return messages[0] if messages and self.missing else None
 

@@ -54,7 +54,7 @@ class Failure:
     message: str
     """The line that is shown: which process, what happened, in which phase."""
     traceback: str = ""
-    """Of an unexpected error."""
+    """Traceback of an unexpected error, else empty."""
 
 
 def read_failure(content: Any) -> Failure:
@@ -177,7 +177,7 @@ class Peer:
 
 
 class NodeMonitor:
-    """The loop of a parent.
+    """Loop of a parent.
 
     It reads its workers' and the other nodes' messages and sends its own.
     """

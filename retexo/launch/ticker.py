@@ -54,4 +54,4 @@ class Ticker(logging.Handler):
 
 
 ticker = Ticker()
-"""The ticker of this process."""
+"""Ticker of this process."""

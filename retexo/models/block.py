@@ -1,4 +1,4 @@
-"""The in-edges of some nodes: the bipartite graph that one layer is computed on.
+"""In-edges of some nodes: the bipartite graph that one layer is computed on.
 
 N_dst destinations (nodes whose output is computed), N_src sources, E edges. As in DGL's blocks,
 the destinations are the first sources. There are no self loops: a convolution adds its own.
@@ -132,7 +132,7 @@ class Sources:
 
 @dataclass(frozen=True, eq=False)
 class EdgesByNode:
-    """The edges of a block, grouped by one of their ends (CSR)."""
+    """Edges of a block, grouped by one of their ends (CSR)."""
 
     row_ptr: Tensor
     """[n + 1] node i has edges row_ptr[i] to row_ptr[i + 1] - 1. int32 if possible, as `column`."""
@@ -190,12 +190,12 @@ class Block:
 
     @cached_property
     def in_edges(self) -> "EdgesByNode":
-        """The sources of each destination."""
+        """Return the sources of each destination."""
         return EdgesByNode.build(self.dst, self.src, self.num_dst)
 
     @cached_property
     def out_edges(self) -> "EdgesByNode":
-        """The destinations of each source."""
+        """Return the destinations of each source."""
         return EdgesByNode.build(self.src, self.dst, len(self.nodes))
 
     def with_self_loops(self) -> "Block":

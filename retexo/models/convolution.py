@@ -154,7 +154,7 @@ class Convolution(nn.Module):
 
     @property
     def neighbour_weight(self) -> nn.Parameter:
-        """The first weight [F, D] that multiplies a neighbour's row or a sum of rows."""
+        """Return the first weight [F, D] that multiplies a neighbour's row or a sum of rows."""
         return self.weight
 
     def project(self, rows: Matrix) -> Tensor:
@@ -168,7 +168,7 @@ class Convolution(nn.Module):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights [F, D] that multiply each of Inputs.matrices [n, F], in that order."""
+        """Return the weights [F, D] that multiply each of Inputs.matrices [n, F], in that order."""
         return (self.neighbour_weight,)
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor | None:

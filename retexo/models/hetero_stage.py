@@ -1,4 +1,4 @@
-"""The networks of heterogeneous graphs: what each layer reads of the types, its parameters.
+"""Networks of heterogeneous graphs: what each layer reads of the types, its parameters.
 
 Trained layer by layer: only nodes of the target type have labels, so a stage is computed on them
 alone. With X_s the features of type s, A_r the mean over a relation's in-edges, and r = (s, r,
@@ -44,7 +44,7 @@ PLAIN_EDGE = (PLAIN_NODE, "edge", PLAIN_NODE)
 
 @dataclass(frozen=True)
 class Schema:
-    """The node types and relations of a graph; a plain graph has one of each."""
+    """Node types and relations of a graph; a plain graph has one of each."""
 
     target: str
     widths: Mapping[str, int]
@@ -58,7 +58,7 @@ class Schema:
 
     @property
     def description(self) -> str:
-        """The node types with their widths, and the relations, for messages."""
+        """Return the node types with their widths, and the relations, for messages."""
         types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
         return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
 
@@ -145,7 +145,7 @@ class HeteroArchitecture:
 
     @property
     def num_features(self) -> int:
-        """The width of the target's features."""
+        """Return the width of the target's features."""
         return self.schema.widths[self.schema.target]
 
     def to_json(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class SparseMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of rows R and of columns F."""
+        """Return the number of rows R and of columns F."""
         return len(self.row_ptr) - 1, len(self.column_ptr) - 1
 
     def dropout(self, rate: float) -> "SparseMatrix":

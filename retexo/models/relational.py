@@ -125,7 +125,7 @@ class RelationalConvolution(Convolution):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights that inputs are multiplied with, in their order.
+        """Return the weights that inputs are multiplied with, in their order.
 
         Shared bases are repeated.
         """

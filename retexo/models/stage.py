@@ -88,7 +88,7 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
-"""The source of a skip connection, which bypasses the convolution: the layer's input, the graph's
+"""Source of a skip connection, which bypasses the convolution: the layer's input, the graph's
 features, the first layer's aggregate of these, or the mean of the in-edges' features."""
 
 
@@ -154,7 +154,7 @@ class Stage(nn.Module):
 
     @property
     def trunk(self) -> nn.ModuleList:
-        """The modules of the stage that compute embeddings: all but the head."""
+        """Return the modules of the stage that compute embeddings: all but the head."""
         return nn.ModuleList(
             part for part in (self.conv, self.norm, self.skips, self.expand) if part is not None
         )
@@ -173,7 +173,7 @@ class Stage(nn.Module):
 
     @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
-        """The weights [F, D] of Inputs.matrices and Inputs.skips, in that order."""
+        """Return the weights [F, D] of Inputs.matrices and Inputs.skips, in that order."""
         return *self.conv.first_weights, *self.skips.values()
 
     def hidden(self, inputs: Inputs) -> Tensor:
@@ -283,7 +283,7 @@ class OutputHeads:
     threshold: float = 0.5
     """Probability, in (0, 1), from which on the positive class or a label is predicted."""
     positive: int = 1
-    """Of two classes the positive one, 0 or 1."""
+    """The positive one of two classes, 0 or 1."""
 
     @classmethod
     def from_json(cls, content: dict[str, Any], num_layers: int, num_classes: int) -> Self:

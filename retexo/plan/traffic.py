@@ -93,7 +93,7 @@ class TrafficEstimate:
 
     @property
     def unsmoothed(self) -> "TrafficEstimate":
-        """The messages of a run whose predictions are not smoothed after the first step."""
+        """Return the messages of a run whose predictions are not smoothed after the first step."""
         return replace(
             self, entries=tuple(entry for entry in self.entries if not entry.if_smoothed)
         )

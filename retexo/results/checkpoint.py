@@ -85,7 +85,7 @@ SHAPE: dict[str, Any] = {
     "features?": {"*": dict},
     "own_model?": bool,
 }
-"""The shape of model.json."""
+"""Shape of model.json."""
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
@@ -143,9 +143,9 @@ class Checkpoint:
     class_names: list[Any] = field(default_factory=list)
     """Class names of the data set; empty for classes 0 ... C-1."""
     features: dict[str, Any] = field(default_factory=dict)
-    """The feature pipelines of the partitions that it was trained on (partitioning/features/)."""
+    """Feature pipelines of the partitions that it was trained on (partitioning/features/)."""
     targets: TargetScale | None = None
-    """Of a regression; None of other tasks. Their names are class_names."""
+    """Scale of the targets of a regression; None for other tasks. Their names are class_names."""
     graph: dict[str, Any] = field(default_factory=dict)
     """Settings of these partitions that a graph to predict needs as well, such as symmetrize; and
     `weighted`, the relations whose edges had weights."""
@@ -154,13 +154,13 @@ class Checkpoint:
 
     @property
     def weighted(self) -> frozenset[EdgeType]:
-        """The relations that it was trained on with weights; of a plain graph PLAIN_EDGE."""
+        """Return the relations that it was trained on with weights; of a plain graph PLAIN_EDGE."""
         names = (name.split(SEPARATOR) for name in self.graph.get("weighted", []))
         return frozenset((source, name, to) for source, name, to in names)
 
     @property
     def label_kind(self) -> str:
-        """The kind of labels: multiclass, multilabel or regression."""
+        """Return the kind of labels: multiclass, multilabel or regression."""
         if self.targets is not None:
             return "regression"
         return "multilabel" if self.multilabel else "multiclass"
@@ -171,7 +171,7 @@ class Checkpoint:
 
     @property
     def scorer(self) -> str:
-        """The name of the scorer in link prediction; empty for tasks of nodes."""
+        """Return the name of the scorer in link prediction; empty for tasks of nodes."""
         return getattr(self.architecture, "scorer", "")
 
     @property
@@ -185,7 +185,7 @@ class Checkpoint:
 
     @property
     def task_name(self) -> str:
-        """The task as the command line names it."""
+        """Return the task as the command line names it."""
         if self.scorer:
             return "link_prediction"
         return "node_classification" if self.targets is None else "node_regression"

@@ -34,7 +34,7 @@ class Method:
 
     @cached_property
     def done(self) -> list[Run]:
-        """The finished runs."""
+        """Return the finished runs."""
         return [run for run in self.runs if run.status == "done"]
 
     def count(self, status: str) -> int:
@@ -114,7 +114,7 @@ class DataSet:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """The kinds of messages with at least one byte."""
+        """Return the kinds of messages with at least one byte."""
         names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
         sent = [
             name for name in names if any(each.n and each.mean for each in self.summarise(name))

@@ -1,4 +1,4 @@
-"""The page of one run: scores, classes, bytes by layer and kind, seconds, settings."""
+"""Page of one run: scores, classes, bytes by layer and kind, seconds, settings."""
 
 from collections.abc import Mapping
 

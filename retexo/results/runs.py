@@ -125,17 +125,17 @@ class Run:
 
     @property
     def bytes_sent(self) -> dict[str, Any]:
-        """The field `bytes` of a finished run: by_kind, by_layer_and_kind, by_peer."""
+        """Return the field `bytes` of a finished run: by_kind, by_layer_and_kind, by_peer."""
         return self.summary["bytes"] if self.status == "done" else {}
 
     @property
     def curve(self) -> list[Point]:
-        """The rounds with a validation metric."""
+        """Return the rounds with a validation metric."""
         return [point for point in self.rounds if not math.isnan(point.val_metric)]
 
     @property
     def metric(self) -> str | None:
-        """The validation metric that stopping looked at, where it is stored."""
+        """Return the validation metric that stopping looked at, where it is stored."""
         metric: str | None = self.summary.get("chosen", {}).get("metric")
         return metric
 

@@ -20,17 +20,19 @@ class EarlyStopping:
     def __init__(
         self, patience: int | None, min_delta: float, *, starts_trained: bool = False
     ) -> None:
-        """Args:
-        patience: number of rounds without improvement after which a layer ends; None: no
-            early end.
-        min_delta: smallest increase of the metric that counts as improvement.
-        starts_trained: whether the parameters before the first round count; untrained ones never
-            do, and round 1 always does.
+        """Start before the first round.
+
+        Args:
+            patience: number of rounds without improvement after which a layer ends; None: no
+                early end.
+            min_delta: smallest increase of the metric that counts as improvement.
+            starts_trained: whether the parameters before the first round may be the best ones;
+                they count as round 0.
         """
         self.first_round = 0 if starts_trained else 1
         self.patience, self.min_delta = patience, min_delta
         self.best_round, self.best_metric, self.best_loss = 0, -math.inf, math.inf
-        """Of the best round."""
+        """Number, metric and loss of the best round."""
         self.last_improvement, self.least_loss = 0, math.inf
         """The round with the last improvement, and the least loss that counted as one."""
 

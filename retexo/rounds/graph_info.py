@@ -52,7 +52,7 @@ class GraphInfo:
 
     @property
     def id_bounds(self) -> Tensor:
-        """int64 [W + 1] first global id of each rank's inner nodes, then the number of nodes."""
+        """Return the first global id of each rank's inner nodes, then their number, [W + 1]."""
         return torch.tensor([0, *itertools.accumulate(self.part_sizes)])
 
     @property
@@ -77,8 +77,6 @@ def agree_on_graph_info(
     """Sum the counts of all workers and compare widths, with one all-gather of 8 int64.
 
     Args:
-        comm: the communicator.
-        partition: this worker's partition.
         directory: the partition directory; None for a graph in memory.
         training: whether training nodes are needed.
         task: None for node classification.
@@ -149,7 +147,7 @@ def _name_in_ogb(meta: Meta | None) -> str | None:
 
 
 def count_nodes_in_split(partition: Partition) -> list[int]:
-    """Training, validation and test nodes of a partition."""
+    """Return the numbers of training, validation and test nodes of a partition."""
     return [
         int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)
     ]

@@ -33,7 +33,6 @@ def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | No
     """Return this worker's batch size, or None for full-batch steps.
 
     Args:
-        settings: the settings.
         own: this worker's training nodes.
         total: training nodes of all workers.
     """
@@ -60,7 +59,6 @@ def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
     """Return s such that every s-th validation node scores the rounds; 1 without batch_size=auto.
 
     Args:
-        settings: the settings.
         total: training nodes of all workers.
         num_val: validation nodes of all workers.
     """
@@ -99,7 +97,7 @@ class Objective(ABC):
     @property
     @abstractmethod
     def module(self) -> nn.Module:
-        """The module to train."""
+        """Return the module to train."""
 
     @property
     @abstractmethod
@@ -113,7 +111,7 @@ class Objective(ABC):
 
     @cached_property
     def metric(self) -> Any:
-        """The validation metric of these rounds."""
+        """Return the validation metric of these rounds."""
         return self.task.make_round_metric()
 
     def begin_round(self, number: int) -> None:  # noqa: B027
@@ -132,7 +130,7 @@ class Objective(ABC):
 
     @abstractmethod
     def validate(self) -> Validation:
-        """Count and measure this worker's validation seeds."""
+        """Return the counts and the loss of this worker's validation seeds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +150,10 @@ class LabelledNodes:
     def from_inputs(
         cls, nodes: Tensor, labels: Tensor, inputs: Inputs | None, batch_size: int | None = None
     ) -> Self:
-        """Make LabelledNodes from precomputed inputs, or None if there are no nodes."""
+        """Make LabelledNodes from precomputed inputs.
+
+        inputs: None if there are no nodes; batch_size: nodes of a chunk, None for as many as fit.
+        """
         step = batch_size or max(1, len(nodes))
         if inputs is not None and inputs.dense_on_host:
             step = min(step, MAX_CHUNK_ROWS)
@@ -204,7 +205,7 @@ class LayerObjective(Objective):
         )
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of each chunk, or the scaled loss of a random batch."""
+        """Yield the loss of each chunk, or the scaled loss of a batch from torch's generator."""
         self.stage.train()
         for place, weight in self._choose_batches():
             logits = self.stage.logits(self.train.inputs(place))
@@ -219,7 +220,7 @@ class LayerObjective(Objective):
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Count and measure chunk by chunk."""
+        """Return counts and loss; sets the stage to evaluation mode."""
         self.stage.eval()
         places = (slice(chunk.start, chunk.stop, self.val_stride) for chunk in self.val.chunks)
         pieces = (
@@ -231,7 +232,7 @@ class LayerObjective(Objective):
 def count_validation(
     task: Any, metric: Any, pieces: Iterable[tuple[Tensor, Tensor]], factor: int = 1
 ) -> Validation:
-    """Count and measure the validation nodes of a node task.
+    """Return the counts and the loss of the validation nodes of a node task.
 
     Args:
         task: NodeClassification or another node task.

@@ -36,7 +36,7 @@ class ParameterSlice:
 
 
 class FlatParameters:
-    """The parameters of a module and their gradients, as one vector each."""
+    """Parameters of a module and their gradients, as one vector each."""
 
     def __init__(
         self, module: nn.Module, gradient: Tensor, used: Mapping[nn.Parameter, Tensor] | None = None
@@ -44,8 +44,6 @@ class FlatParameters:
         """Make the parameters views of a new vector, and their gradients views of `gradient`, [P].
 
         Args:
-            module: the module.
-            gradient: [P]
             used: for some parameters the rows, bool [F], that can have a gradient on any worker.
                 The gradient of other rows is zero.
         """
@@ -119,7 +117,6 @@ def find_used_rows(
         weights: first weights; a weight may occur for several inputs.
         chunks: this worker's training inputs of each weight, in chunks; empty without training
             nodes.
-        comm: the communicator.
         tag: how the traffic is counted.
     """
     widths = [weight.shape[0] for weight in weights]
@@ -154,7 +151,6 @@ def check_same_parameters(
     Each worker sends 8 bytes.
 
     Args:
-        comm: the communicator.
         modules: the modules to compare.
         otherwise: end of the error message.
         tag: how the traffic is counted.

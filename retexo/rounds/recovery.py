@@ -89,9 +89,10 @@ class Recovery:
         self._round: tuple[int, int] | None = None
 
     def agree(self, comm: Communicator) -> tuple[int, int]:
-        """Find the newest layer and round that every worker can continue from.
+        """Return the newest layer and round that every worker can continue from.
 
-        One all-gather of 4 int64.
+        `load_layer` and `load_round` load these states. The replay log is cut to the messages that
+        all workers have. One all-gather of 4 int64.
         """
         layers, rounds = self._find_intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[

@@ -167,19 +167,19 @@ class GradientMatrix:
     """Gradients of several parameters, concatenated to a matrix [N, M]."""
 
     parts: list[Tensor]
-    """The gradient of each parameter, [F, M_i], a view of the flat gradient."""
+    """Gradient of each parameter, [F, M_i], a view of the flat gradient."""
     used: Tensor | None
     """Rows that can have a gradient, int64 [N]; None for all."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns, N and M."""
+        """Return the numbers of rows and columns, N and M."""
         num_rows = len(self.parts[0]) if self.used is None else len(self.used)
         return num_rows, sum(self.widths)
 
     @property
     def widths(self) -> list[int]:
-        """The number of columns M_i of each parameter's gradient; their sum is M."""
+        """Return the number of columns M_i of each parameter's gradient; their sum is M."""
         return [part.shape[1] for part in self.parts]
 
     # The methods below index whole rows, ten times as fast as single entries.

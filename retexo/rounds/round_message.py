@@ -1,4 +1,4 @@
-"""The message of a round: summed updates, and a tail of losses, stop requests and counts.
+"""Message of a round: summed updates, and a tail of losses, stop requests and counts.
 
 P parameters of a stage.
 """
@@ -28,7 +28,7 @@ WIRE_FORMATS: dict[str, WireFormat | None] = {
 
 @dataclass(frozen=True)
 class RoundScore:
-    """The validation of a round over all workers."""
+    """Validation of a round over all workers."""
 
     metric: float
     loss: float
@@ -36,7 +36,7 @@ class RoundScore:
 
     @property
     def logged(self) -> tuple[float, float | None]:
-        """The metric and the loss, as the run's log has them."""
+        """Return the metric and the loss, as the run's log has them."""
         return self.metric, None if math.isnan(self.loss) else self.loss
 
 
@@ -87,7 +87,7 @@ class RoundMessage:
         return mean_loss, score
 
     def reduce_counts(self, measured: Validation) -> RoundScore | None:
-        """Sum the validation counts and losses only; return the validation score."""
+        """Sum the validation counts and losses only; return the score, None without nodes."""
         self._fill_tail(0.0, measured)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
         return self._read_tail()[1]

@@ -18,7 +18,7 @@ DEFAULT_ROUNDS = {"step": 50, "plateau": 5}
 
 
 class Schedule:
-    """The factor of the learning rate in the rounds of one layer."""
+    """Factor of the learning rate in the rounds of one layer."""
 
     def __init__(self, settings: OptimizerSettings, num_rounds: int) -> None:
         """Begin with the first of at most `num_rounds` rounds, T."""
@@ -26,7 +26,7 @@ class Schedule:
         self.factor = settings.scheduler_factor
         self.rounds = settings.scheduler_rounds or DEFAULT_ROUNDS.get(self.name, 1)
         self.num_cuts, self.last_cut = 0, 0
-        """Of a plateau: k, and the round in which k changed last."""
+        """For plateau: k, and the round in which k changed last."""
 
     def rate_factor(self, number: int, last_improvement: int) -> float:
         """Return the factor of round `number`; call it once per round, in order.

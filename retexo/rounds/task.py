@@ -8,7 +8,7 @@ from partitioning.directory.partition import Partition
 
 
 class RoundMetric(Protocol):
-    """The validation metric of one layer's rounds, from counts that are summed over workers."""
+    """Validation metric of one layer's rounds, from counts that are summed over workers."""
 
     name: str
     num_counts: int

@@ -1,4 +1,4 @@
-"""The rounds of one layer, or of an end-to-end network, until it converges.
+"""Rounds of one layer, or of an end-to-end network, until it converges.
 
 A round is one optimisation step that all workers take together. Its message
 (retexo.rounds.round_message) carries each worker's update, its counts on the validation nodes,

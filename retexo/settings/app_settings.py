@@ -76,7 +76,7 @@ class ExportSettings(Checked):
 
 @group("serve", compared=False)
 class ServeSettings(Checked):
-    """The service of app=serve; its other limits are in retexo/service_limits.py."""
+    """Service of app=serve; its other limits are in retexo/service_limits.py."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0: a free one", at_least(0), at_most(65_535))

@@ -133,7 +133,7 @@ class ClusterSettings(PartitionSettings):
     launcher_env: LauncherEnv | None = not_a_setting(None)
     """Set if torchrun or Slurm started this process."""
     run_key: str = not_a_setting("")
-    """The launcher's name of this run, which tells it from others at the same port; else empty."""
+    """Name by which the launcher tells this run from others at the same port; else empty."""
 
     def check_together(self) -> None:
         super().check_together()

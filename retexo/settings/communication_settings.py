@@ -103,7 +103,7 @@ class ExchangeSettings(Checked):
 
     @property
     def rounded(self) -> str:
-        """The lossy precisions, separated by commas."""
+        """Return the lossy precisions, separated by commas."""
         return ",".join(
             dict.fromkeys(
                 precision for precision in self.precision if precision not in (AUTO, "fp32")

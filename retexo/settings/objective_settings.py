@@ -41,7 +41,7 @@ def _are_class_weights(value: Any) -> bool:
 
 @group("task")
 class TaskSettings(PairSettings):
-    """The loss of tasks of nodes; scorer and negative samples of link prediction."""
+    """Loss of tasks of nodes; scorer and negative samples of link prediction."""
 
     loss: str = setting(
         "cross_entropy",

@@ -99,7 +99,7 @@ class ModelSettings(Checked):
 
     @property
     def depth(self) -> int:
-        """The number of layers that plan and network are made for."""
+        """Return the number of layers that plan and network are made for."""
         return self.max_layers if isinstance(self.num_layers, str) else self.num_layers
 
     @property
@@ -115,7 +115,7 @@ class ModelSettings(Checked):
 
     @property
     def own(self) -> str:
-        """The settings that other models lack, as text: " with model.aggregator=pool"."""
+        """Return the settings that other models lack, as text: " with model.aggregator=pool"."""
         names = [field.name for field in fields(self)[len(fields(ModelSettings)) :]]
         return "".join(f" with model.{name}={getattr(self, name)}" for name in names)
 

@@ -34,7 +34,7 @@ GROWTH = 16.0
 SMALLEST = 2.0**-60
 """Lower bound of the limits; its reciprocal is the upper bound."""
 FEWEST_SITES = 3
-"""Of two sites, each knows the other's share by subtraction."""
+"""With two sites, each would know the other's share by subtraction."""
 
 
 def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: str) -> None:
@@ -133,7 +133,7 @@ class SecureSum:
 
     @property
     def _bits(self) -> int:
-        """The bits of a share without sign, so that the sum over workers fits into 32."""
+        """Return the bits of a share without sign, so that the sum over workers fits into 32."""
         return int(math.log2((2**31 - 1) // self.comm.world_size))
 
     def _units(self) -> Tensor:

@@ -20,7 +20,7 @@ from retexo.comm.traffic_meter import MessageTag
 
 @dataclass(frozen=True, eq=False)
 class WeightedNeighbours:
-    """The neighbours of this worker's nodes."""
+    """Neighbours of this worker's nodes."""
 
     weights: sp.csr_array
     """int64 [I, N]"""

@@ -1,4 +1,4 @@
-"""The final scores of node classification, from sums over workers.
+"""Final scores of node classification, from sums over workers.
 
 No label and no score of a node leaves its owner: workers add up counts by class, the sums that
 proper scores and calibration need, and histograms of the scores (retexo.tasks.score_histogram).

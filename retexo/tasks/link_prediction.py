@@ -72,7 +72,7 @@ class LinkPrediction:
 
 @dataclass
 class MeanOfRanks:
-    """The metric of a round's validation pairs (LinkValidation), without a loss."""
+    """Metric of a round's validation pairs (LinkValidation), without a loss."""
 
     name: str
     """mrr, the mean over pairs, or one of OF_LISTS, the mean over sources."""
@@ -164,7 +164,7 @@ def _renumber(pairs: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class LinkBatch:
-    """The pairs of a step, and the drawn nodes that their destinations compete with."""
+    """Pairs of a step, and the drawn nodes that their destinations compete with."""
 
     nodes: RowIndex
     """[n] the available nodes that are embedded."""

@@ -51,7 +51,7 @@ class NodeClassification:
     """The exponent, which its authors found best."""
     label_smoothing: float = 0.0
     positive: int = 1
-    """Of two classes the one whose ranking is scored."""
+    """The one of two classes whose ranking is scored."""
     threshold: float = 0.5
     """Probability from which on a node is predicted to have a label, or the positive class."""
     bias: Tensor | None = None
@@ -164,7 +164,7 @@ class NodeClassification:
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """The logarithms of the class weights, [C]; empty without weights.
+        """Return the logarithms of the class weights, [C]; empty without weights.
 
         A network that fits the data adds them to its logits.
         """
@@ -175,7 +175,7 @@ class NodeClassification:
 
     @property
     def unweighted(self) -> Self:
-        """The task with plain cross-entropy as loss."""
+        """Return the task with plain cross-entropy as loss."""
         return replace(self, weights=None, loss_name="cross_entropy", label_smoothing=0.0)
 
     def make_round_metric(self) -> NodeMetric:

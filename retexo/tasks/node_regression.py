@@ -176,7 +176,7 @@ class NodeRegression:
 
 @dataclass(frozen=True, eq=False)
 class ValueScores:
-    """The scores of a regression."""
+    """Scores of a regression."""
 
     scores: dict[str, dict[str, float]]
     """By split: MAE, RMSE and R2, means over the targets."""

@@ -1,4 +1,4 @@
-"""The prediction of a network with several heads: which of them, and how far it is smoothed.
+"""Prediction of a network with several heads: which of them, and how far it is smoothed.
 
 The logits of the chosen heads are averaged (like log-probabilities, up to a number per node that
 all classes share and that no step below depends on), then smoothed as by APPNP (Gasteiger,

@@ -59,7 +59,7 @@ class FetchedNodes:
 
     @cached_property
     def by_neighbour(self) -> sp.csr_array:
-        """The transpose of `neighbours`, int64 [N, q]."""
+        """Return the transpose of `neighbours`, int64 [N, q]."""
         assert self.neighbours is not None
         return sp.csr_array(self.neighbours.T)
 
@@ -217,12 +217,12 @@ class EmbeddedNodes:
 
     @property
     def _row_format(self) -> RowFormat:
-        """Of a piece of a row in a message: eight bits and a scale where rows are rounded."""
+        """Format of a piece of a row: eight bits and a scale where rows are rounded."""
         return RowFormat("dense", "int8" if self.context.settings.exchange.rounded else "full")
 
     @property
     def _width(self) -> int:
-        """Of each piece of a row."""
+        """Width of each piece of a row; one piece for each scorer."""
         return self.rows.shape[1] // len(self.scorers)
 
     @property

@@ -22,11 +22,11 @@ ROUND_BINS = 64
 HISTOGRAM_PASSES = 4
 """Counts after which the edges of a histogram fit scores that do not change."""
 RARE_SHARE = 0.4
-"""Of two classes, the one with a smaller share of the training nodes is rare."""
+"""A class with a smaller share of the training nodes is rare, of two classes."""
 MAJORITY_SHARE = 0.75
 """Share from which on one of several classes dominates the accuracy."""
 VERY_RARE_SHARE = 0.05
-"""Of two classes, the one with a smaller share of the training nodes needs class weights."""
+"""A class with a smaller share of the training nodes needs class weights, of two classes."""
 RANKING = {"roc_auc": roc_auc, "average_precision": average_precision}
 Count = Callable[[Tensor, Tensor], Tensor]
 """From logits [n, C] and labels to int64 [K]."""

@@ -39,7 +39,7 @@ class RunScores:
     baseline: dict[str, Any] = field(default_factory=dict)
     """Test scores without a network: of the most frequent class, or the mean of each target."""
     standard_error: dict[str, float] = field(default_factory=dict)
-    """Of the test scores that come from histograms."""
+    """Standard errors of the test scores that come from histograms."""
     confusion: list[list[int]] = field(default_factory=list)
     """Test nodes by class and predicted class; empty for labels and many classes."""
     calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)

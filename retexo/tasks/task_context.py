@@ -36,7 +36,7 @@ class TaskContext:
 
     @property
     def split_masks(self) -> dict[str, tuple[Tensor, int]]:
-        """The nodes of each split, bool [I], and how many all workers have."""
+        """Return the nodes of each split, bool [I], and how many all workers have."""
         part, info = self.partition, self.graph_info
         return {
             "train": (part.train_mask, info.num_train),

@@ -72,7 +72,7 @@ def return_freed_memory() -> None:
 
 @dataclass(eq=False, kw_only=True)
 class NodeType:
-    """The nodes of one type on this worker, and the exchange of their rows."""
+    """Nodes of one type on this worker, and the exchange of their rows."""
 
     features: Tensor
     """[I, F] in the precision of the computation, on the host; [0, F] once they are released."""
@@ -112,7 +112,7 @@ class Context(TaskContext):
 
     @property
     def target(self) -> NodeType:
-        """The type that has labels; the only one in a plain graph."""
+        """Return the type that has labels; the only one in a plain graph."""
         return self.types[self.schema.target]
 
     @property
@@ -125,7 +125,7 @@ class Context(TaskContext):
 
     @property
     def edges(self) -> InEdges:
-        """The in-edges of a plain graph's nodes."""
+        """Return the in-edges of a plain graph's nodes."""
         return self.target.out_edges.edges
 
     @property
@@ -143,7 +143,10 @@ class Context(TaskContext):
 
     @property
     def num_nodes_disclosed(self) -> list[int]:
-        """The number of this site's nodes of which each rank may get rows; empty without sites."""
+        """Return the number of this site's nodes of which each rank may get rows.
+
+        Empty without sites.
+        """
         asked_for = [each.out_edges.local.asked_for or () for each in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
@@ -174,7 +177,7 @@ class Context(TaskContext):
 
     @property
     def computed(self) -> Tensor:
-        """The labelled type's nodes whose logits are computed, bool [I]."""
+        """Return the labelled type's nodes whose logits are computed, bool [I]."""
         return self.target.required_layers >= self.settings.model.depth
 
     def with_num_layers(self, num_layers: int) -> Self:

@@ -38,9 +38,9 @@ class NetworkObjective(Objective):
     first: tuple[Sequence[nn.Parameter], Sequence[Matrix]]
     """The first weights, and the matrices that these are multiplied with; none without nodes."""
     train: Forward
-    """Of this worker's training nodes."""
+    """Forward pass of this worker's training nodes."""
     val: Forward
-    """Of its validation nodes."""
+    """Forward pass of its validation nodes."""
     train_labels: Tensor
     val_labels: Tensor
     task: Any

@@ -385,7 +385,7 @@ def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
     from torch_geometric.nn import MessagePassing
 
     class EdgeGate(MessagePassing):  # type: ignore[misc]
-        """The factors [E] of messages that an explainer sets; None where nothing is explained."""
+        """Factors [E] of messages that an explainer sets; None where nothing is explained."""
 
         def forward(self, num_edges: int, like: Tensor) -> Tensor | None:
             if not self.explain:

@@ -64,7 +64,7 @@ Plans = Mapping[str, ExchangePlan]
 
 @dataclass(frozen=True)
 class PathRelations:
-    """The relations of paths that begin and end at the target."""
+    """Relations of paths that begin and end at the target."""
 
     target: str
     leaving: Relations
@@ -88,7 +88,7 @@ class PathRelations:
 
 @dataclass(eq=False)
 class SumOverRelations:
-    """The sum of the aggregates over several relations at a type's nodes."""
+    """Sum of the aggregates over several relations at a type's nodes."""
 
     total: Tensor
     """[I, C]"""

@@ -1,4 +1,4 @@
-"""The objectives of link prediction: a pair's endpoints are computed by its source's owner.
+"""Objectives of link prediction: a pair's endpoints are computed by its source's owner.
 
 A source's owner receives, once per layer, the aggregated input of each endpoint that lies
 elsewhere, and of a pool of random nodes that all workers have; so rounds send only gradients and

@@ -48,21 +48,21 @@ from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, AnyLayerInput,
 
 @dataclass(frozen=True, eq=False)
 class LayerPairInputs:
-    """The inputs of two consecutive layers at some labelled nodes, with the labels."""
+    """Inputs of two consecutive layers at some labelled nodes, with the labels."""
 
     block: Block
-    """The in-edges of the n nodes; its sources are the m nodes."""
+    """In-edges of the n nodes; its sources are the m nodes."""
     inputs: Inputs
-    """Of the first of the two layers, at the m nodes."""
+    """Inputs of the first layer, at the m nodes."""
     skips: Mapping[str, Matrix]
-    """Of the second one, at the n nodes, but for its own rows."""
+    """Skip connections of the second layer, at the n nodes, without those of its own rows."""
     labels: Tensor
     """[n] or [n, C]"""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerPairObjective(Objective):
-    """The training objective of two consecutive layers on this worker's labelled nodes."""
+    """Training objective of two consecutive layers on this worker's labelled nodes."""
 
     layer: int
     stage: Stage
@@ -89,12 +89,12 @@ class LayerPairObjective(Objective):
 
     @cached_property
     def _train(self) -> LayerPairInputs:
-        """The inputs of both layers at the training nodes."""
+        """Return the inputs of both layers at the training nodes."""
         return self.given.gather_inputs(self.stage, self.following, self.train_nodes)
 
     @cached_property
     def _val(self) -> LayerPairInputs:
-        """The inputs of both layers at the validation nodes."""
+        """Return the inputs of both layers at the validation nodes."""
         return self.given.gather_inputs(self.stage, self.following, self.val_nodes)
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:

@@ -31,7 +31,7 @@ from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.out_edges import Means, extend_required_layers
 
 Layer = Stage | TypedLayer
-"""Of a plain graph, and of a heterogeneous one."""
+"""A layer of a plain graph, or of a heterogeneous one."""
 Required = Mapping[str, Tensor]
 """uint8 [I] by type: layer l computes the nodes with a value above l."""
 Plans = Mapping[str, ExchangePlan]
@@ -44,7 +44,7 @@ class Step:
     num_rows: Mapping[str, int]
     """n of each type that the layer computes."""
     fixed: Mapping[str, Inputs] = field(default_factory=dict)
-    """The inputs of the first layer."""
+    """Inputs of the first layer."""
     edges: Mapping[EdgeType, tuple[Block, Tensor]] = field(default_factory=dict)
     """In a later layer, each relation's block, and int64 [N_src] the places of its sources: among
     the rows of the layer before, then the received ones."""
@@ -55,7 +55,7 @@ class Step:
     exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
     """By source type; empty where nothing is sent."""
     scale: float = 1.0
-    """The factor of received vectors."""
+    """Factor of received vectors."""
 
     def compute(
         self, name: str, stage: Stage, rows: Mapping[str, Tensor], tables: Mapping[str, Tensor]
@@ -116,7 +116,7 @@ class Pass:
 
     @property
     def first_matrices(self) -> Sequence[Matrix]:
-        """The input matrices of the first layer.
+        """Return the input matrices of the first layer.
 
         A column that is zero everywhere gives a row of its weights no gradient, so that none is
         sent.

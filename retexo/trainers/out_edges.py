@@ -1,4 +1,4 @@
-"""The edges that leave the nodes of one type, and the mean of their rows over each relation.
+"""Edges that leave the nodes of one type, and the mean of their rows over each relation.
 
 A row serves all relations that leave its type. A destination is therefore a pair of a relation and
 a node: a row crosses once to a partition, a partial sum belongs to one relation at one node, and
@@ -34,7 +34,7 @@ from retexo.models.streaming_aggregate import AggregateAccumulator
 
 @dataclass(frozen=True, eq=False)
 class OutEdges:
-    """The edges into this partition that leave nodes of one type.
+    """Edges into this partition that leave nodes of one type.
 
     Local ids: inner nodes 0 ... I-1, pairs I ... I+R-1 relation by relation, then the halo nodes.
     In a plain graph the inner nodes are the destinations, so there are no pairs.
@@ -43,7 +43,7 @@ class OutEdges:
     num_nodes: int
     """I"""
     first: dict[EdgeType, int]
-    """The first local id of each relation's destinations."""
+    """First local id of each relation's destinations."""
     local: LocalEdges
     """The edges with these local ids."""
     edges: InEdges
@@ -87,7 +87,10 @@ class OutEdges:
 
     @property
     def num_pairs(self) -> int:
-        """The number R of pairs of relation and destination, with local ids; 0 in a plain graph."""
+        """Return the number R of pairs of relation and destination, with local ids.
+
+        0 in a plain graph.
+        """
         return self.local.num_inner - self.num_nodes
 
     def required_destinations(

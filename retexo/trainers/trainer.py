@@ -1,4 +1,4 @@
-"""The base class of trainers: its attributes say what a trainer supports, with defaults."""
+"""Base class of trainers: its attributes say what a trainer supports, with defaults."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ class Trainer:
     """Trains the network on one worker; the defaults are those of end-to-end trainers."""
 
     USE: ClassVar[Use] = "evaluate"
-    """The kind of run of the exchange plan: which output is computed, in which phases."""
+    """Kind of run of the exchange plan: which output is computed, in which phases."""
     BY_LAYER: ClassVar[bool] = False
     """Whether each layer trains alone."""
     OWN_MODEL: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class Trainer:
     EDGE_FEATURES: ClassVar[bool] = False
     """Whether networks without attention read edge features, as means over in-edges."""
     TAKES: ClassVar[tuple[str, ...]] = ("model.self_weight", "model.input_skip", "model.residual")
-    """The settings of ONLY_LAZY that it supports on plain graphs, with any value but auto."""
+    """Settings of ONLY_LAZY that it supports on plain graphs, with any value but auto."""
     HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = ONLY_LAZY
     """The only values of these settings that it supports on heterogeneous graphs."""
 

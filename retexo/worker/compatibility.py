@@ -28,7 +28,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The width of the features and the kind of labels in a partition directory."""
+    """Width of the features and the kind of labels in a partition directory."""
 
     num_features: int
     num_classes: int

@@ -1,4 +1,4 @@
-"""The worker of app=describe at several sites: adds up statistics of their tables.
+"""Worker of app=describe at several sites: adds up statistics of their tables.
 
 The sums are secure with gradient.secure. Rows stay at their site.
 """

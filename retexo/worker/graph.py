@@ -133,8 +133,9 @@ class Graph:
     def with_weights_of(
         self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
     ) -> GraphInfo:
-        """Return the graph's sizes with what a model that was trained on weights reads: attention
-        reads weights, ones where there are none.
+        """Return the graph's sizes, weighted if a model with attention was trained on weights.
+
+        It reads weights, which are ones where the graph has none.
         """
         is_attention = hidden_convolution(settings.model).attention_heads > 0
         is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted

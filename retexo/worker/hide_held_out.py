@@ -54,7 +54,8 @@ def hide_held_out(
 ) -> Partition:
     """Return a partition without the edges that leave held-out nodes.
 
-    All workers call it. `sizes`: the numbers of inner nodes, by type and rank.
+    The out-degrees of a plain graph then count the edges between visible nodes. All workers call
+    it. `sizes`: the numbers of inner nodes, by type and rank.
     """
     hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.labelled
     everything = torch.ones(nodes.num_halo, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The worker of app=evaluate and app=predict: a trained network over one partition of a graph.
+"""Worker of app=evaluate and app=predict: a trained network over one partition of a graph.
 
 Predictions never cross the network: each worker writes those of its own partition.
 """

@@ -1,4 +1,4 @@
-"""From a partition to a trainer's context: the exchange plans, degrees, the device, the checkpoint.
+"""Makes a trainer's context from a partition: exchange plans, degrees, device, checkpoint.
 
 H halo nodes, I inner nodes, F features.
 """

@@ -15,7 +15,7 @@ from retexo.trainers.context import PHASES, Clock
 def gather_measurements(
     comm: Communicator, clock: Clock, peaks: tuple[int, int], seconds: float, num_layers: int
 ) -> dict[str, Any]:
-    """Return at rank 0 the seconds, memory and bytes of all workers.
+    """Return at rank 0 the seconds, memory and bytes of all workers; others get empty fields.
 
     These are the last messages of a run.
 

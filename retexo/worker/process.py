@@ -125,7 +125,7 @@ def configure(rank: int, settings: TrainSettings) -> None:
 
 
 def num_threads(cluster: ClusterSettings) -> int:
-    """Threads of one worker: its share of the usable cores."""
+    """Return the number of threads of one worker: its share of the usable cores."""
     return cluster.threads_of(usable_cores())
 
 

@@ -1,4 +1,4 @@
-"""The worker of app=train: read a partition, join the group, train, evaluate, report."""
+"""Worker of app=train: read a partition, join the group, train, evaluate, report."""
 
 import logging
 import time
@@ -45,7 +45,7 @@ class TrainJob(Job):
 
 
 def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
-    """Run a worker process; it sends the parent JSON, a result or an error with its kind."""
+    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 
 

@@ -66,7 +66,7 @@ def decode_scaled(
     row_format: RowFormat,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Decode a block after exponents, and multiply by them; arguments and errors as of `decode`."""
+    """Decode a block after exponents, and multiply by them; the rest is as in `decode`."""
     width = shape[1]
     exponents = ByteReader(block).take(width, torch.int8)
     rows = decode(block[width:], shape, dtype, row_format, out)

@@ -52,7 +52,7 @@ class TrainerShare:
 
 
 class Batches:
-    """The network on one batch of a trainer's nodes per round."""
+    """Network on one batch of a trainer's nodes per round."""
 
     def __init__(self, share: TrainerShare, client: Client) -> None:
         self.share, self.client, self.module = (

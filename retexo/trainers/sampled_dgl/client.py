@@ -246,11 +246,11 @@ class Engine(Client):
         self._ranks = {
             number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
         }
-        """The part of each client, by DGL's number of it."""
+        """Part of each client, by DGL's number of it."""
 
     @property
     def memory(self) -> Sequence[int]:
-        """The peaks of memory of server and extra trainers, summed: resident and private bytes."""
+        """Return the memory peaks of server and extra trainers, summed: resident, private bytes."""
         return [
             sum(each)
             for each in zip(

@@ -1,4 +1,4 @@
-"""The process of one partition's DGL server.
+"""Process of one partition's DGL server.
 
 Started as `python -m retexo.trainers.sampled_dgl.server CONFIG IP_CONFIG PART TRAINERS TOKEN`.
 """
