@@ -38,6 +38,10 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
         )
     if directory.sites:
         raise InputError(f"{where}: not supported between sites; leave it out")
+    if directory.graph_settings.get("labels.of") == "edges":
+        raise InputError(
+            f"{where}: task.message_edges says which labelled edges carry messages; leave it out"
+        )
     kinds = directory.graph_settings.get("features", [])
     kinds_of_features = kinds.values() if isinstance(kinds, dict) else [kinds]
     for kinds_of_type in kinds_of_features:

@@ -218,6 +218,8 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     train.run(compose(further, TASK), Path("more"))
     with pytest.raises(InputError, match=r"task\.head=mlp: the model of .* has task.head=dot"):
         train.run(compose([*further, "task.head=mlp"], TASK), Path("other"))
+    with pytest.raises(InputError, match=r"task\.message_edges says which labelled edges carry"):
+        train.run(compose([*settings, "split.inductive=true"], TASK), Path("other"))
 
 
 def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFrame) -> None:
