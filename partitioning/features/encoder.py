@@ -298,7 +298,7 @@ def apply_pipeline(
     names = [column["name"] for column in state["columns"]]
     missing = [name for name in names if schema.find(name) is None]
     if missing:
-        names_there = join_names(column.name for column in schema.columns)
+        names_there = join_names(column.name for column in schema.columns) or "nothing"
         raise InputError(
             f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
             f" add it; found {names_there}"

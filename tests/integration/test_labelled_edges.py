@@ -214,6 +214,8 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
         model.predict(edges=pd.DataFrame({"src": ["a0x"], "dst": ["a1"], "amount": 1.0, "day": 1}))
     with pytest.raises(InputError, match="edges, node_ids, new: give one"):
         model.predict(edges=bank.head(1), node_ids=[1])
+    with pytest.raises(InputError, match=r"no column `amount`, .* found nothing"):
+        model.predict(edges=bank[["src", "dst"]].head(1))
     further = [*settings[:-1], "init=run", "num_rounds=[1]"]
     train.run(compose(further, TASK), Path("more"))
     with pytest.raises(InputError, match=r"task\.head=mlp: the model of .* has task.head=dot"):
