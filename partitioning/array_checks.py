@@ -254,7 +254,7 @@ def check_features(
 def check_dense(
     array: Array, num_nodes: int, where: str, featured: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float32]:
-    """Return a matrix [N, F] of finite numbers as float32.
+    """Return a matrix [N, F] of finite numbers as float32; F is at least 1. InputError otherwise.
 
     featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
     None: NaN is refused.

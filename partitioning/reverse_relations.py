@@ -18,8 +18,9 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     """Add the reverse (d, rev_NAME, s) of every relation (s, NAME, d) that has none yet.
 
     A symmetric relation of a type with itself gets none, nor does a relation whose reversed edges
-    are another relation already. PyG adds the reversed edges of a relation of a type with itself to
-    that relation; here they become a relation of their own.
+    are another relation already, or one that leads to labelled edges, which send nothing. PyG adds
+    the reversed edges of a relation of a type with itself to that relation; here they become a
+    relation of their own.
     """
     relations, skipped = dict(graph.relations), []
     for edge_type, relation in graph.relations.items():

@@ -172,7 +172,7 @@ def _find_separator(lines: list[str]) -> str:
 
 
 def _cells(lines: Any, separator: str) -> Iterator[list[str]]:
-    """Split the lines of a csv file into cells."""
+    """Split the lines of a csv file into cells; a separator of several letters has no quotes."""
     if len(separator) > 1:
         rows = (line.strip("\r\n") for line in lines)
         return (row.split(None if separator == BLANKS else separator) for row in rows)

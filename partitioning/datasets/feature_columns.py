@@ -54,7 +54,8 @@ def read_features(
         requested: The feature columns in order, with the roles that settings give them.
 
     Returns:
-        The raw matrix [N, W], None if no column is a feature, and its schema.
+        The raw matrix [N, W], NaN where blank, None if no column is a feature; and its schema.
+        A column of dates without a role is ignored.
     """
     ignored = {name: "columns.ignore" for name, role in requested.items() if role == "ignore"}
     made: list[Column] = []

@@ -150,7 +150,10 @@ def _make_kind(
 
 
 def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
-    """Return log(1 + in-degree) for each relation into a type, [N_t, relations]."""
+    """Return log(1 + in-degree), without self loops, for each relation into a type, [N_t, K].
+
+    K relations; one column of zeros where there are none.
+    """
     counts = []
     for edge_type, relation in graph.relations.items():
         if edge_type[2] == name:

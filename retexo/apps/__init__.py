@@ -17,7 +17,7 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     """Run the app that the settings name, and return its result; callbacks are for app=train.
 
     Each app is a module of this folder. It is imported when it runs, so its optional packages are
-    needed only then.
+    needed only then. With addresses (SCHEME://...) it runs on copies of the files.
 
     Raises:
         InputError: Invalid input, before any process is started.

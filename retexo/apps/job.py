@@ -80,7 +80,10 @@ class JobLog:
             yield cls(Path(folder, "jobs.jsonl"))
 
     def add(self, status: int, value: Any, hydra: Any) -> None:
-        """Note a job by its exit status, number for the sweeper, and Hydra's own configuration."""
+        """Append the line of a job: exit status, value for the sweeper, parts of Hydra's config.
+
+        Nothing is written once the folder is removed.
+        """
         configured = hydra.sweeper.get("direction")
         direction = getattr(configured, "name", configured)
         job = EndedJob(

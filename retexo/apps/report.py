@@ -159,7 +159,7 @@ def _markdown(report: Report) -> str:
 
 
 def _notes(data_sets: Sequence[DataSet]) -> Table | None:
-    """Remarks on the means: repeated draws and mixed versions."""
+    """Return a table of remarks on the means: repeated draws and mixed versions; None without."""
     rows = []
     for data in data_sets:
         for method in data.methods:

@@ -62,6 +62,9 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dic
 def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Train and return the content of summary.json, which node 0 writes into the run directory.
 
+    Also prints the results, and removes the state to resume from. A run that is finished already
+    (resume=auto, or a job of a sweep) only returns its summary.
+
     Raises:
         InputError: before anything is started.
         TrainingError: a worker failed.

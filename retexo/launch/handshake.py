@@ -254,7 +254,7 @@ class Coordinator:
         self._accepted.reject(channel, problem, {"mistake": problem})
 
     def _wrong_node_rank(self, info: NodeInfo) -> str | None:
-        """Why a node cannot have the node_rank that it asks for; None if it can."""
+        """Return why a node cannot have the node_rank that it asks for; None if it can."""
         if info.node == 0 or info.node in self.joined:
             return f"{info.name} has joined already; give every node its own node_rank"
         if info.node >= self._num_nodes:

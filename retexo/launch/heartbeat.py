@@ -83,7 +83,10 @@ class ParentPipe:
             self._parent.send_bytes(json.dumps(message).encode())
 
     def start_heartbeat(self, timeout: float) -> Progress:
-        """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds."""
+        """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds.
+
+        Return the progress that they report. The thread ends with the process.
+        """
         progress = Progress(
             lambda where: self.send({"beat": where, "sent": progress.count_bytes()}),
             lambda line: self.send({"log": line}),

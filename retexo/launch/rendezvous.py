@@ -410,10 +410,13 @@ def _connect_peers(
 def _accept(
     participant: Participant, expected: dict[str, Key]
 ) -> tuple[dict[Key, Channel], str | None]:
-    """Return the connections that other nodes open, and a message if some are missing.
+    """Wait at most CONNECT_TIMEOUT seconds for the connections that other nodes open.
 
     Args:
         expected: their keys by token; those that come are taken out.
+
+    Returns:
+        The connections by key, and a message if some are missing.
     """
     channels: dict[Key, Channel] = {}
     accepted = AcceptedConnections(participant.endpoint.listener, participant.tls)

@@ -197,7 +197,10 @@ def bytes_table(data: DataSet) -> Table | None:
 
 
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
-    """Compare all pairs of methods with at least two common draws; of many each with the best."""
+    """Compare pairs of methods with at least two common draws, by the headline measure.
+
+    With more than MAX_METHODS methods, each is compared with the best one.
+    """
     if data.headline not in data.measures:
         return []
     samples = {n: method.samples(data.headline) for n, method in enumerate(data.methods)}

@@ -210,6 +210,7 @@ class Context(TaskContext):
 
     def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> "Context":
         """Return the context of a graph with some of the edges, with degrees counted in these.
+
         choose: returns which edges into a partition are kept, bool [E].
         """
         types = {}

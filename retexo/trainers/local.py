@@ -33,7 +33,10 @@ class LocalTrainer(Trainer):
             )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Take one step per round, on a pass that stays within the partition."""
+        """Take one step per round, on a pass that stays within the partition.
+
+        With local.degrees=local, degrees count only the edges within the partition.
+        """
         if context.settings.local.degrees == "local":
             context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
         return end_to_end.train_without_exchange(

@@ -55,7 +55,10 @@ class SampledTrainer(Trainer):
                 raise InputError(f"{name}: {NAME} {why}")
 
     def check_directory(self, settings: TrainSettings, directory: PartitionDirectory) -> None:
-        """Raise InputError unless DGL's files of this node's partitions exist and are undamaged."""
+        """Raise InputError unless DGL's files of this node's partitions exist and are undamaged.
+
+        Sites cannot use this trainer, either.
+        """
         if directory.sites:
             raise InputError(
                 f"dataset_name=parts: {NAME} lets all workers read all rows and "
