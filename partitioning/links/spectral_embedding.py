@@ -46,7 +46,7 @@ WIDTH_DIVISORS = (1, 2, 4)
 """K is the given width divided by one of these."""
 NDCG = "ndcg@20"
 """What validation compares for a relation, whose destinations are recommended to its sources."""
-MAX_RANKED = 1000
+MAX_RANKED = 2000
 """Sources whose validation pairs are ranked to choose, at most."""
 MAX_SCORES = 1 << 30
 """Scores of their possible destinations, at most; fewer are ranked in a larger graph."""
@@ -56,8 +56,6 @@ BLOCKS = 4
 """Blocks of vectors in memory."""
 MAX_VECTORS = 4096
 """Vectors that are multiplied by a matrix to find its eigenvectors, about; two cycles at least."""
-CHOICE_WIDTH = 128
-"""Columns with which a is chosen, at most."""
 TOLERANCE = 2e-3
 """Residual of an eigenvector, relative to the largest eigenvalue, from which on it is one."""
 DENSE_SIZE = 512
@@ -122,19 +120,16 @@ def choose_spectral_embedding(
         spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
         made_by, score = (width, *FIRST_FILTERS[0]), 0.0
     else:
-        narrow = min(width, CHOICE_WIDTH)
         tried = [
-            measure(spectrum, (narrow, *of_filter))
-            for spectrum in (decompose(rows["train"], num_nodes, narrow, a) for a in POWERS)
+            measure(spectrum, (width, *of_filter))
+            for spectrum in (decompose(rows["train"], num_nodes, width, a) for a in POWERS)
             for of_filter in FIRST_FILTERS
         ]
         spectrum = max(tried, key=lambda each: each.score).spectrum
-        tried = [each for each in tried if each.spectrum is spectrum and narrow == width]
-        if narrow < width:
-            spectrum = decompose(rows["train"], num_nodes, width, spectrum.power)
+        tried = [each for each in tried if each.spectrum is spectrum]
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
-        filters = [each for each in filters if not (tried and each in FIRST_FILTERS)]
-        tried += [measure(spectrum, (width, *each)) for each in filters]
+        others = [each for each in filters if each not in FIRST_FILTERS]
+        tried += [measure(spectrum, (width, *each)) for each in others]
         of_filter = max(tried, key=lambda each: each.score).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
