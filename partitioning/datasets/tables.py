@@ -492,7 +492,10 @@ def _read_relation(
 
 
 def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
-    """Return the nodes with the masks of the index files of the folder."""
+    """Return the nodes with the masks of the index files of the folder, such as train.csv.
+
+    They take the place of a table's masks.
+    """
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
         names = [f"{stem}.{suffix}" for stem in stems for suffix in FORMATS]

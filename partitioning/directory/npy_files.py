@@ -179,7 +179,10 @@ def check_target(
 
 
 def check_classes_match(labels: Tensor, meta: Meta, where: str) -> None:
-    """Raise InputError where labels do not fit the task or the number of classes in meta.json."""
+    """Raise InputError where labels do not fit the task or the number of classes in meta.json.
+
+    Imported directories pass: their workers agree on the number of classes.
+    """
     task = label_kind(labels)
     if meta.is_imported:  # the workers agree on the number of classes
         return

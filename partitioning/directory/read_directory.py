@@ -270,7 +270,7 @@ def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
 def _check_contents(directory: PartitionDirectory, meta: Meta) -> None:
     """Raise InputError where meta.json contradicts itself.
 
-    Nodes compare the contents that it states.
+    The nodes of a run compare only the digests of contents that it states, not the files.
     """
     if directory.bounds[-1] != meta.num_nodes:
         raise InputError(

@@ -51,7 +51,7 @@ def fit_pipeline(
         rows: [N] which rows to learn from; None: all.
 
     Returns:
-        A JSON value for `encode`.
+        A JSON value for `apply_pipeline`.
     """
     used = np.arange(features.shape[0]) if rows is None else np.flatnonzero(rows)
     if isinstance(features, sp.csr_array):
@@ -284,7 +284,7 @@ def apply_pipeline(
     Columns may be in any order; further ones are not used, which the log says.
 
     Args:
-        state: What `fit` returned.
+        state: What `fit_pipeline` returned.
         features: [N, W] raw numbers of the table.
         schema: Of the table.
         zeroed: [N] rows that become zeros.

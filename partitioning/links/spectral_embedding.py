@@ -160,7 +160,10 @@ def _choose(tried: Sequence[_Candidate]) -> _Candidate:
 def _make_measure(
     rows: Mapping[str, Ints], num_nodes: int
 ) -> Callable[[Spectrum, tuple[int, float, float]], _Candidate] | None:
-    """Return the function that ranks the validation pairs; None without these."""
+    """Return the function that scores an embedding on the validation pairs; None without these.
+
+    It ranks the pairs of a sample of their sources, which is always the same.
+    """
     val, destinations = rows["val"], possible_destinations(rows, num_nodes)
     if not len(val):
         return None

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, and return the content of predictions.json; node 0 writes it and merges the parts.
 
+    If it fails, it removes its output files, and those of an earlier run that was killed.
+
     Raises:
         InputError: Before any process is started.
         TrainingError: A worker failed.

@@ -70,7 +70,10 @@ class RoundState:
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Load the state between two rounds."""
+        """Load the state between two rounds: that of a finished layer, and all that rounds change.
+
+        Raises what the optimiser would raise in its next step with this state.
+        """
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])
         self.schedule.load_state_dict(saved["schedule"])

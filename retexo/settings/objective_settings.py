@@ -148,7 +148,10 @@ class StoppingSettings(Checked):
     )
 
     def patience_of(self, layer: int, num_layers: int, factor: float = 1) -> int | None:
-        """Return the patience of a layer; `factor` stretches `patience`, not `hidden_patience`."""
+        """Return the patience of a layer in rounds; None: no early stopping.
+
+        `factor` stretches `patience`, not `hidden_patience`.
+        """
         if layer < num_layers - 1 and self.hidden_patience is not None:
             return self.hidden_patience
         return None if self.patience is None else math.ceil(factor * self.patience)

@@ -62,7 +62,10 @@ class NetworkObjective(Objective):
         return weights, [matrices] if matrices else []
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield the loss summed over this worker's training nodes."""
+        """Yield once the loss summed over this worker's training nodes; sets training mode.
+
+        It has the zero of Pass.run, by which gradients are exchanged, also without training nodes.
+        """
         self.module.train()
         logits, zero = self.train()
         yield self.task.loss_sum(logits, self.train_labels) + zero

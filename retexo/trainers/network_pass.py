@@ -422,7 +422,11 @@ def no_sources(context: Context) -> Sources:
 def infer_by_type(
     context: Context, layers: Sequence[Any], features: Mapping[str, Sources]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [I, C] of a typed graph's computed nodes, and the rows [I, D] its last layer reads."""
+    """Return logits [I, C] of a typed graph's labelled type, and the rows [I, D] behind them.
+
+    These are what the last layer reads of the nodes themselves. NaN at nodes that are not computed.
+    All workers call it.
+    """
     with context.phase("embed"):
         target, computed = context.schema.target, context.computed
         plans = {name: each.plan for name, each in context.types.items()}
