@@ -201,5 +201,5 @@ class SharedTables:
         return fit_sums(self.shares[rank], self.columns, self.features, add_up)
 
     def describe(self) -> list[str]:
-        """Lines that say which sums the sites add up."""
+        """Return lines that say which sums the sites add up."""
         return describe_sums(self.columns, self.features)

@@ -260,7 +260,7 @@ class Predictor:
         edges: Any = None,
         output: str | None = None,
     ) -> Any:
-        """Classes and probabilities, or the values of a regression.
+        """Return classes and probabilities, or the values of a regression.
 
         Args:
             graph: A path of a file, folder or partition directory; a Data or HeteroData of PyG, a
@@ -499,7 +499,7 @@ def partition_directory(graph: Any) -> PartitionDirectory | None:
 
 
 def _tensors(predictions: Predictions, *, embeddings: bool) -> dict[str, Any]:
-    """Predictions of nodes: ids as an array, and tensors.
+    """Return predictions of nodes: ids as an array, and tensors.
 
     Classes (of several labels 0 and 1; names as an array), probabilities or values, embeddings.
     """

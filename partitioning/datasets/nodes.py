@@ -37,7 +37,7 @@ class Nodes:
 
     @classmethod
     def of_keys(cls, keys: Ints, *, named: bool, grows: bool = False) -> "Nodes":
-        """Nodes by the keys [N] of a partition directory: ids, or hashes of names."""
+        """Return nodes by the keys [N] of a partition directory: ids, or hashes of names."""
         nodes = cls(len(keys), keys, grows, where="ids of the directory")
         nodes._names = [np.zeros(0, object)] if named else []
         return nodes

@@ -237,7 +237,7 @@ def encode_nodes(
     kinds: Collection[str],
     stored: State | None,
 ) -> tuple[Features, Mask | None, State | None]:
-    """Encoded features, which nodes have some (None: all), and the state."""
+    """Return encoded features, which nodes have some (None: all), and the state."""
     features, featured, schema = table.features, table.featured, table.schema
     if schema is None:
         return features, featured, None
@@ -284,7 +284,7 @@ def _check_blanks(features: Rows, schema: Schema, featured: Mask | None) -> None
 
 
 def _encode(features: Any, schema: Schema, state: State, zeroed: Mask | None) -> Any:
-    """Features that are encoded on access; unchanged where the pipeline changes nothing."""
+    """Return features that are encoded on access; unchanged where the pipeline changes nothing."""
     if not isinstance(features, np.ndarray) or not schema.columns:
         return features
     if is_identity(state, schema) and not _has_blanks(features):

@@ -126,7 +126,7 @@ def _is_column(column: dict[str, Any]) -> bool:
 
 
 def describe(states: dict[str, Any]) -> list[str]:
-    """Lines that say what became of each column, from the fitted states of tables."""
+    """Return lines that say what became of each column, from the fitted states of tables."""
     return [
         f"{table}: {line}" for table, state in states.items() for line in _describe_table(state)
     ]

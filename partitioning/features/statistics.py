@@ -118,7 +118,7 @@ class Statistics(Protocol):
     def moments(self, column: Column) -> Moments: ...
 
     def log_moments(self, column: Column) -> Moments:
-        """Moments of the signed logarithms of the values."""
+        """Return moments of the signed logarithms of the values."""
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
         """Return the quantiles at `shares`, [shares, width]; 0 for an empty column."""

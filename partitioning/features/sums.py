@@ -99,7 +99,7 @@ class _Layout:
         return dict(zip(sizes, np.split(counts, ends), strict=True))
 
     def ranges(self) -> tuple[Values, Values]:
-        """Middle and half of the ranges: [E], or [2 E] with those of logarithms."""
+        """Return middle and half of the ranges: [E], or [2 E] with those of logarithms."""
         ends = np.array(
             [(column.low, column.high) for column in self.numbers for _ in range(column.width)]
         ).reshape(-1, 2)
@@ -329,7 +329,7 @@ def fit_sums(
 
 
 def _add_numbers(values: Values, num_rows: int, add_up: AddUp) -> Values:
-    """Sums of numbers of at most 16 for each row, in fixed point."""
+    """Return sums of numbers of at most 16 for each row, in fixed point."""
     unit = 2.0 ** (num_rows.bit_length() - 58)
     sums: Values = add_up(np.rint(values / unit).astype(np.int64)).astype(np.float64) * unit
     return sums
@@ -416,7 +416,7 @@ class SummedTables:
 
 
 def describe_sums(columns: Sequence[AgreedColumn], settings: FeatureSettings) -> list[str]:
-    """Lines that say which sums the sites add up."""
+    """Return lines that say which sums the sites add up."""
     layout = _Layout.of(columns, settings)
     numbers = ", ".join(column.name for column in layout.numbers)
     categorical = [column.name for column in columns if column.role == "categorical"]

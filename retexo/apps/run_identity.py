@@ -13,12 +13,12 @@ PER_NODE = keys(lambda setting: setting.per_node)
 
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
-    """Settings that have to be the same on every node and when a run is resumed."""
+    """Return settings that have to be the same on every node and when a run is resumed."""
     return without(settings.stored, PER_NODE)
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and the main packages."""
+    """Return versions of Python and the main packages."""
     names = ("torch", "numpy", "hydra-core")
     return {
         "python": platform.python_version(),

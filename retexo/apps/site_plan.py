@@ -76,7 +76,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
 
 
 def _bytes_at_most(num_rows: int, table: "_Table", precision: Precision) -> int:
-    """Bytes of rows of features, and of the exponents of their columns in each phase."""
+    """Return bytes of rows of features, and of the exponents of their columns in each phase."""
     pieces = pieces_per_message(table.num_inner, 4 * table.width)
     exponents = 2 * pieces * table.width if num_rows and precision in MAX_CODES else 0
     return num_rows * value_bytes(table.width, torch.float32, precision) + exponents

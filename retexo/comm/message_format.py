@@ -84,7 +84,7 @@ def decode(content: ByteArray, wire_format: WireFormat, count: int) -> Tensor:
 
 
 def _code_bytes(codes: str, count: int) -> int:
-    """Bytes of `count` codes.
+    """Return bytes of `count` codes.
 
     Every fourth code of 6 bits lies in the spare bits of the three before it.
     """

@@ -67,7 +67,7 @@ class TrafficMeter:
         self.total += num_bytes
 
     def entries_of(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
-        """Bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
+        """Return bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
         return [
             [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()

@@ -318,7 +318,7 @@ class LayerExchange:
         return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
 
     def _exponent_bytes(self, selection: Selection) -> int:
-        """Maximum bytes of the exponents of a message."""
+        """Return the maximum bytes of the exponents of a message."""
         return self.local.rows.shape[1] * self._num_pieces * selection.format.scaled
 
     @property

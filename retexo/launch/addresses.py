@@ -147,7 +147,7 @@ def _resolve_host(host: str) -> set[str]:
 
 
 def master_address(cluster: ClusterSettings) -> tuple[str, int]:
-    """Host and port at which node 0 listens."""
+    """Return host and port at which node 0 listens."""
     if cluster.distributed.hub is not None:
         return THROUGH_HUB, 0
     if _has_launcher_store(cluster):
@@ -157,7 +157,7 @@ def master_address(cluster: ClusterSettings) -> tuple[str, int]:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of IP:PORT or THROUGH_HUB:NODE; ValueError for another form."""
+    """Return host and port of IP:PORT or THROUGH_HUB:NODE; ValueError for another form."""
     host, _, port = address.rpartition(":")
     if host != THROUGH_HUB:
         ip_address(host)

@@ -140,7 +140,7 @@ class Channel:
         return [*map(decode, lines)]
 
     def _read(self) -> bytes:
-        """Received bytes, at most one TLS record.
+        """Return received bytes, at most one TLS record.
 
         Raises BlockingIOError or SSLWantReadError if there are none.
         """

@@ -7,7 +7,7 @@ import psutil
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Number of usable cores, at least 1. A quota of 2.5 cores counts as 2.
+    """Return the number of usable cores, at least 1. A quota of 2.5 cores counts as 2.
 
     Source: the kernel's cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
 
@@ -19,7 +19,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Quotas, in cores, of this process's control groups and of the groups above them."""
+    """Return quotas, in cores, of this process's control groups and of the groups above them."""
     for group in _groups(root):
         for version in (
             _read_words(group / "cpu.max"),

@@ -94,7 +94,7 @@ def parse_node_info(message: Message) -> NodeInfo:
 
 
 def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
-    """Why a node cannot run together with node 0; None if it can."""
+    """Return why a node cannot run together with node 0; None if it can."""
     if other.code != first.code:
         return (
             f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the"
@@ -121,7 +121,7 @@ def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = ""
 
 
 def _state_mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
-    """Why two nodes cannot go on with an interrupted run, or begin one, together."""
+    """Return why two nodes cannot go on with an interrupted run, or begin one, together."""
     if first.resumes != other.resumes:
         resuming, beginning = (first, other) if first.resumes else (other, first)
         return (

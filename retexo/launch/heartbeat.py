@@ -22,7 +22,7 @@ BEATS_PER_TIMEOUT = 5
 
 
 def heartbeat_interval(timeout: float) -> float:
-    """Seconds between two heartbeats."""
+    """Return seconds between two heartbeats."""
     return min(1.0, timeout / BEATS_PER_TIMEOUT)
 
 

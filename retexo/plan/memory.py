@@ -67,7 +67,7 @@ class WorkerSizes:
         owner = stored.halo_owner.numpy()
 
         def received(edges: np.ndarray) -> int:
-            """Rows, or where these are fewer partial sums, of some cut edges."""
+            """Return rows, or where these are fewer partial sums, of some cut edges."""
             rows = np.bincount(owner[np.unique(source[edges])], minlength=partition.num_parts)
             if not linear or plain:
                 return int(rows.sum())

@@ -28,7 +28,7 @@ LARGE_GAP = 0.1
 
 
 def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
-    """Sentences about a finished run; summary: content of summary.json."""
+    """Return sentences about a finished run; summary: content of summary.json."""
     name = headline_of(summary)
     sentences = [_describe_score(summary, name), _describe_bytes(summary["bytes"])]
     return [sentence for sentence in (*sentences, *_advise(summary, name, run_dir)) if sentence]

@@ -37,7 +37,7 @@ def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def results_of(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Scores, bytes and seconds of summary.json by dotted name."""
+    """Return scores, bytes and seconds of summary.json by dotted name."""
     groups = {name: summary.get(name, {}) for name in ("train", "val", "test", "bytes", "seconds")}
     return {
         name: float(value)

@@ -41,4 +41,4 @@ class Task(Protocol):
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Seeds of a partition for training, validation and test: pairs of nodes."""
+        """Return seeds of a partition for training, validation and test: pairs of nodes."""

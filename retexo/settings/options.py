@@ -108,7 +108,7 @@ class ModelSettings(Checked):
         return self.output == "aggregate" and not (self.lookahead or self.residual)
 
     def features_dropout(self, num_columns: int) -> float:
-        """Dropout rate of features with so many columns, and of their aggregate."""
+        """Return the dropout rate of features with so many columns, and of their aggregate."""
         if self.input_dropout is not None:
             return self.input_dropout
         return self.dropout if num_columns > FEW_COLUMNS else 0.0

@@ -89,7 +89,7 @@ def _shared_keys(comm: Communicator) -> list[bytes]:
 
 
 def _keyed_hashes(ids: IntArray, key: bytes) -> IntArray:
-    """BLAKE2b of each id, 8 bytes as an int64, [I]."""
+    """Return BLAKE2b of each id, 8 bytes as an int64, [I]."""
     plain = ids.astype("<i8").tobytes()
     hashes = (
         hashlib.blake2b(plain[first : first + 8], digest_size=HASH_BYTES, key=key).digest()

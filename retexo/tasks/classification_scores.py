@@ -80,7 +80,7 @@ class ClassificationScores:
 
 
 def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
-    """Histograms of the validation and test nodes; none for more than two classes.
+    """Return histograms of the validation and test nodes; none for more than two classes.
 
     All workers call it. logits: [I, C]
     """
@@ -367,7 +367,7 @@ def compute_scores(
 
 
 def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
-    """Precision, recall, F1 and support of each class; a ratio of nothing is 0.
+    """Return precision, recall, F1 and support of each class; a ratio of nothing is 0.
 
     Args:
         counts: int64 [4, C].

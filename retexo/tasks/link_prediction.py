@@ -49,7 +49,7 @@ class LinkPrediction:
 
     @staticmethod
     def count_seeds(partition: Partition) -> list[int]:
-        """Pairs of each split whose sources are the partition's."""
+        """Return pairs of each split whose sources are the partition's."""
         assert partition.links is not None
         return [len(partition.links[split]) for split in ("train", "val", "test")]
 
@@ -144,7 +144,7 @@ class LinkSeeds:
         return LinkValidation(*_renumber(self.val, candidates), self.metric)
 
     def _draw_nodes(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Drawn nodes, int64 [K], and the logarithm of how often each is expected, [K]."""
+        """Return drawn nodes, int64 [K], and the logarithm of how often each is expected, [K]."""
         count = self.num_negatives if len(self.drawn_from) else 0
         places = torch.randint(max(1, len(self.drawn_from)), (count,), generator=generator)
         weight = self.weight.double()

@@ -24,7 +24,7 @@ ROUNDING_UNITS = 64
 
 
 def micro_f1(counts: Tensor) -> float:
-    """F1 of true positives, false positives and false negatives, int64 [3].
+    """Return F1 of true positives, false positives and false negatives, int64 [3].
 
     With one class per node it equals the accuracy.
     """
@@ -78,7 +78,7 @@ def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
 
 
 def roc_auc(counts: Tensor) -> float:
-    """Area under the ROC curve; scores in one bin are ties. NaN without both classes.
+    """Return the area under the ROC curve; scores in one bin are ties. NaN without both classes.
 
     counts: int64 [2, B]
     """

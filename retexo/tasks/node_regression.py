@@ -81,7 +81,7 @@ class NodeRegression:
         return self.target_names
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels [N, T] in training units; NaN everywhere in a graph without labels, [N]."""
+        """Return labels [N, T] in training units; NaN everywhere in a graph without labels, [N]."""
         if labels.ndim == 1:
             return torch.full((len(labels), self.num_classes), math.nan, dtype=dtype)
         mean, deviation = self._mean_and_deviation()
@@ -113,7 +113,7 @@ class NodeRegression:
         return losses[self.loss_name]() / self.num_classes
 
     def predict(self, outputs: Tensor) -> Tensor:
-        """Predicted values in the units of the data, float64 [N, T]."""
+        """Return predicted values in the units of the data, float64 [N, T]."""
         mean, deviation = self._mean_and_deviation()
         return outputs.cpu().double() * deviation + mean
 
@@ -126,7 +126,7 @@ class NodeRegression:
         return {"multilabel": False, "targets": asdict(self.scale)}
 
     def sum_errors(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Sums over n nodes, float64 [5, T], in training units.
+        """Return sums over n nodes, float64 [5, T], in training units.
 
         Known targets, absolute errors, squared errors, targets and their squares.
         """
@@ -139,7 +139,7 @@ class NodeRegression:
         )
 
     def compute_rows(self, sums: Tensor) -> list[Row]:
-        """MAE, RMSE, R2 and support of each target, in the units of the data.
+        """Return MAE, RMSE, R2 and support of each target, in the units of the data.
 
         R2 is NaN where the targets do not differ. sums: see sum_errors.
         """
@@ -209,7 +209,7 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
 
 
 def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:
-    """Means over the targets whose scores are known."""
+    """Return means over the targets whose scores are known."""
     known = {name: [row[name] for row in rows if not math.isnan(row[name])] for name in _NAMES}
     return {name: sum(each) / len(each) if each else math.nan for name, each in known.items()}
 

@@ -43,7 +43,7 @@ def even_bin_edges(num_bins: int) -> Tensor:
 
 
 def count_scores(scores: Tensor, is_positive: Tensor, edges: Tensor) -> Tensor:
-    """Negatives and positives in each bin, int64 [2, B].
+    """Return negatives and positives in each bin, int64 [2, B].
 
     Args:
         scores: float [n].
@@ -57,7 +57,7 @@ def count_scores(scores: Tensor, is_positive: Tensor, edges: Tensor) -> Tensor:
 
 
 def refine_edges(edges: Tensor, counts: Tensor) -> Tensor:
-    """New edges, int64 [B - 1], such that each bin has about 1 / B of the scores.
+    """Return new edges, int64 [B - 1], such that each bin has about 1 / B of the scores.
 
     Positives and negatives have equal weight, however rare one of them is. Scores are taken to be
     spread evenly within their bin. counts: int64 [2, B]
@@ -124,7 +124,7 @@ def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
 
 
 def summarise_bins(edges: Tensor, counts: Tensor) -> list[dict[str, float]]:
-    """Rows from the highest scores down: mean probability of the positive class, and counts.
+    """Return rows from the highest scores down: mean probability of the positive class, and counts.
 
     A row joins bins until it has about 1 / NUM_ROWS of the scores; positives and negatives have
     equal weight. A score counts as the middle of its bin.

@@ -248,7 +248,7 @@ def make_link_objective(
 
 
 def _input_names(stage: Stage) -> list[str]:
-    """Names of Inputs.matrices, then of Inputs.skips."""
+    """Return names of Inputs.matrices, then of Inputs.skips."""
     count = len(stage.first_weights) - len(stage.skips)
     relations = [f"relation {place}" for place in range(count)]
     return [*(relations if stage.conv.reads_relations else ("rows", "sum")[-count:]), *stage.skips]

@@ -96,7 +96,7 @@ class OutEdges:
     def required_destinations(
         self, required: Mapping[str, Tensor], relations: frozenset[EdgeType] | None = None
     ) -> Tensor:
-        """Required layers of the destinations, uint8 [I + R]: each pair has its node's.
+        """Return required layers of the destinations, uint8 [I + R]: each pair has its node's.
 
         Args:
             required: uint8 [I] of each type.
@@ -145,7 +145,7 @@ class OutEdges:
         return block, torch.cat((rows[block.nodes[own]], received))
 
     def keep(self, mask: Tensor, conv: Convolution) -> Self:
-        """Some of the edges, bool [E], with the degrees in what is left."""
+        """Return some of the edges, bool [E], with the degrees in what is left."""
         kept, num_inner = self.local.keep(mask), self.local.num_inner
         in_degree = kept.sum_at(kept.dst, num_inner)
         out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
