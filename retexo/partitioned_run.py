@@ -273,10 +273,10 @@ def find_positions(
 
     Args:
         every: the ids of all nodes, [N].
-        order: what sorts them, int64 [N].
-        asked: the requested ones, [n].
-        argument: that has them, for the message.
-        graph: its name, for the message.
+        order: positions that sort them, int64 [N].
+        requested: ids, [n].
+        argument: the argument that has the requested ids, for the message.
+        graph: the graph's name, for the message.
     """
     positions = np.minimum(np.searchsorted(every, requested, sorter=order), max(0, len(every) - 1))
     unknown = requested[every[order[positions]] != requested] if len(every) else requested

@@ -116,7 +116,7 @@ class Archive:
     def _find_content(self, unpacked: Path) -> Path:
         """Return the folder of an unpacked zip that has the first needed file.
 
-        It is the top folder, or one right below.
+        It is the top folder, or one right below; InputError if none has it.
         """
         for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
             if (folder / self.needed[0]).is_file():

@@ -100,7 +100,10 @@ def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[n
 
 
 def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]] | None:
-    """Read texts as what all of them are: numbers, vectors, True and False, dates or categories."""
+    """Read texts as what all of them are: numbers, vectors, True and False, or categories.
+
+    None for dates, which are features only where a setting says so.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

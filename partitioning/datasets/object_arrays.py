@@ -279,7 +279,8 @@ def _convert(
 ) -> Arrays:
     """Convert the attributes in `names` that are not None to arrays of `count` rows by our names.
 
-    Sparse features become the four arrays of a CSR matrix, lists of nodes become masks.
+    Sparse features become the four arrays of a CSR matrix, lists of nodes become masks. Warns of
+    other attributes; InputError for two that mean the same, and for other shapes and types.
     """
     values = {name: value for name, value in given.items() if value is not None}
     if not values.keys().isdisjoint(MASKS):  # which say all that lists of nodes would

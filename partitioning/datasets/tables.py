@@ -472,7 +472,10 @@ def _read_relation(
     *,
     skips: bool,
 ) -> RawRelation:
-    """Read the table of edges of one relation; `skips`: its features are read elsewhere."""
+    """Read the table of edges of one relation; InputError if an end is of an unknown type.
+
+    `skips`: its features are read elsewhere.
+    """
     for end in (each[0], each[2]):
         if end not in nodes:
             raise InputError(

@@ -171,7 +171,7 @@ def _make_node(
     Args:
         secret: known to the nodes of this run only.
         store: see Rendezvous.
-        found: by key, with the other node first.
+        channels: by key, with the other node first. Those between workers are detached.
     """
     run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
     rendezvous = Rendezvous(

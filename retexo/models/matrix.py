@@ -162,7 +162,7 @@ def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
 def is_sparse(rows: Tensor) -> bool:
     """Return whether rows [R, F] have so few nonzeros that a sparse product is faster.
 
-    False for rows with a gradient, and while torch.export traces.
+    The rows are on the host. False for rows with a gradient, and while torch.export traces.
     """
     if torch.compiler.is_compiling() or rows.requires_grad or not rows.numel():
         return False

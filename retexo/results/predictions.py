@@ -217,7 +217,10 @@ def _sort_rows(table: "DataFrame", *, is_text: bool) -> Any:
 
 
 def write_table(path: Path, columns: "Columns | DataFrame") -> None:
-    """Write a parquet, npy or csv file atomically; TrainingError if that fails."""
+    """Write a parquet, csv or npy file by its suffix, atomically; TrainingError if that fails.
+
+    The folder is created where missing. An npy file is a structured array.
+    """
     import pandas as pd
 
     table = pd.DataFrame(columns)

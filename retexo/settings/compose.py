@@ -208,7 +208,10 @@ def load_settings(
 
 
 def _check_keys(value: Any, name: str) -> None:
-    """Raise InputError for a key that is no text, or by which Hydra calls functions (_target_)."""
+    """Raise InputError for a key by which Hydra calls functions (_target_), or of another type.
+
+    Keys are texts or integers; `optimizer._target_` is allowed.
+    """
     for key, inner in value.items() if isinstance(value, dict) else ():
         place = f"{name}.{key}" if name else str(key)
         if type(key) not in {str, int}:

@@ -62,7 +62,10 @@ class Aggregates:
 
 
 def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Aggregates:
-    """First hop: sums and rows of features; second hop: the aggregates of boundary nodes."""
+    """Exchange and return the aggregates of the first layer; all workers call it.
+
+    hops: 1 exchanges sums and rows of features; 2 also the aggregates of boundary nodes.
+    """
     features = end_to_end.exchange_features(context, stages)[PLAIN_NODE]
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     widths = [weight.shape[0] for weight in stages[0].first_weights]

@@ -222,7 +222,10 @@ class LinkObjective(_PairObjective, LayerObjective):
 def make_link_objective(
     context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
 ) -> LinkObjective:
-    """Return the objective of inner nodes and of this worker's pairs' endpoints, received here."""
+    """Return the objective of this worker's pairs; all workers call it.
+
+    The inputs of endpoints at other workers are received here.
+    """
     nodes = torch.arange(context.partition.num_inner)
     linear = stage.conv.fixed_inputs
     train = layerwise.labelled_nodes(context, stage, nodes, given, sources)

@@ -184,7 +184,7 @@ def _warn_before_training(context: Context, network: Network) -> None:
 def _warn_after_training(
     settings: TrainSettings, info: GraphInfo, heads: OutputHeads, warnings: Sequence[str]
 ) -> None:
-    """Say what the scores show."""
+    """Log the warnings of the scores, and a hint if more layers may help."""
     for warning in warnings:
         logger.warning("%s", warning)
     if _may_gain_by_depth(settings, heads, info):
