@@ -315,7 +315,7 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
     See PlanOptions.vector_bytes. Of the features, [I, F], only nonzero values count.
     """
     hidden = settings.model.hidden_dim
-    first = int((features != 0).sum()) // max(1, len(features))
+    first = int(torch.count_nonzero(features)) // max(1, len(features))
     precisions = [PRECISIONS[name] for name in settings.exchange.precision]
     widths = [first, *[hidden] * (len(precisions) - 1)]
     train, infer = (
