@@ -110,8 +110,9 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
 
 
 def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
-    """Return cells such as Action|Comedy, [0, 2] or a;b as a row of 0 and 1 for each node [N, C],
-    NaN where a cell is blank.
+    """Return cells such as Action|Comedy, [0, 2] or a;b as a row of 0 and 1 for each node, [N, C].
+
+    Labels are in alphabetical order. A blank cell is a row of NaN.
     """
     cells = [
         None
@@ -315,7 +316,7 @@ def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
 
 
 def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
-    """Say how many cells of labelled nodes are blank, [n, C], and which labels are never known."""
+    """Log how many cells of labelled nodes, [n, C], are blank, and which labels are never known."""
     blank = np.isnan(labels)
     if blank.any():
         shown = ", ".join(map(str, blank.sum(axis=0)[:MAX_NAMES].tolist()))

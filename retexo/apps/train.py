@@ -202,7 +202,7 @@ class Training:
     def _attempt(self) -> dict[str, Any]:
         """Connect the nodes, run the workers once, and return the summary.
 
-        It is written before and after.
+        Node 0 writes summary.json before (status: running) and after. config.json has the settings.
         """
         with ExitStack() as stack:
             node = self._connect(stack)

@@ -345,7 +345,7 @@ class NodeMonitor:
         self._send({"beat": self._phase})
 
     def _send(self, message: Message, only: int | None = None) -> None:
-        """Send to all nodes or to one. A node that is gone shows by its missing heartbeats."""
+        """Send to all nodes or to one. That a node is gone is noticed by its missing heartbeats."""
         for other, peer in self._peers.items():  # also a lost one, which may have been stopped
             if only in (None, other):
                 with suppress(ChannelClosed):

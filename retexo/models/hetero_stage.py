@@ -309,7 +309,10 @@ def _multiply_ends(stage: Stage) -> None:
 
 
 def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
-    """D: an equal share of hidden_dim for own features, neighbours' features, and passed rows."""
+    """Return an equal share of hidden_dim for own features, neighbours' features and passed rows.
+
+    Only for those that there are; a multiple of the number of heads.
+    """
     schema, model = architecture.schema, architecture.model
     parts = (
         bool(schema.widths[schema.target])

@@ -42,7 +42,7 @@ def _dense_sum(
     dst_scale: Tensor | None,
     self_scale: Tensor | None,
 ) -> Tensor:
-    """Compute neighbour_sum with a dense result, [N_dst, F]."""
+    """Return neighbour_sum as a dense tensor, [N_dst, F]; src_scale multiplies `rows` in place."""
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place, to need no second matrix of the rows' size.
     total = edge_sum(

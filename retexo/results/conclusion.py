@@ -77,7 +77,7 @@ def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | No
 
 
 def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
-    """About the standard error of a test score; None where it is not known."""
+    """Return the standard error of a test score, approximately; None where it is not known."""
     value, stored = (summary.get(part, {}).get(name) for part in ("test", "standard_error"))
     if value is None or not math.isfinite(value):
         return None

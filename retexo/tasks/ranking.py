@@ -453,7 +453,10 @@ def _find_matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, float]:
-    """AUC against the fixed negative pairs, and the metric of OGB's evaluator for OGB's graphs."""
+    """Return the AUC against the fixed negative pairs; NaN without pairs. All workers call it.
+
+    For OGB's graphs also the metric of OGB's evaluator.
+    """
     links, comm = get_links(embedded.context), embedded.context.comm
     positive = embedded.score_by_source(links[split])
     negative = embedded.score_by_source(links[f"{split}_neg"])
