@@ -105,9 +105,10 @@ def choose_spectral_embedding(
 ) -> tuple[Rows, dict[str, Any]]:
     """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
 
-    First a is chosen, then b and c, then K, by MRR or, for a relation, NDCG; of the
-    candidates that are less than a standard error of the difference below the best one, it is that
-    with the highest AUC. Without validation pairs it is the first candidate.
+    First a is chosen, then b and c, then K, by MRR or, for a relation, NDCG. Of the candidates that
+    are less than a standard error of the difference below the best one, it is that with the highest
+    AUC; for a relation the best of those with the most columns, because the highest AUC can have
+    much worse lists (Gowalla). Without validation pairs it is the first candidate.
 
     Args:
         rows: LinkSplit.rows.
@@ -128,12 +129,15 @@ def choose_spectral_embedding(
         spectrum = max(tried, key=lambda each: each.score).spectrum
         tried = [each for each in tried if each.spectrum is spectrum]
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
+        of_relation = bool(len(rows["candidates"]))
         others = [each for each in filters if each not in FIRST_FILTERS]
+        if of_relation:  # both weights together favour popular items
+            others = [(share, power) for share, power in others if not share or 1 <= power < 2]
         tried += [measure(spectrum, (width, *each)) for each in others]
         of_filter = max(tried, key=lambda each: each.score).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
-        chosen = _choose(tried)
+        chosen = _choose(tried, by_auc=not of_relation)
         made_by, score = chosen.made_by, chosen.score
     columns, degree_share, eigenvalue_power = made_by
     return _scale(spectrum.embed(*made_by), rows["train"]), {
@@ -146,15 +150,18 @@ def choose_spectral_embedding(
     }
 
 
-def _choose(tried: Sequence[_Candidate]) -> _Candidate:
-    """Return the best by score, or where that cannot tell candidates apart, by AUC."""
+def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
+    """Return the best by score; where that cannot tell candidates apart, by AUC or columns."""
     best = max(tried, key=lambda each: each.score)
 
     def is_as_good(other: _Candidate) -> bool:
         less = best.scores - other.scores
         return bool(less.mean() <= less.std() / np.sqrt(len(less)))
 
-    return max(filter(is_as_good, tried), key=lambda each: each.auc)
+    as_good = filter(is_as_good, tried)
+    if by_auc:
+        return max(as_good, key=lambda each: each.auc)
+    return max(as_good, key=lambda each: (each.made_by[0], each.score))
 
 
 def _make_measure(
