@@ -61,7 +61,7 @@ from partitioning.features.roles import (
     without_index,
 )
 from partitioning.features.schema import Source
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from partitioning.node_split import FILE_NAMES, FORMATS, read_index
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, TableSettings
 
@@ -497,7 +497,7 @@ def _read_relation(
 def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
     """Return the nodes with the masks of the index files of the folder, such as train.csv.
 
-    They take the place of a table's masks.
+    InputError if a table has masks or a split, too.
     """
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
@@ -511,6 +511,9 @@ def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
             mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
             by_id = nodes.find_rows if nodes.ids is not None else None
             path = folder / found[0]
+            if in_table := [name for name in MASKS if name in raw.values]:
+                split = raw.at(in_table[0])
+                raise InputError(f"{path}: {split} is the split, too; take one of them out")
             mask[read_index(path, nodes.num_nodes, "dataset_file", by_id)] = True
             masks[f"{part}_mask"] = mask
     where = {f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES}

@@ -79,14 +79,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _days(given: str) -> int:
+def _days(text: str) -> int:
     """Parse a number of days on the command line."""
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= LIST_DAYS:
+    days = int(text.lstrip("0")[:9] or 0) if text.isascii() and text.isdigit() else 0
+    if not 1 <= days <= LIST_DAYS:
         raise argparse.ArgumentTypeError(
-            f"{given}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
+            f"{text}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
             " own certificate is valid"
         )
-    return int(given)
+    return days
 
 
 def authority(folder: Path) -> None:

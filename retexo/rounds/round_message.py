@@ -53,7 +53,6 @@ class RoundMessage:
         objective: Objective,
         comm: Communicator,
         reduction: GradientReduction,
-        flat: FlatParameters,
     ) -> None:
         self.metric, self._graph_info = objective.metric, objective.graph_info
         num_values = 2 + self.metric.with_loss + self.metric.num_counts
@@ -120,10 +119,8 @@ def build_message(
     if settings.gradient.secure:
         first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
         secure_sum = SecureSum(comm, tag, first_limit)
-        return RoundMessage(
-            objective, comm, build_reduction(settings.gradient, flat, secure_sum), flat
-        )
+        return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, secure_sum))
     wire = WIRE_FORMATS[settings.gradient.precision]
     zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
     all_reduce = AllReduce(comm, tag, wire, zero_ranks)
-    return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce), flat)
+    return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce))

@@ -403,6 +403,15 @@ def test_a_split_is_in_one_column_or_in_masks(tmp_path):
         load(folder)
 
 
+@pytest.mark.parametrize("header", ["split", "train_mask,val_mask"])
+def test_a_split_is_in_the_table_or_in_files(tmp_path, header):
+    cells = ["train", "val"] if header == "split" else ["1,0", "0,1"]
+    nodes = f"id,label,{header}\na,0,{cells[0]}\nb,1,{cells[1]}\n"
+    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n", train="id\nb\n")
+    with pytest.raises(InputError, match=r"train\.csv: .*nodes\.csv.* is the split, too; take one"):
+        load(folder)
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_a_table_may_have_only_the_split(tmp_path, named):
     folder = write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n")
