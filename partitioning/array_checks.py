@@ -145,7 +145,7 @@ def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
 def check_unique(ids: Ints, where: str, shown_ids: Array | None = None) -> None:
     """Raise InputError where two ids [K] are equal.
 
-    `shown` [K] has the ids as the message shows them.
+    `shown_ids` [K] has the ids as the message shows them.
     """
     first, inverse = np.unique(ids, return_index=True, return_inverse=True)[1:]
     if len(first) < len(ids):

@@ -234,14 +234,14 @@ def add_reverse(
             return choose_message_edges(graph, settings) if settings.is_unlabelled else graph
         return add_reverse_relations(graph) if settings.relations.reverse else graph
     kind = settings.features.kind
-    for key, given in (
+    for key, used in (
         ("target", settings.target),
         ("relations.reverse", None if settings.relations.reverse else "false"),
         ("features", kind if isinstance(kind, dict) else None),
     ):
-        if given is not None:
+        if used is not None:
             raise InputError(
-                f"{key}={given} has no meaning for {settings.dataset_name}, which has one type of"
+                f"{key}={used} has no meaning for {settings.dataset_name}, which has one type of"
                 " nodes: remove it"
             )
     wanted = symmetrize if settings.symmetrize is None else settings.symmetrize
@@ -250,12 +250,12 @@ def add_reverse(
 
 def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
     """Yield the settings that only dataset_name=file has, with their values."""
-    for each in definitions(DatasetSettings):
-        if each.key in OF_TABLES or each.key.startswith(("columns.", "tables.")):
-            yield each, attrgetter(each.key)(settings)
+    for setting in definitions(DatasetSettings):
+        if setting.key in OF_TABLES or setting.key.startswith(("columns.", "tables.")):
+            yield setting, attrgetter(setting.key)(settings)
 
 
 def is_local(settings: DatasetSettings) -> bool:
     """Return whether loading needs no download; InputError for an unknown data set."""
     name = canonical_name(settings.dataset_name)
-    return all(each.is_local for each in recipe(name).files(name, settings.dataset_dir))
+    return all(file.is_local for file in recipe(name).files(name, settings.dataset_dir))

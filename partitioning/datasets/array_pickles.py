@@ -129,12 +129,12 @@ def read_pickle(path: Path) -> Any:
     with reading(path, "pickle of numbers", FETCH_AGAIN):
         with open_regular(path) as file:
             try:
-                found = _Unpickler(file, encoding="latin1").load()
+                content = _Unpickler(file, encoding="latin1").load()
             except (pickle.UnpicklingError, struct.error) as error:
                 raise ValueError(error) from None
-        if isinstance(found, _Csr):
-            return _as_csr(found, path)
-        return dict(found) if isinstance(found, dict) else as_array(found)
+        if isinstance(content, _Csr):
+            return _as_csr(content, path)
+        return dict(content) if isinstance(content, dict) else as_array(content)
 
 
 def as_array(kept: Any) -> Array:

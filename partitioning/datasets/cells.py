@@ -77,10 +77,10 @@ class Cells:
         valid: NDArray[np.bool_] = self.data.is_valid().to_numpy()
         return valid
 
-    def refuse(self, row: int, expected: str, shown: Any = None) -> NoReturn:
+    def refuse(self, row: int, expected: str, shown_cells: Any = None) -> NoReturn:
         """Raise an InputError for the cell in a row; `expected` may begin with a comma."""
         try:
-            value = self.data[row].as_py() if shown is None else shown
+            value = self.data[row].as_py() if shown_cells is None else shown_cells
         except (OverflowError, ValueError):  # a time beyond the year 9999
             value = self.data[row].value
         value = float(value) if isinstance(value, np.floating) else value
@@ -173,14 +173,17 @@ class Cells:
         try:
             if self.kind == "text":
                 data = pc.replace_substring_regex(trim(data), r"^(-?\d+)\.0*$", r"\1")
-            found = data.cast(pa.int64())
-            if found.null_count:  # NaN, as a text
+            integers = data.cast(pa.int64())
+            if integers.null_count:  # NaN, as a text
                 return None
-            if self.kind == "text" and not pc.all(pc.equal(found.cast(pa.string()), data)).as_py():
+            if (
+                self.kind == "text"
+                and not pc.all(pc.equal(integers.cast(pa.string()), data)).as_py()
+            ):
                 return None
         except pa.ArrowInvalid:
             return None
-        return replace(self, data=found)
+        return replace(self, data=integers)
 
     def to_whole(self, expected: str) -> "Cells":
         """Return the cells as int64, also whole floats; InputError for the first other cell."""
@@ -201,10 +204,12 @@ class Cells:
     def ids(self) -> Array:
         """Return ids: int64 [K], or names, object [K]; InputError for a blank one."""
         self.check_ids()
-        found = self.to_integers()
-        if found is None:
-            found = replace(self, data=self.texts())
-        return np.concatenate([np.empty(0, found.data.type.to_pandas_dtype()), *found.pieces()])
+        integers = self.to_integers()
+        if integers is None:
+            integers = replace(self, data=self.texts())
+        return np.concatenate(
+            [np.empty(0, integers.data.type.to_pandas_dtype()), *integers.pieces()]
+        )
 
     def check_ids(self) -> None:
         """Raise InputError for a blank cell."""
@@ -292,16 +297,16 @@ def as_integers(text: "pa.Array") -> "pa.Array":
     if pc.any(pc.starts_with(text, " ")).as_py():
         text = pc.replace_substring_regex(text, r'^ +(?:"(.*)"|(.*))$', r"\1\2")
     try:
-        found = text.cast(pa.int64())
+        integers = text.cast(pa.int64())
     except pa.ArrowInvalid:
         return text
-    values = found.fill_null(0).to_numpy()
+    values = integers.fill_null(0).to_numpy()
     lengths = pc.binary_length(text).fill_null(1).to_numpy()
     digits = 1 + np.searchsorted(POWERS, np.abs(values), side="right") + (values < 0)
     is_plain = (digits == lengths).all() and not (
         lengths.max(initial=0) >= 10 and pc.any(pc.match_substring(text, "x")).as_py()
     )  # 0x0000000A is 10 for pyarrow
-    return found if is_plain else text
+    return integers if is_plain else text
 
 
 def read_decimal_commas(cells: Cells, separator: str) -> Cells:

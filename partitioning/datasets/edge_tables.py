@@ -62,8 +62,8 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
                 f"columns.{role}={join_names(asked)}: {path} has the columns {join_names(names)};"
                 f" set one of them, or a list of those of all tables of edges"
             )
-    found = [find_column(role, names, columns, path) for role in ("src", "dst")]
-    ends = [name for name in found if name is not None]
+    columns_of_ends = [find_column(role, names, columns, path) for role in ("src", "dst")]
+    ends = [name for name in columns_of_ends if name is not None]
     if len(ends) < 2:
         is_text = path.suffix not in ("", ".parquet", ".feather")
         header = "; put the line src,dst before it if this is no header" if is_text else ""
@@ -83,7 +83,7 @@ def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> Non
         return
     tables = list(filter(has_columns, files))
     names = [column_names(file) for file in tables]
-    if not names or any(columns.weight in each for each in names):
+    if not names or any(columns.weight in name for name in names):
         return
     raise MissingColumn(
         "weight",
@@ -120,8 +120,8 @@ def read_edges(
         table = _read_arrays(path, with_features=with_features)
         ends = [check_integers(getattr(table, name), table.at(name)) for name in ("src", "dst")]
     src, dst = (
-        _find_rows(each, held, table.at(name), keep_unknown=drop_unknown, remedy=remedy)
-        for each, held, name in zip(ends, nodes, ("src", "dst"), strict=True)
+        _find_rows(end, end_nodes, table.at(name), keep_unknown=drop_unknown, remedy=remedy)
+        for end, end_nodes, name in zip(ends, nodes, ("src", "dst"), strict=True)
     )
     if len(src) == 0:
         log.warning("%s: has no edges, only a header", path)
@@ -222,18 +222,20 @@ def _read_columns(
 def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
     """Return the ids of both ends as integers, or as texts where the nodes have names."""
     integers: list[Cells | None] = []
-    for cells, held in zip(ends, nodes, strict=True):
-        if not held.named and not held.grows:
-            integers.append(cells.to_whole(UNNAMED if held.ids is None else held.expected))
+    for cells, end_nodes in zip(ends, nodes, strict=True):
+        if not end_nodes.named and not end_nodes.grows:
+            integers.append(
+                cells.to_whole(UNNAMED if end_nodes.ids is None else end_nodes.expected)
+            )
             continue
         cells.check_ids()
-        integers.append(None if held.named else cells.to_integers())
-    for found, held in zip(integers, nodes, strict=True):
-        if found is None and not held.named:  # nodes that only edges name
-            held.use_names()
+        integers.append(None if end_nodes.named else cells.to_integers())
+    for numbers, end_nodes in zip(integers, nodes, strict=True):
+        if numbers is None and not end_nodes.named:  # nodes that only edges name
+            end_nodes.use_names()
     return [
-        cells if found is None or held.named else found
-        for cells, found, held in zip(ends, integers, nodes, strict=True)
+        cells if numbers is None or end_nodes.named else numbers
+        for cells, numbers, end_nodes in zip(ends, integers, nodes, strict=True)
     ]
 
 

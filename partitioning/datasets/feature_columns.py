@@ -58,7 +58,7 @@ def read_features(
         A column of dates without a role is ignored.
     """
     ignored = {name: "columns.ignore" for name, role in requested.items() if role == "ignore"}
-    made: list[Column] = []
+    blocks: list[Column] = []
     pieces: list[NDArray[np.float32]] = []
     first = 0
     for name, role in requested.items():
@@ -69,10 +69,10 @@ def read_features(
             ignored[name] = f"a date: columns.date={name} makes it a feature, in seconds since 1970"
             continue
         column, values = found
-        made.append(replace(column, first=first))
+        blocks.append(replace(column, first=first))
         pieces.append(values)
         first += column.width
-    schema = Schema(str(path), tuple(made), {}, ignored)
+    schema = Schema(str(path), tuple(blocks), {}, ignored)
     return (np.hstack(pieces) if pieces else None), schema
 
 
@@ -135,7 +135,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
             f" columns.ignore={cells.name} leaves the column out",
         )
     different = pc.unique(text.drop_null()).to_pylist()
-    if any({each.lower() for each in different[:FEW]} <= words for words in BOOLEANS):
+    if any({cell.lower() for cell in different[:FEW]} <= words for words in BOOLEANS):
         values = pc.is_in(pc.utf8_lower(text), pa.array(sorted(TRUE))).to_numpy().astype(np.float64)
         values[~text.is_valid().to_numpy()] = np.nan
         return _to_float32(cells, replace(column, role="boolean"), values)
@@ -151,10 +151,10 @@ def _split_unit(text: "pa.ChunkedArray") -> tuple["pa.ChunkedArray", str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pa.chunked_array([pc.extract_regex(text, UNIT).combine_chunks()])
-    sign, before, number, after = found.flatten()
+    parts = pa.chunked_array([pc.extract_regex(text, UNIT).combine_chunks()])
+    sign, before, number, after = parts.flatten()
     units = pc.unique(pc.binary_join_element_wise(before, after, "").drop_null()).to_pylist()
-    if found.null_count > text.null_count or len(units) != 1 or not units[0]:
+    if parts.null_count > text.null_count or len(units) != 1 or not units[0]:
         return text, ""
     return pc.binary_join_element_wise(sign, number, ""), units[0]
 

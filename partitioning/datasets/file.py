@@ -105,9 +105,9 @@ def load(settings: DatasetSettings) -> AnyGraph:
     if not path.exists():
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
     if path.is_dir() or has_columns(path) or path.suffix == ".npy":
-        found = find_graph_tables(path, settings.tables)
-        _check_sizes(found.all, settings)
-        return build_graph(read_tables(stem_of(path.resolve()), found, settings), settings)
+        tables = find_graph_tables(path, settings.tables)
+        _check_sizes(tables.all, settings)
+        return build_graph(read_tables(stem_of(path.resolve()), tables, settings), settings)
     if settings.edges.unknown != "refuse":
         raise InputError(
             f"edges.unknown={settings.edges.unknown}: only tables of edges have it; remove it, or"
@@ -141,16 +141,18 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         _check_names(path, arrays, list_arrays(path) if path.suffix == ".npz" else arrays, settings)
     nodes: dict[str, RawNodes] = {}
     relations: dict[EdgeType, RawRelation] = {}
-    has_labels = {each: "edge_label" in held for each, held in graph.relations.items()}
+    has_labels = {
+        edge_type: "edge_label" in relation for edge_type, relation in graph.relations.items()
+    }
     labelled = find_labelled(has_labels, settings) if settings.of_edges else None
     # In the order of the files of retexo.from_pyg, which numbers relations.
-    for each in sorted(graph.relations, key=SEPARATOR.join):
-        is_plain = each == PLAIN_RELATION
-        where = path if is_plain else f"{path}: {SEPARATOR.join(each)}"
-        held = graph.relations[each]
-        if each == labelled:  # features and times are those of its nodes
+    for edge_type in sorted(graph.relations, key=SEPARATOR.join):
+        is_plain = edge_type == PLAIN_RELATION
+        where = path if is_plain else f"{path}: {SEPARATOR.join(edge_type)}"
+        held = graph.relations[edge_type]
+        if edge_type == labelled:  # features and times are those of its nodes
             held = {name: held[name] for name in held if name not in AS_NODES}
-        relations[each] = RawRelation.of_arrays(
+        relations[edge_type] = RawRelation.of_arrays(
             where, held, with_features=is_plain or not settings.links
         )
     for name in sorted(graph.types, key="{}.npz".format):
@@ -174,7 +176,7 @@ def from_frames(
     """Build the graph of data frames, of nodes by type and of edges by relation."""
     # In the order of files, which numbers relations.
     tables = {name: [nodes[name]] for name in sorted(nodes, key="{}.parquet".format)}
-    relations = {each: edges[each] for each in sorted(edges, key=SEPARATOR.join)}
+    relations = {edge_type: edges[edge_type] for edge_type in sorted(edges, key=SEPARATOR.join)}
     return build_graph(
         read_tables("graph", GraphTables(tables, relations, Path("graph")), settings), settings
     )

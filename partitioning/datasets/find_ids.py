@@ -50,20 +50,20 @@ def find_id_columns(
         table: [name for name in column_names(table) if not NAMELESS.fullmatch(name)]
         for table in tables
     }
-    found = {table: find_column("id", names[table], columns, table) for table in tables}
+    id_columns = {table: find_column("id", names[table], columns, table) for table in tables}
     candidates = {
         table: list(_find_unique(table, names[table], columns))
         for table in tables
-        if found[table] is None
+        if id_columns[table] is None
     }
     if not any(candidates.values()):
-        return found
+        return id_columns
     ends = [_read_ends(table, roles) for table, roles in edges]
-    wanted = _concatenate([end for of_table in ends for end in of_table])
+    end_ids = _concatenate([end for of_table in ends for end in of_table])
     known = _concatenate(
         [
             _normalise(read_columns(table, [name], exact=[name])[name])
-            for table, name in found.items()
+            for table, name in id_columns.items()
             if name is not None
         ]
     )
@@ -72,7 +72,7 @@ def find_id_columns(
         fits = {
             cells.name: fit
             for cells in unique
-            if (fit := _compare(_normalise(cells), wanted, known)) is not None
+            if (fit := _compare(_normalise(cells), end_ids, known)) is not None
         }
         first, *others = [*fits, None]
         if first is None:
@@ -93,11 +93,11 @@ def find_id_columns(
             table,
             first,
         )
-        found[table] = first
+        id_columns[table] = first
         known = _concatenate(
             [known, *(_normalise(cells) for cells in unique if cells.name == first)]
         )
-    return found
+    return id_columns
 
 
 def _find_unique(table: Source, names: list[str], columns: ColumnSettings) -> Iterator[Cells]:
@@ -118,8 +118,8 @@ def _find_unique(table: Source, names: list[str], columns: ColumnSettings) -> It
     ]
     head = read_columns(table, left, exact=left, limit=HEAD) if left else {}
     left = [name for name in left if _may_be_ids(head[name])]
-    whole = read_columns(table, left, exact=left) if left else {}
-    yield from (whole[name] for name in left if _may_be_ids(whole[name]))
+    id_cells = read_columns(table, left, exact=left) if left else {}
+    yield from (id_cells[name] for name in left if _may_be_ids(id_cells[name]))
 
 
 def _may_be_ids(cells: Cells) -> bool:
@@ -144,7 +144,7 @@ def _read_ends(edges: Source, roles: dict[str, str | None]) -> list[Any]:
         return [pa.chunked_array([np.unique(pairs[:, at])]).cast(pa.string()) for at in places]
     ends = [name for name in roles.values() if name is not None]
     cells = read_columns(edges, ends, exact=ends) if ends else {}
-    return [_normalise(each) for each in cells.values()]
+    return [_normalise(column) for column in cells.values()]
 
 
 def _concatenate(columns: list[Any]) -> "pa.ChunkedArray":
@@ -175,7 +175,7 @@ def _compare(
         and not pc.all(is_row).as_py()
     ):
         return "more"
-    num_found, num_rows = (pc.sum(pc.is_in(ends, each)).as_py() or 0 for each in (cells, rows))
+    num_found, num_rows = (pc.sum(pc.is_in(ends, array)).as_py() or 0 for array in (cells, rows))
     if not len(ends) or num_found < max(num_rows, len(ends) / 2):
         return None
     counts_rows = pc.all(pc.equal(cells, pa.chunked_array([rows]))).as_py()

@@ -50,6 +50,6 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
         raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
     src, dst = (check_endpoints(ends, num_nodes, f"{path}: array `edges`") for ends in edges.T)
     src, dst = unique_edges(src, dst, num_nodes)
-    found = {name: arrays[theirs] for name, theirs in _ARRAYS.items()}
-    masks = {mask: found[mask].T for mask in MASKS}  # [nodes, splits]
-    return build_named(settings, {"src": src, "dst": dst, **found, **masks}, where)
+    by_name = {name: arrays[theirs] for name, theirs in _ARRAYS.items()}
+    masks = {mask: by_name[mask].T for mask in MASKS}  # [nodes, splits]
+    return build_named(settings, {"src": src, "dst": dst, **by_name, **masks}, where)

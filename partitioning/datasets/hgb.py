@@ -51,8 +51,8 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     nodes, node_type, position = _read_nodes(folder / "node.dat", types)
     relations = _read_relations(folder / "link.dat", edge_types, node_type, position)
     tables = {
-        types[number]: NodeTable(found.features, np.arange(found.count))
-        for number, found in nodes.items()
+        types[number]: NodeTable(raw_nodes.features, np.arange(raw_nodes.count))
+        for number, raw_nodes in nodes.items()
     }
     rows = {
         part: _read_labels(folder / file, node_type, position)
@@ -65,8 +65,8 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
             " it out"
         )
     labels = np.full(tables[target].num_nodes, -1, np.int64)
-    for found in rows.values():
-        labels[found.nodes] = check_classes(found.classes, num_classes, found.where)
+    for row_lists in rows.values():
+        labels[row_lists.nodes] = check_classes(row_lists.classes, num_classes, row_lists.where)
     masks = _make_masks(rows, len(labels), settings.split.seed)
     return HeteroGraphData(
         settings.dataset_name, tables, relations, target, labels, num_classes, **masks
@@ -133,10 +133,10 @@ def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[int, _Type], Ar
     Returns:
         The types by number; the number of each node's type [N]; each node's position in it [N].
     """
-    found = {number: _Type() for number in types}
+    node_types = {number: _Type() for number in types}
     ids, numbers, positions = [], [], []
     for node, _name, number, *features in _lines(path):
-        of_type = found[int(number)]
+        of_type = node_types[int(number)]
         ids.append(int(node))
         numbers.append(int(number))
         positions.append(of_type.count)
@@ -148,7 +148,7 @@ def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[int, _Type], Ar
     check_endpoints(order, len(ids), str(path))
     check_unique(order, str(path))
     node_type[order], position[order] = numbers, positions
-    return found, node_type, position
+    return node_types, node_type, position
 
 
 def _read_relations(
@@ -162,10 +162,10 @@ def _read_relations(
     relations: dict[EdgeType, Relation] = {}
     for number, edge_type in edge_types.items():
         rows = np.flatnonzero(columns[:, 2] == number)
-        src, dst = (narrow_ends(position[each[rows]]) for each in ends)
+        src, dst = (narrow_ends(position[end[rows]]) for end in ends)
         weight = check_edge_weight(columns[rows, 3], len(rows), f"{path}: relation {number}")
-        for end, each in zip((edge_type[0], edge_type[2]), ends, strict=True):
-            if len(set(node_type[each[rows]].tolist())) > 1:
+        for end, nodes_of_end in zip((edge_type[0], edge_type[2]), ends, strict=True):
+            if len(set(node_type[nodes_of_end[rows]].tolist())) > 1:
                 raise InputError(f"{path}: an end of relation {number} is no {end}; {FETCH_AGAIN}")
         relations[edge_type] = Relation(src, dst, weight)
     return relations

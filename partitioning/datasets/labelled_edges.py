@@ -68,13 +68,13 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
             )
     asked = settings.task.relation
     names = {each: SEPARATOR.join(_named(each)) for each in relations}
-    matching = [each for each, name in names.items() if is_relation(asked, name)]
+    matching = [edge_type for edge_type, name in names.items() if is_relation(asked, name)]
     if asked is None:
-        matching = [each for each, has_labels in relations.items() if has_labels]
+        matching = [edge_type for edge_type, has_labels in relations.items() if has_labels]
         if settings.is_unlabelled and len(relations) == 1:
             matching = list(relations)
     if len(matching) != 1:
-        there = join_names(names[each] for each in matching or relations)
+        there = join_names(names[edge_type] for edge_type in matching or relations)
         if asked is not None:
             found = "several relations have" if matching else "no relation has"
             raise InputError(f"task.relation={asked}: {found} this name; choose one of {there}")
@@ -147,7 +147,7 @@ def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGr
                 " task=node_classification"
             )
     nodes = {name or NODE: each for name, each in raw.nodes.items()}
-    relations = {_named(name): held for name, held in raw.relations.items()}
+    relations = {_named(name): relation for name, relation in raw.relations.items()}
     source, name, destination = _named(labelled)
     target = name if name not in nodes else f"{name}_{EDGE}"
     held = relations[source, name, destination]
@@ -157,9 +157,9 @@ def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGr
     return RawGraph(raw.name, nodes | {target: edges}, relations, (source, name, destination))
 
 
-def _named(each: EdgeType) -> EdgeType:
+def _named(edge_type: EdgeType) -> EdgeType:
     """Return a relation with names; the one of a plain graph has none."""
-    return (NODE, EDGE, NODE) if each == PLAIN_RELATION else each
+    return (NODE, EDGE, NODE) if edge_type == PLAIN_RELATION else edge_type
 
 
 def choose_message_edges(

@@ -92,7 +92,7 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
     if not unknown:
         return array
     if array.dtype.kind in "OUS":
-        texts = np.array([None if each is None else str(each).strip() for each in array], object)
+        texts = np.array([None if cell is None else str(cell).strip() for cell in array], object)
         is_unknown = np.isin(texts.astype(str), unknown)
         found = texts
         found[is_unknown] = None
@@ -116,9 +116,9 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
     """
     cells = [
         None
-        if each is None or not str(each).strip()
-        else {part for text in SEVERAL.split(str(each).strip("[](){} ")) if (part := text.strip())}
-        for each in array
+        if cell is None or not str(cell).strip()
+        else {part for text in SEVERAL.split(str(cell).strip("[](){} ")) if (part := text.strip())}
+        for cell in array
     ]
     names = sorted({name for cell in cells if cell for name in cell})
     place = {name: number for number, name in enumerate(names)}
@@ -126,8 +126,8 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
     for row, cell in enumerate(cells):
         rows[row, [place[name] for name in cell or ()]] = 1
         rows[row] = np.nan if cell is None else rows[row]
-    shown = join_names(f"{number} {name}" for number, name in enumerate(names))
-    log.info("%s: several labels per node: %s", where, shown)
+    numbered = join_names(f"{number} {name}" for number, name in enumerate(names))
+    log.info("%s: several labels per node: %s", where, numbered)
     return rows
 
 
@@ -272,12 +272,12 @@ def _number(text: str) -> int | float | None:
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     """Return names [N], None where a row is blank or -1."""
-    odd = [text for text in texts if text and text in BLANK]
-    if odd:
+    blanks = [text for text in texts if text and text in BLANK]
+    if blanks:
         log.warning(
             "%s: %s is read as the name of a class; leave the cell blank where there is none",
             where,
-            join_names(odd, "`"),
+            join_names(blanks, "`"),
         )
     if "-1" in texts:
         log.warning("%s: -1 beside names of classes is read as no label", where)
@@ -376,8 +376,8 @@ def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
         )
     labels = np.full(len(array), -1)
     labels[~blank] = classes
-    shown = join_names(f"{number} {name}" for number, name in enumerate(names.tolist()))
-    log.info("%s: classes are numbered: %s", where, shown)
+    numbered = join_names(f"{number} {name}" for number, name in enumerate(names.tolist()))
+    log.info("%s: classes are numbered: %s", where, numbered)
     return Labels(labels, len(names), tuple(names.tolist()))
 
 

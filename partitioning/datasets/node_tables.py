@@ -185,8 +185,8 @@ def _find_roles(
         label = label or [name for name in others if features[name] is None]
         features = {}
     roles = {"id": single["id"], "label": label, "masks": masks} | single
-    lists = {role: [each] if isinstance(each, str) else each for role, each in roles.items()}
-    return {role: each for role, each in lists.items() if each}, features, index
+    lists = {role: [names] if isinstance(names, str) else names for role, names in roles.items()}
+    return {role: names for role, names in lists.items() if names}, features, index
 
 
 def _masks_of_words(cells: Cells) -> dict[str, Array]:
@@ -313,12 +313,12 @@ def in_node_order(table: Table, nodes: Nodes) -> dict[str, Any]:
         is_ordered = len(rows) == num_nodes and bool((rows == np.arange(num_nodes)).all())
         if not is_ordered:
             check_unique(rows, table.ids_where, table.ids)
-    made: dict[str, Any] = {}
+    ordered: dict[str, Any] = {}
     for name, (values, where) in table.values.items():
         if is_ordered:
             if isinstance(values, np.ndarray):
                 check_length(values, num_nodes, where)
-            made[name] = values
+            ordered[name] = values
             continue
         if isinstance(values, CsrParts):
             raise InputError(
@@ -327,9 +327,9 @@ def in_node_order(table: Table, nodes: Nodes) -> dict[str, Any]:
         blank: Any = False
         if name not in MASKS:
             values, blank = _with_blank(values)
-        made[name] = np.full((num_nodes, *values.shape[1:]), blank, values.dtype)
-        made[name][rows] = values
-    return made
+        ordered[name] = np.full((num_nodes, *values.shape[1:]), blank, values.dtype)
+        ordered[name][rows] = values
+    return ordered
 
 
 def schema_of(tables: list[Table], features: Table | None) -> Schema | None:

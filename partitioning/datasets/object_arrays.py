@@ -87,10 +87,13 @@ def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
     types, relations = {PLAIN_TYPE: ("data", data)}, {PLAIN_RELATION: ("data", data)}
     if is_typed:
         types = {name: (f"data[{name!r}]", data[name]) for name in data.node_types}
-        relations = {tuple(each): (f"data[{each}]", data[each]) for each in data.edge_types}
+        relations = {
+            tuple(edge_type): (f"data[{edge_type}]", data[edge_type])
+            for edge_type in data.edge_types
+        }
         _warn_left_out(data.to_dict().get("_global_store", ()), (), "data")
     nodes, edges = {}, {}
-    for each, (where, store) in relations.items():
+    for edge_type, (where, store) in relations.items():
         given, names = store.to_dict(), PYG_TYPED_EDGES if is_typed else PYG_EDGES
         src, dst = _ends_of(given.pop("edge_index", None), where)
         if given.get("edge_label_index") is not None:  # whose edges are others
@@ -98,7 +101,7 @@ def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
         if not is_typed:
             given = {key: value for key, value in given.items() if key in names}
         arrays = _convert(given, names, where, len(src), "edge")
-        edges[each] = {"src": src, "dst": dst, **arrays}
+        edges[edge_type] = {"src": src, "dst": dst, **arrays}
     for name, (where, store) in types.items():
         given = store.to_dict()
         for key in () if is_typed else ("edge_index", *PYG_EDGES):
@@ -151,11 +154,11 @@ def read_dgl(graph: Any, file: str = "", *, with_labels: bool = True) -> ArrayGr
         arrays = _convert(given, DGL_NODES, where, count, "node", with_labels=with_labels)
         arrays.setdefault("node_id", np.arange(count))
         nodes[PLAIN_TYPE if is_plain else name] = arrays
-    for each in graph.canonical_etypes:
-        where = f"{file}edata" if is_plain else f"{file}edata of {SEPARATOR.join(each)}"
-        src, dst = (ends.numpy() for ends in graph.edges(order="eid", etype=each))
-        arrays = _convert(dict(graph.edges[each].data), EDGE_NAMES, where, len(src), "edge")
-        edges[PLAIN_RELATION if is_plain else each] = {"src": src, "dst": dst, **arrays}
+    for edge_type in graph.canonical_etypes:
+        where = f"{file}edata" if is_plain else f"{file}edata of {SEPARATOR.join(edge_type)}"
+        src, dst = (ends.numpy() for ends in graph.edges(order="eid", etype=edge_type))
+        arrays = _convert(dict(graph.edges[edge_type].data), EDGE_NAMES, where, len(src), "edge")
+        edges[PLAIN_RELATION if is_plain else edge_type] = {"src": src, "dst": dst, **arrays}
     return ArrayGraph(nodes, edges)
 
 
@@ -172,8 +175,10 @@ def read_networkx(
     there = set().union(*nodes.values())
     for setting, name in (("label", label), ("feat", feat)):
         if not isinstance(name, str) or (name != setting and name not in there):
-            held = join_names(sorted(map(str, there)), "`") or "none"
-            raise InputError(f"{setting}={name!r}: no node has this attribute; they have {held}")
+            names_there = join_names(sorted(map(str, there)), "`") or "none"
+            raise InputError(
+                f"{setting}={name!r}: no node has this attribute; they have {names_there}"
+            )
     if label == feat:
         raise InputError(f"label={label!r} and feat={feat!r}: expected two attributes")
     names = {label: "label", feat: "feat", **{name: name for name in MASKS}}
@@ -377,10 +382,10 @@ def _to_scalar(value: Any, where: str, expected: str, types: Any = int | float |
 def _to_values(values: Iterable[tuple[Any, Any]], what: str) -> Array:
     """Return the labels or names of nodes: numbers, NaN for a blank; or texts, "" for a blank."""
     expected = "a number or a text"
-    found = [_to_scalar(value, f"{what} of node {node!r}", expected) for node, value in values]
-    if any(isinstance(value, str) for value in found):
-        return np.array(["" if value is None else str(value) for value in found])
-    return np.array([np.nan if value is None else value for value in found])
+    scalars = [_to_scalar(value, f"{what} of node {node!r}", expected) for node, value in values]
+    if any(isinstance(value, str) for value in scalars):
+        return np.array(["" if value is None else str(value) for value in scalars])
+    return np.array([np.nan if value is None else value for value in scalars])
 
 
 def _to_rows(values: Mapping[Any, Any], what: str, ours: str, expected: str) -> Arrays:

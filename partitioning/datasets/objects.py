@@ -115,7 +115,7 @@ def to_table(frame: Any, what: str) -> "pa.Table":
     try:
         table = pa.Table.from_pandas(frame, preserve_index=is_named)
     except UNREADABLE as error:
-        has_texts = all(isinstance(each, str) for each in error.args)
+        has_texts = all(isinstance(argument, str) for argument in error.args)
         reason = ": ".join(reversed(error.args)) if has_texts else str(error)
         raise InputError(
             f"{what}: not a table with one type of values in each column: {reason}"
@@ -146,10 +146,14 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
         with _writing(path, overwrite) as part, open_regular(part, "xb") as file:
             np.savez(file, **plain)
         return str(path)
-    names = {*graph.types, *(name for each in graph.relations for name in each)}
+    names = {*graph.types, *(name for edge_type in graph.relations for name in edge_type)}
     for name in sorted(names, key=str):
         check_name(name, "the graph")
-    unknown = [each for each in graph.relations if not {each[0], each[2]} <= graph.types.keys()]
+    unknown = [
+        edge_type
+        for edge_type in graph.relations
+        if not {edge_type[0], edge_type[2]} <= graph.types.keys()
+    ]
     if unknown or not graph.relations:
         named = f"relation {unknown[0]}" if unknown else "the graph"
         raise InputError(f"{named}: expected edges between types that have nodes (num_nodes)")
@@ -158,7 +162,13 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
     with _writing(folder, overwrite, ("nodes", "edges")) as part:
         for below, tables in (
             ("nodes", graph.types),
-            ("edges", {SEPARATOR.join(each): held for each, held in graph.relations.items()}),
+            (
+                "edges",
+                {
+                    SEPARATOR.join(edge_type): relation
+                    for edge_type, relation in graph.relations.items()
+                },
+            ),
         ):
             (part / below).mkdir(parents=True)
             for name, arrays in tables.items():

@@ -180,16 +180,16 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
         array = np.empty(shape[::-1] if fortran else shape, dtype or stored)
         flat, limits = array.reshape(-1), np.iinfo(array.dtype) if dtype == np.int32 else None
         for begin in range(0, array.size, CHUNK):
-            wanted = min(CHUNK, array.size - begin)
-            chunk = np.frombuffer(file.read(wanted * stored.itemsize), stored)
-            if len(chunk) < wanted:
+            count = min(CHUNK, array.size - begin)
+            chunk = np.frombuffer(file.read(count * stored.itemsize), stored)
+            if len(chunk) < count:
                 raise InputError(
                     f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size}"
                     " numbers"
                 )
             if limits is not None and (chunk.min() < limits.min or chunk.max() > limits.max):
                 raise InputError(f"{path}: array `{name}` has numbers beyond {array.dtype}")
-            flat[begin : begin + wanted] = chunk
+            flat[begin : begin + count] = chunk
     return array.T if fortran else array
 
 

@@ -59,9 +59,9 @@ def _musae(path: Path) -> Named:
     with (
         reading(path, "npz file", FETCH_AGAIN),
         open_regular(path) as file,
-        np.load(file, allow_pickle=False) as held,
+        np.load(file, allow_pickle=False) as arrays,
     ):
-        edges, features, labels = (held[array] for array in ("edges", "features", "target"))
+        edges, features, labels = (arrays[array] for array in ("edges", "features", "target"))
     if edges.ndim != 2 or edges.shape[1] != 2:
         raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
     src, dst = np.ascontiguousarray(edges.T)
@@ -83,7 +83,7 @@ def _planetoid(*paths: Path) -> Named:
     num_rest, num_train = len(rows["ally"]), len(rows["y"])
     test = _read_test_nodes(files["test.index"], num_rest, len(rows["ty"]))
     num_nodes = int(test.max(initial=num_rest - 1)) + 1
-    whole = {}
+    joined = {}
     for rest, tested in (("allx", "tx"), ("ally", "ty")):
         shape = (num_nodes, rows[rest].shape[1])
         for part, needed in ((rest, num_rest), (tested, len(test))):
@@ -91,16 +91,16 @@ def _planetoid(*paths: Path) -> Named:
                 raise InputError(
                     f"{files[part]}: has shape {rows[part].shape}; expected {(needed, shape[1])}"
                 )
-        whole[rest] = np.zeros(shape, np.float32)
-        whole[rest][:num_rest], whole[rest][test] = rows[rest], rows[tested]
+        joined[rest] = np.zeros(shape, np.float32)
+        joined[rest][:num_rest], joined[rest][test] = rows[rest], rows[tested]
     src, dst = _read_edges(files["graph"], num_nodes)
     masks = {mask: np.zeros(num_nodes, np.bool_) for mask in MASKS}
     masks["train_mask"][:num_train] = True
     masks["val_mask"][num_train : num_train + NUM_VAL] = True
     masks["test_mask"][test] = True
     where = {"feat": str(files["allx"]), "label": str(files["ally"])}
-    labels = whole["ally"].argmax(axis=1)
-    return {"src": src, "dst": dst, "feat": whole["allx"], "label": labels, **masks}, where
+    labels = joined["ally"].argmax(axis=1)
+    return {"src": src, "dst": dst, "feat": joined["allx"], "label": labels, **masks}, where
 
 
 def _read_matrix(path: Path) -> Array:

@@ -103,7 +103,7 @@ class RawNodes:
             )
         known = values.get("label", ids)
         if known is None:
-            rows = [len(each) for each in values.values()]
+            rows = [len(array) for array in values.values()]
             num_nodes = max([num_nodes, *rows] if num_nodes is not None else rows[:1])
         else:
             num_nodes = len(known)
@@ -170,7 +170,7 @@ class RawRelation:
         count = np.shape(self.src)[:1]  # of another length is refused later
         return replace(
             self,
-            **{name: each[rows] for name, each in arrays.items() if np.shape(each)[:1] == count},
+            **{name: array[rows] for name, array in arrays.items() if np.shape(array)[:1] == count},
         )
 
 
@@ -314,12 +314,12 @@ def _check_nodes(raw: RawNodes) -> NodeTable:
 
 
 def _check_relation(
-    raw: RawRelation, each: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
+    raw: RawRelation, edge_type: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
 ) -> Relation:
     """Check the edges of a relation, merge duplicates on request, and return them."""
     src, dst = (
         check_endpoints(ends, nodes[of_type].num_nodes, raw.at(name), of_type)
-        for ends, of_type, name in ((raw.src, each[0], "src"), (raw.dst, each[2], "dst"))
+        for ends, of_type, name in ((raw.src, edge_type[0], "src"), (raw.dst, edge_type[2], "dst"))
     )
     if len(src) != len(dst):
         raise InputError(
@@ -329,7 +329,7 @@ def _check_relation(
     if merge and (raw.feat is not None or raw.time is not None):
         raise InputError(MERGED_FEATURES)
     src, dst, weight = check_and_merge_edges(
-        src, dst, raw.weight, nodes[each[2]].num_nodes, raw.at("edge_weight"), merge=merge
+        src, dst, raw.weight, nodes[edge_type[2]].num_nodes, raw.at("edge_weight"), merge=merge
     )
     time = raw.time
     if time is not None:

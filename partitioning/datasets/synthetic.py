@@ -154,21 +154,21 @@ def _edges(
     return src, dst
 
 
-def _pairs(model: _Model, wanted: int, inside: bool, rng: np.random.Generator) -> Ints:
+def _pairs(model: _Model, count: int, inside: bool, rng: np.random.Generator) -> Ints:
     """Draw distinct pairs [wanted], all within a class or all between two, as low * N + high."""
     keys = np.empty(0, dtype=np.int64)
     for _ in range(ROUNDS):
-        missing = wanted - len(keys)
+        missing = count - len(keys)
         if missing <= 0:
             break
         keys = _distinct(
             np.concatenate([keys, _draw_pairs(model, missing + missing // 8 + 16, inside, rng)])
         )
-    if len(keys) < wanted:
-        keys = _fill(model, keys, wanted, inside, rng)
-    if len(keys) == wanted:
+    if len(keys) < count:
+        keys = _fill(model, keys, count, inside, rng)
+    if len(keys) == count:
         return keys
-    drop = rng.choice(len(keys), size=len(keys) - wanted, replace=False, shuffle=False)
+    drop = rng.choice(len(keys), size=len(keys) - count, replace=False, shuffle=False)
     return np.delete(keys, drop)
 
 
@@ -220,15 +220,15 @@ def _number_pairs(model: _Model, first: Ints, second: Ints) -> Ints:
     return keys
 
 
-def _fill(model: _Model, keys: Ints, wanted: int, inside: bool, rng: np.random.Generator) -> Ints:
+def _fill(model: _Model, keys: Ints, count: int, inside: bool, rng: np.random.Generator) -> Ints:
     """Add pairs drawn uniformly from those not yet taken, which only a small graph can list."""
     if model.num_nodes > SMALL:
         raise InputError(
-            f"synthetic.edges: only {len(keys)} of {wanted} edges"
+            f"synthetic.edges: only {len(keys)} of {count} edges"
             f" {'within' if inside else 'between'} classes were found without duplicates; lower"
             " synthetic.edges or raise synthetic.nodes"
         )
     first, second = np.triu_indices(model.num_nodes, k=1)
     fits = (model.class_of(first) == model.class_of(second)) == inside
     rest = np.setdiff1d(_number_pairs(model, first[fits], second[fits]), keys)
-    return np.concatenate([keys, rng.choice(rest, size=wanted - len(keys), replace=False)])
+    return np.concatenate([keys, rng.choice(rest, size=count - len(keys), replace=False)])

@@ -50,14 +50,14 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
     ]
     names = ["target", *(f"type{number}" for number in range(1, NUM_TYPES))]
-    sizes = [len(each) for each in np.array_split(np.arange(settings.nodes), NUM_TYPES)]
+    sizes = [len(nodes) for nodes in np.array_split(np.arange(settings.nodes), NUM_TYPES)]
     classes = [_classes(size, settings.classes, streams[0]) for size in sizes]
     shares = np.array_split(np.arange(settings.edges), NUM_RELATIONS)
     relations: dict[EdgeType, Relation] = {}
     for number, share in enumerate(shares):
         source, destination = _choose_types(number)
-        each = names[source], f"relation{number}", names[destination]
-        relations[each] = _draw_relation(
+        edge_type = names[source], f"relation{number}", names[destination]
+        relations[edge_type] = _draw_relation(
             len(share), classes[source], classes[destination], settings, streams[1]
         )
     nodes = {

@@ -155,12 +155,14 @@ def read_columns(
     Raises:
         InputError: the file is no such table.
     """
-    found = column_names(path, header)
-    wanted = set(found if names is None else names)
-    kept = [name for name in found if name in wanted] or found[:1]
+    names_there = column_names(path, header)
+    wanted = set(names_there if names is None else names)
+    kept = [name for name in names_there if name in wanted] or names_there[:1]
     if isinstance(path, Frame):
         given = {name: path.columns[name] for name in kept}
-        return {name: Cells(path, name, _unify(path, name, [each])) for name, each in given.items()}
+        return {
+            name: Cells(path, name, _unify(path, name, [values])) for name, values in given.items()
+        }
     pieces, mixed = _read_pieces(path, kept, set(exact), header, limit)
     if mixed:  # not all cells are numbers: their texts are needed
         pieces |= _read_pieces(path, mixed, set(mixed), header, limit)[0]
@@ -237,11 +239,11 @@ def _read_part(
     with open_regular(path) as file:
         schema, read = _open_typed(path, file)
         ranges, begin = _named_ranges(schema), 0
-        held = [name for name in schema.names if name.strip() in names] or schema.names[:1]
-        yield from ((name.strip(), pa.array([], schema.field(name).type)) for name in held)
-        for batch in read(held):
+        names_read = [name for name in schema.names if name.strip() in names] or schema.names[:1]
+        yield from ((name.strip(), pa.array([], schema.field(name).type)) for name in names_read)
+        for batch in read(names_read):
             batch.validate(full=True)  # ArrowInvalid for text that is no UTF-8
-            yield from zip(map(str.strip, held), batch.columns, strict=True)
+            yield from zip(map(str.strip, names_read), batch.columns, strict=True)
             ids = {name: ranges[name] for name in ranges if name in names}
             end = begin + batch.num_rows
             yield from ((name, pa.array(np.array(ids[name][begin:end], np.int64))) for name in ids)
@@ -251,10 +253,10 @@ def _read_part(
 def _named_ranges(schema: "pa.Schema") -> dict[str, range]:
     """Return the named range indices, which pandas stores as start, stop and step."""
     described = (schema.pandas_metadata or {}).get("index_columns", [])
-    ranges = (each for each in described if isinstance(each, dict) and each.get("name") is not None)
+    ranges = (text for text in described if isinstance(text, dict) and text.get("name") is not None)
     return {
-        str(each["name"]).strip(): range(each["start"], each["stop"], each["step"])
-        for each in ranges
+        str(range_["name"]).strip(): range(range_["start"], range_["stop"], range_["step"])
+        for range_ in ranges
     }
 
 
@@ -268,7 +270,8 @@ def _unify(path: Source, name: str, pieces: list["pa.Array"]) -> "pa.ChunkedArra
     kind = kinds.pop()
     if kinds:
         are_numbers = all(
-            types.is_integer(each) or types.is_floating(each) for each in {kind, *kinds}
+            types.is_integer(kind_there) or types.is_floating(kind_there)
+            for kind_there in {kind, *kinds}
         )
         kind = pa.float64() if are_numbers else pa.string()
     with _explain_errors(path):

@@ -123,8 +123,8 @@ def _find_named(folder: Path, names: TableSettings) -> GraphTables:
     def find(role: str, name: str) -> Path:
         file = folder / name
         if Path(name).name != name or kind_of(file) not in TYPED or not is_table(file):
-            held = join_names(sorted(each.name for each in list_visible(folder))) or "nothing"
-            raise InputError(f"tables.{role}={name}: no such table in {folder}; found {held}")
+            there = join_names(sorted(each.name for each in list_visible(folder))) or "nothing"
+            raise InputError(f"tables.{role}={name}: no such table in {folder}; found {there}")
         return file
 
     if not is_folder(folder):
@@ -169,19 +169,19 @@ def _find_plain(path: Path) -> GraphTables:
     edges = [path] if is_edges else files_named(path, "edges", EDGES)
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
-        held = sorted(file.name for file in path.iterdir())
-        shown = ", ".join(held[:10]) + (" ..." if len(held) > 10 else "")
+        there = sorted(file.name for file in path.iterdir())
+        listed = ", ".join(there[:10]) + (" ..." if len(there) > 10 else "")
         raise InputError(
-            f"dataset_file={path}: expected one of {names}; found {shown or 'nothing'}: rename the"
+            f"dataset_file={path}: expected one of {names}; found {listed or 'nothing'}: rename the"
             " table of edges, and that of nodes (nodes.csv ...), or set dataset_file=FILE of edges"
         )
-    found = [
+    tables = [
         file
         for stem, suffixes in NODE_TABLES.items()
         for file in files_named(folder, stem, suffixes)
         if file not in edges
     ]
-    return GraphTables({PLAIN_TYPE: found}, {PLAIN_RELATION: edges[0]}, folder, has_splits=True)
+    return GraphTables({PLAIN_TYPE: tables}, {PLAIN_RELATION: edges[0]}, folder, has_splits=True)
 
 
 def _find_typed(path: Path) -> GraphTables:
@@ -214,15 +214,15 @@ def is_table(path: Path) -> bool:
 
 def files_named(folder: Path, stem: str, suffixes: tuple[str, ...]) -> list[Path]:
     """Return the file of a name in the folder, or none; InputError for two."""
-    found = [
+    files = [
         folder / f"{stem}.{suffix}" for suffix in suffixes if is_table(folder / f"{stem}.{suffix}")
     ]
-    if len(found) > 1:
+    if len(files) > 1:
         raise InputError(
-            f"dataset_file={folder}: found {', '.join(file.name for file in found)}; expected one"
+            f"dataset_file={folder}: found {', '.join(file.name for file in files)}; expected one"
             " of them"
         )
-    return found
+    return files
 
 
 def _list_tables(folder: Path) -> list[Path]:
@@ -231,14 +231,14 @@ def _list_tables(folder: Path) -> list[Path]:
     Hidden files are left out. Raises InputError for a table that is no regular file.
     """
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    odd = [file.name for file in files if kind_of(file) not in TYPED]
-    if odd:
-        log.warning("%s: %s: left out", folder, join_names(odd))
-    found = [file for file in files if kind_of(file) in TYPED]
-    for file in found:
+    unreadable = [file.name for file in files if kind_of(file) not in TYPED]
+    if unreadable:
+        log.warning("%s: %s: left out", folder, join_names(unreadable))
+    tables = [file for file in files if kind_of(file) in TYPED]
+    for file in tables:
         if not is_table(file):  # reading a FIFO would block
             raise InputError(f"{file}: not a regular file; expected a table")
-    return found
+    return tables
 
 
 def _node_types(folder: Path) -> list[str]:
@@ -285,20 +285,20 @@ def check_name(name: Any, where: str) -> None:
 # --- reading ----------
 
 
-def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> RawGraph:
+def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> RawGraph:
     """Read the tables of the graph `name`."""
-    if not found.edges:
+    if not paths.edges:
         raise InputError(
-            f"{found.folder}/edges: there is no table; expected"
+            f"{paths.folder}/edges: there is no table; expected"
             " SOURCE__RELATION__DESTINATION.parquet, csv or npy"
         )
     columns = settings.columns
-    is_plain = PLAIN_TYPE in found.nodes and columns.relation is None
-    named = list(filter(has_columns, found.all))
+    is_plain = PLAIN_TYPE in paths.nodes and columns.relation is None
+    named = list(filter(has_columns, paths.all))
     check_requested(columns, ((table, column_names(table)) for table in named))
-    ends = _find_all_ends(found, columns)
-    tables = {each: _read_nodes(each, found, ends, settings) for each in found.nodes}
-    check_weight_column(columns, found.edges.values())
+    ends = _find_all_ends(paths, columns)
+    tables = {name: _read_nodes(name, paths, ends, settings) for name in paths.nodes}
+    check_weight_column(columns, paths.edges.values())
     if columns.time is not None and not (is_plain or settings.links or settings.of_edges):
         raise InputError(
             f"columns.time={columns.time}: nodes of several types are not split by time;"
@@ -306,46 +306,46 @@ def read_tables(name: str, found: GraphTables, settings: DatasetSettings) -> Raw
         )
     grows = settings.edges.unknown == "add"
     if grows:
-        types = chain.from_iterable((each[0], each[2]) for each in found.edges)
+        types = chain.from_iterable((edge_type[0], edge_type[2]) for edge_type in paths.edges)
         tables |= {name: [] for name in types if name not in tables}
-    nodes = {each: find_nodes(held, each, grows=grows) for each, held in tables.items()}
-    counts = {each: held.num_nodes for each, held in nodes.items()}
-    labelled = _find_labelled(found, settings) if settings.of_edges else None
+    nodes = {each: find_nodes(table, each, grows=grows) for each, table in tables.items()}
+    counts = {name: held.num_nodes for name, held in nodes.items()}
+    labelled = _find_labelled(paths, settings) if settings.of_edges else None
     relations = {
-        each: _read_relation(each, table, nodes, found, settings, skips=each == labelled)
-        for each, table in found.edges.items()
+        key: _read_relation(key, table, nodes, paths, settings, skips=key == labelled)
+        for key, table in paths.edges.items()
     }
     for each, held in nodes.items() if grows else ():
         if held.num_nodes > counts[each]:
             log.warning(
                 "%s: %d nodes%s that only edges name are added, without features and labels"
                 " (edges.unknown=add)",
-                found.folder,
+                paths.folder,
                 held.num_nodes - counts[each],
                 each and f" of {each}",
             )
-    made = {each: join_tables(held, nodes[each]) for each, held in tables.items()}
-    has_splits = found.has_splits and not (settings.links or settings.is_unlabelled)
+    made = {each: join_tables(table, nodes[each]) for each, table in tables.items()}
+    has_splits = paths.has_splits and not (settings.links or settings.is_unlabelled)
     if labelled is None:
         if has_splits:
-            made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], found.folder, nodes[PLAIN_TYPE])
+            made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], paths.folder, nodes[PLAIN_TYPE])
         if columns.relation is not None:
             relations = _split_relations(relations)
-            made = {each or NODE: raw for each, raw in made.items()}
+            made = {name or NODE: raw for name, raw in made.items()}
         return RawGraph(name, made, relations)
-    edges, rows = read_edge_nodes(found.edges[labelled], relations[labelled], settings)
+    edges, rows = read_edge_nodes(paths.edges[labelled], relations[labelled], settings)
     if has_splits:
-        edges = _with_splits(edges, found.folder, rows)
+        edges = _with_splits(edges, paths.folder, rows)
     return with_edge_nodes(RawGraph(name, made, relations), labelled, edges)
 
 
-def _find_labelled(found: GraphTables, settings: DatasetSettings) -> EdgeType:
+def _find_labelled(paths: GraphTables, settings: DatasetSettings) -> EdgeType:
     """Find the relation whose edges have labels."""
     has_labels = {
-        each: bool(find_labels(column_names(table), settings.columns, table))
+        edge_type: bool(find_labels(column_names(table), settings.columns, table))
         if has_columns(table)
         else table.suffix == ".npz" and "edge_label" in list_arrays(Path(str(table)))
-        for each, table in found.edges.items()
+        for edge_type, table in paths.edges.items()
     }
     return find_labelled(has_labels, settings)
 
@@ -357,9 +357,9 @@ def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType
     InputError if two relations have the same name then.
     """
     made: dict[EdgeType, RawRelation] = {}
-    for each, raw in relations.items():
+    for edge_type, raw in relations.items():
         if raw.kind is None:
-            made[each] = raw
+            made[edge_type] = raw
             continue
         pieces = np.split(
             np.argsort(raw.kind, kind="stable"),
@@ -370,7 +370,7 @@ def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType
             check_name(name, raw.at("relation"))
             if name != written.strip():
                 log.warning("%s: relation `%s` is called `%s`", raw.at("relation"), written, name)
-            relation = each[0] or NODE, name, each[2] or NODE
+            relation = edge_type[0] or NODE, name, edge_type[2] or NODE
             if relation in made:
                 raise InputError(
                     f"{raw.at('relation')}: `{written}` and another relation are both called"
@@ -386,58 +386,58 @@ AllEnds = Mapping[EdgeType, tuple[str, ...]]
 """Columns of sources and destinations, by relation; none of arrays."""
 
 
-def _find_all_ends(found: GraphTables, columns: ColumnSettings) -> AllEnds:
+def _find_all_ends(paths: GraphTables, columns: ColumnSettings) -> AllEnds:
     """Find the ends of all tables of edges: without them ids of nodes could be taken for features.
 
     Raises:
         InputError: a table has none; the message says what may do for all of them.
     """
-    middles = [each[1] for each in found.edges]
+    middles = [edge_type[1] for edge_type in paths.edges]
     names = {
-        each: each[1] if middles.count(each[1]) == 1 else SEPARATOR.join(each)
-        for each in found.edges
+        edge_type: edge_type[1] if middles.count(edge_type[1]) == 1 else SEPARATOR.join(edge_type)
+        for edge_type in paths.edges
     }
     for role in ("src", "dst"):
         asked = getattr(columns, role)
         for name in asked if isinstance(asked, Mapping) else ():
-            if name not in {*middles, *map(SEPARATOR.join, found.edges)} - {""}:
+            if name not in {*middles, *map(SEPARATOR.join, paths.edges)} - {""}:
                 raise InputError(
                     f"columns.{role}: there is no relation {name!r}, only"
                     f" {join_names(filter(None, names.values())) or 'one table of edges'}"
                 )
     ends: dict[EdgeType, tuple[str, ...]] = {}
-    error, can_help = None, PLAIN_TYPE not in found.nodes
-    for each, table in found.edges.items():
-        ends[each] = ()
+    error, can_help = None, PLAIN_TYPE not in paths.nodes
+    for edge_type, table in paths.edges.items():
+        ends[edge_type] = ()
         try:
             if has_columns(table):
-                ends[each] = (*find_ends(table, columns_of_relation(columns, each)),)
+                ends[edge_type] = (*find_ends(table, columns_of_relation(columns, edge_type)),)
         except InputError as found_error:
             error = error or found_error
-            ends[each] = (*without_index(column_names(table))[0][:2],)
-            can_help &= len(ends[each]) == 2
+            ends[edge_type] = (*without_index(column_names(table))[0][:2],)
+            can_help &= len(ends[edge_type]) == 2
     if error is None:
         return ends
     if not can_help:
         raise error
     src, dst = (
-        ", ".join(f"{names[each]}: {held[at]}" for each, held in ends.items() if held)
+        ", ".join(f"{names[edge_type]}: {held[at]}" for edge_type, held in ends.items() if held)
         for at in range(2)
     )
     raise InputError(f"{error}; of all tables, such as columns.src={{{src}}} columns.dst={{{dst}}}")
 
 
 def _read_nodes(
-    name: str, found: GraphTables, ends: AllEnds, settings: DatasetSettings
+    name: str, paths: GraphTables, ends: AllEnds, settings: DatasetSettings
 ) -> list[Table]:
     """Read the tables of one node type; edge tables help to find the columns of ids.
 
     InputError if the nodes of a plain graph need labels and have none.
     """
-    is_plain, columns, held = name == PLAIN_TYPE, settings.columns, found.nodes[name]
+    is_plain, columns, held = name == PLAIN_TYPE, settings.columns, paths.nodes[name]
     referring: Ends = []
-    for each, table in found.edges.items():
-        sides = zip(("src", "dst"), (each[0], each[2]), ends[each] or (None, None), strict=True)
+    for key, table in paths.edges.items():
+        sides = zip(("src", "dst"), (key[0], key[2]), ends[key] or (None, None), strict=True)
         roles = {role: column for role, end, column in sides if end == name}
         referring += [(table, roles)] if roles else []
     ids = find_id_columns(list(filter(has_columns, held)), referring, columns)
@@ -455,7 +455,7 @@ def _read_nodes(
     is_blank = settings.links or settings.is_unlabelled or settings.of_edges
     if is_plain and not has_labels and not is_blank:
         raise InputError(
-            f"{found.folder}: no labels: expected a column `label` in nodes or features"
+            f"{paths.folder}: no labels: expected a column `label` in nodes or features"
             " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
             f" {', '.join(table.name for table in held) or 'no such table'}; split=none partitions"
             f" a graph without labels for app=predict{OF_EDGES_TOO}"
@@ -464,10 +464,10 @@ def _read_nodes(
 
 
 def _read_relation(
-    each: EdgeType,
+    edge_type: EdgeType,
     table: Source,
     nodes: Mapping[str, Nodes],
-    found: GraphTables,
+    paths: GraphTables,
     settings: DatasetSettings,
     *,
     skips: bool,
@@ -476,21 +476,22 @@ def _read_relation(
 
     `skips`: its features are read elsewhere.
     """
-    for end in (each[0], each[2]):
+    for end in (edge_type[0], edge_type[2]):
         if end not in nodes:
             raise InputError(
                 f"{table}: there is no type of nodes {end!r}, only {join_names(nodes)}; "
-                f"add {found.folder}/nodes/{end}.csv, rename the file, or set edges.unknown=add"
+                f"add {paths.folder}/nodes/{end}.csv, rename it, or set edges.unknown=add"
             )
     return read_edges(
         table,
-        columns_of_relation(settings.columns, each),
-        (nodes[each[0]], nodes[each[2]]),
+        columns_of_relation(settings.columns, edge_type),
+        (nodes[edge_type[0]], nodes[edge_type[2]]),
         drop_unknown=settings.drop_unknown,
         # Means of the features of edges by type would reveal the edges to predict.
         with_features=None
         if skips
-        else not settings.links or (each == PLAIN_RELATION and settings.columns.relation is None),
+        else not settings.links
+        or (edge_type == PLAIN_RELATION and settings.columns.relation is None),
     )
 
 
@@ -502,18 +503,17 @@ def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():
         names = [f"{stem}.{suffix}" for stem in stems for suffix in FORMATS]
-        found = [name for name in names if (folder / name).is_file()]
-        if len(found) > 1:
+        files = [name for name in names if (folder / name).is_file()]
+        if len(files) > 1:
             raise InputError(
-                f"dataset_file={folder}: expected one of {', '.join(found)}; found all of them"
+                f"dataset_file={folder}: expected one of {', '.join(files)}; found all of them"
             )
-        if found:
+        if files:
             mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
             by_id = nodes.find_rows if nodes.ids is not None else None
-            path = folder / found[0]
+            path = folder / files[0]
             if in_table := [name for name in MASKS if name in raw.values]:
-                split = raw.at(in_table[0])
-                raise InputError(f"{path}: {split} is the split, too; take one of them out")
+                raise InputError(f"{path}: {raw.at(in_table[0])} is the split, too; take one out")
             mask[read_index(path, nodes.num_nodes, "dataset_file", by_id)] = True
             masks[f"{part}_mask"] = mask
     where = {f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES}

@@ -89,7 +89,7 @@ def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.floa
     values[is_number] = np.nan  # 20240131 beside dates
     named = [place for place, text in enumerate(texts) if WITH_MONTH.match(text)]
     values[named] = _parse_month_names([texts[place] for place in named])
-    found: dict[int, dict[str, float]] = {}
+    by_text: dict[int, dict[str, float]] = {}
     orders, unclear = dict.fromkeys(ORDERS, ""), ""
     for place in np.flatnonzero(np.isnan(values)).tolist():
         if is_number[place] or not texts[place]:
@@ -97,7 +97,7 @@ def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.floa
         match = DATE.fullmatch(texts[place])
         if match is None:
             refuse(place, EXPECTED)
-        found[place] = seconds = _seconds(match)
+        by_text[place] = seconds = _seconds(match)
         if match["mark"] not in ("/", "-"):
             continue
         kept = [order for order in orders if not np.isnan(seconds[order])]
@@ -115,7 +115,7 @@ def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.floa
     if is_number.any():
         expected = "expected a number" if is_number[0] else EXPECTED
         refuse(int((is_number != is_number[0]).argmax()), f"{expected}, as in the rows before")
-    for place, seconds in found.items():
+    for place, seconds in by_text.items():
         values[place] = seconds[next(iter(orders))]
         if np.isnan(values[place]):
             refuse(place, EXPECTED)

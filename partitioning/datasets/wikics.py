@@ -27,16 +27,16 @@ def remotes(_name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load the graph with each link once, in its direction."""
-    held = read_json(path)
+    content = read_json(path)
     with reading(path, "JSON file of WikiCS", FETCH_AGAIN):
-        links, labels = held["links"], np.array(held["labels"])
-        features = np.array(held["features"], np.float32)
-        src = np.repeat(np.arange(len(links)), [len(each) for each in links])
+        links, labels = content["links"], np.array(content["labels"])
+        features = np.array(content["features"], np.float32)
+        src = np.repeat(np.arange(len(links)), [len(neighbours) for neighbours in links])
         dst = np.fromiter(chain.from_iterable(links), np.int64, len(src))
         masks = {
-            "train_mask": np.array(held["train_masks"]).T,
-            "val_mask": (np.array(held["val_masks"]) | np.array(held["stopping_masks"])).T,
-            "test_mask": np.array(held["test_mask"]),
+            "train_mask": np.array(content["train_masks"]).T,
+            "val_mask": (np.array(content["val_masks"]) | np.array(content["stopping_masks"])).T,
+            "test_mask": np.array(content["test_mask"]),
         }
     for ends in (src, dst):
         check_endpoints(ends, len(labels), f"{path}: links")

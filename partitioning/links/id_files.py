@@ -40,18 +40,18 @@ def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
         raise InputError(f"{where}: expected a .npy or .csv file of ids")
     with reading(path, "file of ids", where=where):
         if path.suffix == ".npy":
-            found = load_npy(path)
+            array = load_npy(path)
         else:
             header = _has_header(path, columns)
             names = column_names(path, header)[:columns]
             cells = read_columns(path, names, names, header)
-            found = np.column_stack([cells[name].ids() for name in names])
-    found = found[:, None] if found.ndim == 1 and columns == 1 else found
-    if found.ndim != 2 or found.shape[1] != columns:
+            array = np.column_stack([cells[name].ids() for name in names])
+    array = array[:, None] if array.ndim == 1 and columns == 1 else array
+    if array.ndim != 2 or array.shape[1] != columns:
         raise InputError(
-            f"{where}: has the shape {list(found.shape)}, expected {columns} columns of ids"
+            f"{where}: has the shape {list(array.shape)}, expected {columns} columns of ids"
         )
-    return np.asarray(found)
+    return np.asarray(array)
 
 
 def _has_header(path: Path, columns: int) -> bool:
@@ -67,10 +67,10 @@ def make_id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.in
         return hash_names(flat.astype(str).astype(object)).reshape(ids.shape)
     try:
         numbers = flat.astype(np.int64) if flat.dtype == object else flat
-        whole = numbers is flat or bool((numbers == flat).all())
+        is_integer = numbers is flat or bool((numbers == flat).all())
     except (ValueError, TypeError, OverflowError):
-        whole = False
-    if not whole:
+        is_integer = False
+    if not is_integer:
         raise InputError(f"{where}: has ids that are no integers; the graph has no others")
     return check_integers(numbers, where).reshape(ids.shape)
 

@@ -121,7 +121,9 @@ def split_links(
         rows, kind = _take_given(given, settings, edges.is_undirected)
     else:
         rows, kind = _draw_rows(graph, settings, edges, rng)
-    pairs = {split: np.unique(_number_pairs(each, num_nodes)) for split, each in rows.items()}
+    pairs = {
+        split: np.unique(_number_pairs(split_rows, num_nodes)) for split, split_rows in rows.items()
+    }
     held_out = np.union1d(pairs["val"], pairs["test"])
     if kind["kind"] != "given":
         _check_disjoint(pairs, num_nodes, graph)
@@ -152,8 +154,8 @@ def split_links(
     description = {
         **kind,
         "undirected": edges.is_undirected,
-        "pairs": {name: len(each) for name, each in pairs.items()},
-        "rows": {name: len(each) for name, each in rows.items()},
+        "pairs": {name: len(split_pairs) for name, split_pairs in pairs.items()},
+        "rows": {name: len(split_rows) for name, split_rows in rows.items()},
         "edges_removed": int((~is_kept).sum()),
         "evaluator": (given or {}).get("evaluator", ""),
         "relations": [] if graph.relation is None else graph.relation["names"],
@@ -216,8 +218,8 @@ def _take_given(
     rows = {split: given[split] for split in SPLITS if split in given}
     if is_undirected and given.get("evaluator") != "mrr":
         rows = {
-            split: np.unique(np.concatenate((each, each[:, ::-1])), axis=0)
-            for split, each in rows.items()
+            split: np.unique(np.concatenate((split_rows, split_rows[:, ::-1])), axis=0)
+            for split, split_rows in rows.items()
         }
     return rows, {"kind": "files" if settings.kind == "files" else "given"}
 
@@ -342,14 +344,16 @@ def _draw_negatives(
     Raises:
         InputError: nearly all pairs have an edge.
     """
-    found = np.zeros((0, 2), np.int64)
+    negatives = np.zeros((0, 2), np.int64)
     for _ in range(MAX_DRAWS):
-        if len(found) == count:
-            return found
-        drawn = np.stack([rng.choice(each, 2 * (count - len(found)) + 8) for each in ends], axis=1)
+        if len(negatives) == count:
+            return negatives
+        drawn = np.stack(
+            [rng.choice(end, 2 * (count - len(negatives)) + 8) for end in ends], axis=1
+        )
         is_loop = drawn[:, 0] == drawn[:, 1]
         is_negative = ~is_loop & ~np.isin(_number_pairs(drawn, num_nodes), known)
-        found = np.concatenate((found, drawn[is_negative]))[:count]
+        negatives = np.concatenate((negatives, drawn[is_negative]))[:count]
     raise InputError(
         f"no negatives found: nearly all pairs of {num_nodes} nodes have an edge; "
         "give a graph with fewer, or val_neg and test_neg beside the files of the split"
@@ -365,17 +369,17 @@ def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] 
         return None
     if settings.kind != "files":
         return None if settings.edges or settings.by else graph.links
-    found: dict[str, Any] = {}
+    pairs: dict[str, Any] = {}
     for split in SPLITS:
         path = index_file(split, settings)
         if path is not None:
-            found[split] = read_pairs(path, graph, f"split.{split}")
+            pairs[split] = read_pairs(path, graph, f"split.{split}")
         elif split != "train":
             raise InputError(
                 f"split=files needs split.{split}=PATH (npy or csv of pairs of ids), or"
                 " split.dir=FOLDER"
             )
-    return found
+    return pairs
 
 
 def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
@@ -434,7 +438,9 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
     relations = {SEPARATOR.join(edge_type): edge_type for edge_type in graph.relations}
     source, _, destination = relations[name]
     weighted = [
-        key for key, each in relations.items() if graph.relations[each].edge_weight is not None
+        key
+        for key, relation in relations.items()
+        if graph.relations[relation].edge_weight is not None
     ]
     if weighted:
         log.warning(

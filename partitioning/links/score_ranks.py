@@ -49,7 +49,7 @@ def rank_rows(
     column_of = np.zeros(known.shape[0], np.int64)
     column_of[destinations] = np.arange(len(destinations))
     known = sp.csr_array(known[:, destinations])
-    found, own, of_others = np.zeros((2, len(rows))), np.zeros(len(rows)), np.zeros(len(others))
+    ranks, own, of_others = np.zeros((2, len(rows))), np.zeros(len(rows)), np.zeros(len(others))
     own_column, other_column = column_of[rows[:, 1]], column_of[others[:, 1]]
     for sources, chunk, other_chunk in _blocks_of_sources(rows, others, len(destinations)):
         matrix = scores(sources)
@@ -63,9 +63,9 @@ def rank_rows(
         for row, index in zip(chunk, source, strict=True):
             num_above = np.count_nonzero(matrix[index] > own[row])
             num_equal = np.count_nonzero(matrix[index] == own[row])
-            found[0, row] = 1 + num_above + num_equal / 2
-    found[1] = found[0] + count_above_in_list(rows[:, 0], own)
-    return found, own, of_others
+            ranks[0, row] = 1 + num_above + num_equal / 2
+    ranks[1] = ranks[0] + count_above_in_list(rows[:, 0], own)
+    return ranks, own, of_others
 
 
 def _blocks_of_sources(
@@ -96,9 +96,9 @@ def count_above_in_list(sources: Ints, own: Floats) -> Floats:
     tie_start = position[starts_tie]
     tie_size = np.diff(np.append(tie_start, len(order)))
     source_start = position[starts_source][np.cumsum(starts_source) - 1]
-    found = np.empty(len(order))
-    found[order] = tie_start[tie] - source_start + (tie_size[tie] - 1) / 2
-    return found
+    counts = np.empty(len(order))
+    counts[order] = tie_start[tie] - source_start + (tie_size[tie] - 1) / 2
+    return counts
 
 
 def score_lists(sources: Ints, places: Floats) -> Floats:

@@ -216,18 +216,20 @@ def _find_required_edges(
         """Sort a block's required edges by owner and required layers; also return group sizes."""
         cut = src[block] >= num_inner
         cut &= take(required, dst[block])
-        found = [np.compress(cut, each[block]) for each in arrays]
-        group = np.searchsorted(first_of_others, found[0], "right").astype(group_dtype)
+        cut_arrays = [np.compress(cut, array[block]) for array in arrays]
+        group = np.searchsorted(first_of_others, cut_arrays[0], "right").astype(group_dtype)
         group *= most
-        group += most - take(required_layers, found[1])
+        group += most - take(required_layers, cut_arrays[1])
         order = np.argsort(group, kind="stable")
-        return [each[order] for each in found], np.bincount(group, minlength=num_groups)
+        return [array[order] for array in cut_arrays], np.bincount(group, minlength=num_groups)
 
-    found = in_blocks(sort_block, len(src), BLOCK_SIZE)
-    counts = np.array([count for _, count in found], np.int64).reshape(len(found), num_groups)
+    sorted_blocks = in_blocks(sort_block, len(src), BLOCK_SIZE)
+    counts = np.array([count for _, count in sorted_blocks], np.int64).reshape(
+        len(sorted_blocks), num_groups
+    )
     # [blocks, groups]: the end of each block's edges within each group
-    ends = np.cumsum(counts.T).reshape(num_groups, len(found)).T
-    edges = [np.empty(counts.sum(), each.dtype) for each in arrays]
+    ends = np.cumsum(counts.T).reshape(num_groups, len(sorted_blocks)).T
+    edges = [np.empty(counts.sum(), array.dtype) for array in arrays]
 
     def copy_pieces(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
         """Copy one block's edges to their positions in the groups of all blocks."""
@@ -235,12 +237,14 @@ def _find_required_edges(
             for every, piece in zip(edges, pieces, strict=True):
                 every[end - size : end] = piece[first : first + size]
 
-    in_threads(copy_pieces, [pieces for pieces, _ in found], counts, ends, at_most=MAX_THREADS)
+    in_threads(
+        copy_pieces, [pieces for pieces, _ in sorted_blocks], counts, ends, at_most=MAX_THREADS
+    )
     group_ptr = counts_to_pointers(counts.sum(axis=0))
 
     def find_unsorted(block: slice) -> IntArray:
         """Return the positions of edges that sort before their predecessor."""
-        source, target = (each[block.start : block.stop + 1] for each in edges[:2])
+        source, target = (array[block.start : block.stop + 1] for array in edges[:2])
         unsorted = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (
             source[1:] < source[:-1]
         )
@@ -250,15 +254,15 @@ def _find_required_edges(
 
     unsorted_edges = in_blocks(find_unsorted, len(edges[0]), BLOCK_SIZE)
     # Edges of a partition directory are sorted already.
-    in_order = all(np.isin(each, group_ptr).all() for each in unsorted_edges)
+    in_order = all(np.isin(positions, group_ptr).all() for positions in unsorted_edges)
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
         """Return the edges of one peer, sorted."""
-        halo, target, *weights = (each[first:end] for each in edges)
+        halo, target, *weights = (array[first:end] for array in edges)
         halo -= num_inner + first_halo
         if not in_order:
             order = np.lexsort((halo, target, most - required_layers[target]))
-            halo, target, *weights = (each[order] for each in (halo, target, *weights))
+            halo, target, *weights = (array[order] for array in (halo, target, *weights))
         return halo, target, weights[0] if weights else None
 
     return in_threads(of_peer, group_ptr[:-1:most], group_ptr[most::most], first_halo)
@@ -273,14 +277,14 @@ def _find_shared_targets(
     """
     src, required = partition.src.numpy(), take(required_layers, partition.dst.numpy())
     cut = src >= partition.num_inner
-    found = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
-    found[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
-    found[:, 0] = False
+    is_needed = np.zeros((partition.num_halo, int(required_layers.max(initial=0)) + 1), bool)
+    is_needed[np.compress(cut, src) - partition.num_inner, np.compress(cut, required)] = True
+    is_needed[:, 0] = False
 
     def of_peer(first: int, end: int) -> _Edges:
         """Return pairs of halo node and number of layers for one peer."""
-        below_most, halo = np.nonzero(found[first:end, ::-1].T)
-        return halo, found.shape[1] - 1 - below_most, None
+        below_most, halo = np.nonzero(is_needed[first:end, ::-1].T)
+        return halo, is_needed.shape[1] - 1 - below_most, None
 
     return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 

@@ -90,7 +90,9 @@ class ExchangePlan:
                 boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers)
             )
 
-        outgoing, incoming = (tuple(map(merged, each)) for each in (self.outgoing, self.incoming))
+        outgoing, incoming = (
+            tuple(map(merged, boundaries)) for boundaries in (self.outgoing, self.incoming)
+        )
         return replace(
             self, outgoing=outgoing, incoming=incoming, phases=(INFER_PHASE,), known_bounds={}
         )
@@ -264,7 +266,7 @@ def request_halo_flags(
     """
     named = request_halo_nodes(nodes, halo, part_sizes, comm)
     counts = torch.bincount(nodes.halo_owner[halo], minlength=comm.world_size).tolist()
-    replies = [torch.from_numpy(np.packbits(flags[each].numpy())) for each in named]
+    replies = [torch.from_numpy(np.packbits(flags[nodes].numpy())) for nodes in named]
     received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
     bits = [
         np.unpackbits(reply.numpy(), count=count)
@@ -286,12 +288,17 @@ def exchange_sorted_lists(
         limits: exclusive upper bound of each list.
         announced: length and exclusive upper bound of the list that each peer sends.
     """
-    codes = [torch.from_numpy(encode_sorted(*each)) for each in zip(lists, limits, strict=True)]
-    received = comm.all_to_all(codes, [encoded_size(*each) for each in announced], SETUP)
+    codes = [
+        torch.from_numpy(encode_sorted(*list_and_limit))
+        for list_and_limit in zip(lists, limits, strict=True)
+    ]
+    received = comm.all_to_all(
+        codes, [encoded_size(*length_and_limit) for length_and_limit in announced], SETUP
+    )
     lists_here = []
-    for peer, (code, each) in enumerate(zip(received, announced, strict=True)):
+    for peer, (code, length_and_limit) in enumerate(zip(received, announced, strict=True)):
         with reading_from(peer, "list of nodes"):
-            lists_here.append(decode_sorted(code.numpy(), *each))
+            lists_here.append(decode_sorted(code.numpy(), *length_and_limit))
     return lists_here
 
 
@@ -355,19 +362,19 @@ def _summable_edges(boundary: Boundary) -> Mask:
 def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOptions) -> int:
     """Estimate the bytes that sums over the edges `summable` save per layer, in both phases."""
     saved, all_targets = 0, boundary.target
-    rows_held, held = np.zeros((2, len(boundary.rows)), bool)
+    rows_held, is_held = np.zeros((2, len(boundary.rows)), bool)
     for phase in options.phases:
         targets = boundary.targets_in_phase(0, phase, options.num_layers)
         edges = boundary.edge_range(targets)
         source, target = boundary.source[edges], all_targets[edges]
-        left = ~held[source]
-        forced = ids_to_mask(source[left & ~summable[edges]], len(held))
+        left = ~is_held[source]
+        forced = ids_to_mask(source[left & ~summable[edges]], len(is_held))
         left &= ~forced[source]
-        ones = np.ones(len(held), np.int64), np.ones(len(boundary.targets), np.int64)
+        ones = np.ones(len(is_held), np.int64), np.ones(len(boundary.targets), np.int64)
         cover = minimum_cover(source[left], target[left], *ones)
         rows = boundary.source_mask(targets) & ~rows_held
         saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[phase]
-        held |= forced | cover.left_mask
+        is_held |= forced | cover.left_mask
         rows_held |= rows
     return saved
 

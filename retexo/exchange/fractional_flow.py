@@ -63,7 +63,7 @@ class RowBlocks:
         total = np.empty(self.graphs[0].shape[1])
 
         def add(block: slice) -> None:
-            total[block] = sum(each[block] for each in column_degrees)
+            total[block] = sum(degrees[block] for degrees in column_degrees)
 
         in_blocks(add, len(total), VERTICES_PER_BLOCK)
         return row_degrees.astype(np.float64), total
@@ -72,10 +72,10 @@ class RowBlocks:
 def _slice_rows(graph: csr_array, rows: slice) -> csr_array:
     """Return some rows as a view. The csr_array constructor would copy the arrays."""
     first, end = graph.indptr[rows.start], graph.indptr[rows.stop]
-    found = csr_array((rows.stop - rows.start, graph.shape[1]), dtype=graph.dtype)
-    found.data, found.indices = graph.data[first:end], graph.indices[first:end]
-    found.indptr = graph.indptr[rows.start : rows.stop + 1] - first
-    return found
+    part = csr_array((rows.stop - rows.start, graph.shape[1]), dtype=graph.dtype)
+    part.data, part.indices = graph.data[first:end], graph.indices[first:end]
+    part.indptr = graph.indptr[rows.start : rows.stop + 1] - first
+    return part
 
 
 def scaling_passes(

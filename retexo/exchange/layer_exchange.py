@@ -67,10 +67,12 @@ class OutgoingMessage:
         """
         vectors = MessageVectors.from_selection(local, selection, edges)
         first, *others = vectors.pieces(count)
-        made = [vectors.write(first)]
-        sizes = [len(made[0]), *map(vectors.size, others)]
+        built = [vectors.write(first)]
+        sizes = [len(built[0]), *map(vectors.size, others)]
         # keep no reference to the vectors when there is only one piece
-        pieces = chain((made.pop() for _ in range(1)), map(vectors.write, others) if others else ())
+        pieces = chain(
+            (built.pop() for _ in range(1)), map(vectors.write, others) if others else ()
+        )
         return cls(selection, sizes, pieces)
 
     @classmethod
@@ -197,10 +199,12 @@ class LayerExchange:
         all_to_all = partial(self._comm.all_to_all, consume=True)
         for batch in batches:
             sizes, announced = start(self._exchange_headers, batch)()
-            for held, edges, message in zip(
+            for rows_held, edges, message in zip(
                 self._held_there, batch.outgoing, batch.messages, strict=True
             ):
-                held[edges.rows[message.selection.rows]] |= not message.selection.format.projected
+                rows_held[
+                    edges.rows[message.selection.rows]
+                ] |= not message.selection.format.projected
             cut = (selection.pieces(self._num_pieces) for selection in announced)
             for from_sizes, pieces in zip(
                 zip(*sizes, strict=True), zip(*cut, strict=True), strict=True
@@ -252,9 +256,9 @@ class LayerExchange:
             np.repeat(np.arange(len(counts), dtype=np.int32), counts),
         )
         weight = None if boundary.weight is None else boundary.weight[edges]
-        held = self._held_there[peer]
-        if held.any():
-            missing = ~take(held, source)
+        rows_held = self._held_there[peer]
+        if rows_held.any():
+            missing = ~take(rows_held, source)
             source, target = np.compress(missing, source), np.compress(missing, target)
             weight = take_weights(weight, missing)
         if len(ends.rows) < len(boundary.rows):
@@ -275,14 +279,16 @@ class LayerExchange:
         """Select and encode the message to a peer."""
         if not len(edges.rows):
             return OutgoingMessage.empty(self._num_pieces)
-        held, nodes = (
+        rows_held, nodes = (
             self._held_there[peer][edges.rows],
             self._plan.outgoing[peer].rows[edges.rows].astype(np.int32),
         )
-        cut = CutEdges(nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~held)
+        cut = CutEdges(
+            nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~rows_held
+        )
         if self._plan.all_halo_rows:
             return OutgoingMessage.build(
-                self.local, _select_missing_rows(DENSE, held, edges), cut, self._num_pieces
+                self.local, _select_missing_rows(DENSE, rows_held, edges), cut, self._num_pieces
             )
         selection = self._select(cut, edges, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
@@ -335,27 +341,31 @@ class LayerExchange:
         rows that the peer holds, so that its size does not depend on values. exchange=plain
         needs no headers.
         """
-        held = [
+        rows_held = [
             mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)
         ]
         if self._plan.all_halo_rows:
             known = [
                 _select_missing_rows(DENSE, *known)
-                for known in zip(held, batch.incoming, strict=True)
+                for known in zip(rows_held, batch.incoming, strict=True)
             ]
-            pieces = [each.pieces(self._num_pieces) for each in known]
-            return [[len(rows) * self._row_bytes for rows, _ in each] for each in pieces], known
+            pieces = [selection.pieces(self._num_pieces) for selection in known]
+            return [[len(rows) * self._row_bytes for rows, _ in sizes] for sizes in pieces], known
         partial_sums = self._plan.partial_sums
         header = struct.Struct(
             f"<B{self._num_pieces}Q"
         )  # the format code, and the size of each piece
         header_inputs = zip(batch.messages, batch.outgoing, strict=True)
-        headers = [_pack_header(header, *each, partial_sums) for each in header_inputs]
+        headers = [
+            _pack_header(header, *header_input, partial_sums) for header_input in header_inputs
+        ]
         sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
-        header_bytes = zip(received, held, batch.incoming, strict=True)
-        unpacked = [_unpack_header(header, *each, partial_sums) for each in header_bytes]
-        for peer, (there, (announced, chosen)) in enumerate(zip(held, unpacked, strict=True)):
+        header_bytes = zip(received, rows_held, batch.incoming, strict=True)
+        unpacked = [
+            _unpack_header(header, *header_fields, partial_sums) for header_fields in header_bytes
+        ]
+        for peer, (there, (announced, chosen)) in enumerate(zip(rows_held, unpacked, strict=True)):
             # otherwise _make_message sends all rows
             most = int((~there).sum()) * self._row_bytes + self._exponent_bytes(chosen)
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
@@ -422,9 +432,9 @@ def _decode_from(
 def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Yield the same items; each is computed in a thread while the one before it is used."""
     with ThreadPoolExecutor(1) as pool:
-        made = pool.submit(next, items, None)
-        while (item := made.result()) is not None:
-            made = pool.submit(next, items, None)
+        future = pool.submit(next, items, None)
+        while (item := future.result()) is not None:
+            future = pool.submit(next, items, None)
             yield item
 
 
@@ -443,9 +453,11 @@ def pieces_per_message(largest_part: int, row_bytes: int) -> int:
     return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
 
 
-def _select_missing_rows(message_format: MessageFormat, held: Mask, edges: EdgeSubset) -> Selection:
+def _select_missing_rows(
+    message_format: MessageFormat, rows_held: Mask, edges: EdgeSubset
+) -> Selection:
     """Select every row that the receiver does not hold."""
-    return Selection(message_format, ~held, np.zeros(len(edges.targets), bool))
+    return Selection(message_format, ~rows_held, np.zeros(len(edges.targets), bool))
 
 
 def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:
@@ -472,13 +484,13 @@ def _pack_header(
 
 
 def _unpack_header(
-    header: struct.Struct, received: Tensor, held: Mask, edges: EdgeSubset, partial_sums: bool
+    header: struct.Struct, received: Tensor, rows_held: Mask, edges: EdgeSubset, partial_sums: bool
 ) -> tuple[list[int], Selection]:
     """Return the sizes of the pieces that follow, and the selection of rows and sums."""
     start = received[: header.size].numpy().tobytes()
     code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
     if not (partial_sums and start):
-        return sizes, _select_missing_rows(MessageFormat.from_code(code), held, edges)
+        return sizes, _select_missing_rows(MessageFormat.from_code(code), rows_held, edges)
     count = len(edges.rows) + len(edges.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
     return sizes, Selection(

@@ -193,8 +193,8 @@ class LocalRows:
             both: list[sp.csr_array] = [values[nodes], summing @ values]
             return sp.csr_array(sp.vstack(both, format="csr"))
         rows, row_ptr = (
-            torch.from_numpy(each.astype(np.int32, copy=False)).to(self.device)
-            for each in (summing.indices, summing.indptr)
+            torch.from_numpy(array.astype(np.int32, copy=False)).to(self.device)
+            for array in (summing.indices, summing.indptr)
         )
         sums = sum_rows(values, rows, row_ptr, torch.from_numpy(summing.data).to(self.device))
         if not len(nodes):

@@ -165,7 +165,7 @@ def select_vectors(
     candidates = _candidate_formats(local, edges, needed, partial_sums, projected)
     if not partial_sums:
         return select_all_rows(
-            min(candidates, key=lambda each: int(each.row_sizes.sum())).format, edges
+            min(candidates, key=lambda candidate: int(candidate.row_sizes.sum())).format, edges
         )
     if previous is not None and len(candidates) == 1 and candidates[0].size:
         return replace(
@@ -175,18 +175,20 @@ def select_vectors(
         )
     ends = edges.source, edges.target
     covers = [
-        minimum_cover(*ends, each.row_sizes, each.sum_sizes, at_least=min_vectors * each.size)
-        for each in candidates
+        minimum_cover(
+            *ends, candidate.row_sizes, candidate.sum_sizes, at_least=min_vectors * candidate.size
+        )
+        for candidate in candidates
     ]
     totals = [
-        cover.weight + each.row_sizes[forced].sum()
-        for each, cover in zip(candidates, covers, strict=True)
+        cover.weight + candidate.row_sizes[forced].sum()
+        for candidate, cover in zip(candidates, covers, strict=True)
     ]
     best = int(np.argmin(totals))
-    shown = [
-        -(-cover.lower_bound // each.size)
-        for each, cover in zip(candidates, covers, strict=True)
-        if each.size
+    bounds = [
+        -(-cover.lower_bound // candidate.size)
+        for candidate, cover in zip(candidates, covers, strict=True)
+        if candidate.size
     ]
     chosen, rows = candidates[best], covers[best].left_mask | forced
     sum_sizes, of_one_size = (
@@ -194,7 +196,7 @@ def select_vectors(
         len(candidates) == 1 and bool(chosen.size),
     )
     return Selection(
-        chosen.format, rows, covers[best].right_mask, sum_sizes, max(shown, default=0), of_one_size
+        chosen.format, rows, covers[best].right_mask, sum_sizes, max(bounds, default=0), of_one_size
     )
 
 
@@ -263,9 +265,9 @@ def _candidate_formats(
             sum_sizes = _sparse_sum_sizes(local, edges) * targets
         candidates.append(_FormatSizes(local.unprojected_format(sparse=True), row_sizes, sum_sizes))
     return [
-        each
-        for each in candidates
-        if not any(each.is_dominated(other) for other in candidates if other is not each)
+        candidate
+        for candidate in candidates
+        if not any(candidate.is_dominated(other) for other in candidates if other is not candidate)
     ]
 
 
@@ -345,7 +347,7 @@ class MessageVectors:
         """Encode the vectors of a piece, without exponents, as uint8."""
         if not piece:
             return torch.empty(0, dtype=torch.uint8)
-        first, end = (max(0, each - len(self.nodes)) for each in (piece.start, piece.stop))
+        first, end = (max(0, place - len(self.nodes)) for place in (piece.start, piece.stop))
         nodes = self.nodes[piece.start : piece.stop]
         vectors = self.local.vectors(nodes, self.sum_matrix[first:end], self.format.projected)
         vectors = _on_host(vectors) if self.format.sparse else vectors

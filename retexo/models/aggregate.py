@@ -121,7 +121,7 @@ class _HeadSums(torch.autograd.Function):
         edges, gradient = block.in_edges, gradient.to(rows.dtype)
         if rows.device.type != "cpu" or len(edges.column) < MIN_COMPILED_EDGES:
             products = torch.stack(
-                [(rows[block.src] * each[block.dst]).sum(dim=-1) for each in gradient], dim=1
+                [(rows[block.src] * head[block.dst]).sum(dim=-1) for head in gradient], dim=1
             )
         else:
             from retexo.models.numba_kernels import dot_edge_ends
@@ -186,8 +186,8 @@ def edge_max(block: Block, rows: Tensor) -> Tensor:
     if rows.device.type != "cpu":
         bag = torch.nn.functional.embedding_bag
         return bag(edges.column, rows, edges.row_ptr, mode="max", include_last_offset=True)
-    whole = rows.float() if rows.dtype == torch.bfloat16 else rows
-    top: Tensor = _Max.apply(whole, block)  # type: ignore[no-untyped-call]
+    wide_rows = rows.float() if rows.dtype == torch.bfloat16 else rows
+    top: Tensor = _Max.apply(wide_rows, block)  # type: ignore[no-untyped-call]
     return top.to(rows.dtype)
 
 

@@ -439,7 +439,8 @@ def make_block(
     """
     if torch.compiler.is_compiling():
         weight, feat = (
-            None if each is None else _keep_from_broadcast(each, ends) for each in (weight, feat)
+            None if values is None else _keep_from_broadcast(values, ends)
+            for values in (weight, feat)
         )
     if same_type and torch.compiler.is_compiling():  # a mask would make the shape depend on data
         is_edge = (ends[0] != ends[1]).to(like.dtype)
@@ -449,14 +450,14 @@ def make_block(
         if not bool(is_edge.all()):
             ends = ends[:, is_edge]
             weight, feat, scale = (
-                None if each is None else each[is_edge] for each in (weight, feat, scale)
+                None if values is None else values[is_edge] for values in (weight, feat, scale)
             )
     if torch.compiler.is_compiling() and scale is None:
         scale = like.new_ones(ends.shape[1])
     if scale is None and not bool((ends[1][1:] >= ends[1][:-1]).all()):  # attention needs the order
         order = torch.argsort(ends[1], stable=True)
         ends = ends[:, order]
-        weight, feat = (None if each is None else each[order] for each in (weight, feat))
+        weight, feat = (None if values is None else values[order] for values in (weight, feat))
     src, dst = ends[0], ends[1]
     ones = like.new_ones(ends.shape[1]) if weight is None else weight.to(like.dtype)
     if same_type and torch.compiler.is_compiling():

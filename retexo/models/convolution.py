@@ -75,7 +75,9 @@ class Inputs:
     def dense_on_host(self) -> bool:
         """Whether all matrices are dense and on the CPU, so that slicing rows makes no copy."""
         matrices = (*self.matrices, *self.skips)
-        return all(isinstance(each, Tensor) and each.device.type == "cpu" for each in matrices)
+        return all(
+            isinstance(matrix, Tensor) and matrix.device.type == "cpu" for matrix in matrices
+        )
 
     def to_bf16(self) -> "Inputs":
         """Convert dense matrices, and compute dense products, in bfloat16."""

@@ -60,11 +60,11 @@ class Schema:
     def description(self) -> str:
         """Return the node types with their widths, and the relations, for messages."""
         types = ", ".join(f"{name} ({width})" for name, width in self.widths.items())
-        return f"{types} with {', '.join('__'.join(each) for each in self.relations)}"
+        return f"{types} with {', '.join('__'.join(relation) for relation in self.relations)}"
 
     def relations_into(self, node_type: str) -> list[EdgeType]:
         """Return the relations whose destinations are of a type."""
-        return [each for each in self.relations if each[2] == node_type]
+        return [relation for relation in self.relations if relation[2] == node_type]
 
     def types_with_rows(self, layer: int) -> list[str]:
         """Return the types with input rows in a layer.
@@ -74,32 +74,32 @@ class Schema:
         if layer == 0:
             return [name for name, width in self.widths.items() if width]
         before = self.types_with_rows(layer - 1)
-        reached = {each[2] for each in self.relations if each[0] in before}
+        reached = {relation[2] for relation in self.relations if relation[0] in before}
         return [name for name in self.widths if name in reached]
 
     def types_within_hops(self, hops: int) -> set[str]:
         """Return the target and the types from which at most `hops` relations lead to it."""
         reached = {self.target}
         for _ in range(hops):
-            reached |= {each[0] for each in self.relations if each[2] in reached}
+            reached |= {relation[0] for relation in self.relations if relation[2] in reached}
         return reached
 
     def passing_types(self, layer: int, num_layers: int) -> list[str]:
         """Return the types that pass rows from a layer: those that still reach the target."""
         hops_left = num_layers - 2 - layer
         reached = self.types_within_hops(hops_left) if hops_left >= 0 else set()
-        sources = {each[0] for each in self.relations if each[2] in reached}
+        sources = {relation[0] for relation in self.relations if relation[2] in reached}
         return [name for name in self.types_with_rows(layer + 1) if name in sources]
 
     def target_relations(self, layer: int) -> list[EdgeType]:
         """Return the relations into the target whose sources have input rows of a layer."""
         sources = self.types_with_rows(layer)
-        return [each for each in self.relations_into(self.target) if each[0] in sources]
+        return [relation for relation in self.relations_into(self.target) if relation[0] in sources]
 
     def weighted_types(self, layer: int) -> set[str]:
         """Return the types whose rows a layer's stage has weights for (the near ones)."""
         own = {self.target} if layer == 0 and self.widths[self.target] else set()
-        return own | {each[0] for each in self.target_relations(layer)}
+        return own | {relation[0] for relation in self.target_relations(layer)}
 
     def passed_columns(
         self, layer: int, widths: Mapping[str, int], projected: int
@@ -111,26 +111,26 @@ class Schema:
             widths: of the layer's rows, by type.
             projected: D.
         """
-        near, found = self.weighted_types(layer), {}
+        near, columns = self.weighted_types(layer), {}
         for name in self.types_with_rows(layer + 1):
-            into = [each for each in self.relations_into(name) if each[0] in widths]
-            end = projected if any(each[0] in near for each in into) else 0
-            for each in into:
-                first = 0 if each[0] in near else end
-                found[each] = slice(
-                    first, first + (projected if each[0] in near else widths[each[0]])
+            into = [relation for relation in self.relations_into(name) if relation[0] in widths]
+            end = projected if any(relation[0] in near for relation in into) else 0
+            for relation in into:
+                first = 0 if relation[0] in near else end
+                columns[relation] = slice(
+                    first, first + (projected if relation[0] in near else widths[relation[0]])
                 )
-                end = max(end, found[each].stop)
-        return found
+                end = max(end, columns[relation].stop)
+        return columns
 
     def passed_widths(
         self, layer: int, widths: Mapping[str, int], projected: int
     ) -> dict[str, int]:
         """Return the width of q by type; arguments as in passed_columns."""
-        found: dict[str, int] = {}
-        for each, place in self.passed_columns(layer, widths, projected).items():
-            found[each[2]] = max(found.get(each[2], 0), place.stop)
-        return found
+        widths_passed: dict[str, int] = {}
+        for relation, place in self.passed_columns(layer, widths, projected).items():
+            widths_passed[relation[2]] = max(widths_passed.get(relation[2], 0), place.stop)
+        return widths_passed
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _build_typed(
 
     rows: widths of the types that the layer before computes, or that have features.
     """
-    schema, model, made = architecture.schema, architecture.model, {}
+    schema, model, stages = architecture.schema, architecture.model, {}
     last = layer == model.depth - 1
     is_product = last and architecture.head == "dot"
     width = model.hidden_dim if is_product or not last else architecture.num_classes
@@ -248,12 +248,12 @@ def _build_typed(
     for name in schema.widths:
         group = tuple(
             RelationInput(
-                each[0],
-                rows[each[0]],
-                model.dropout if layer else model.features_dropout(rows[each[0]]),
+                relation[0],
+                rows[relation[0]],
+                model.dropout if layer else model.features_dropout(rows[relation[0]]),
             )
-            for each in schema.relations_into(name)
-            if each[0] in rows
+            for relation in schema.relations_into(name)
+            if relation[0] in rows
         )
         if name not in computed or not (group or name in rows):
             continue
@@ -268,8 +268,8 @@ def _build_typed(
             _multiply_ends(stage)
         else:
             stage.head = None
-        made[name] = stage
-    return TypedLayer(made)
+        stages[name] = stage
+    return TypedLayer(stages)
 
 
 def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
@@ -285,7 +285,10 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
         for source, *_ in schema.target_relations(0)
     )
     passed = (
-        tuple(RelationInput(each[0], rows[each[0]]) for each in schema.target_relations(layer))
+        tuple(
+            RelationInput(relation[0], rows[relation[0]])
+            for relation in schema.target_relations(layer)
+        )
         if layer
         else ()
     )
@@ -336,11 +339,11 @@ def projections(stage: Stage, schema: Schema, layer: int) -> dict[str, Tensor]:
 
     In the first layer, the target's is the weight of the skip connection from the features.
     """
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     assert isinstance(stage.conv, RelationalConvolution)
     for place, (source, _, _) in enumerate(schema.target_relations(layer)):
         weight = stage.conv.weight_of(len(stage.conv.groups) - 1, place)
-        found[source] = found[source] + weight if source in found else weight
+        weights[source] = weights[source] + weight if source in weights else weight
     if layer == 0 and "features" in stage.skips:
-        found[schema.target] = stage.skips["features"]
-    return {name: weight.detach() for name, weight in found.items()}
+        weights[schema.target] = stage.skips["features"]
+    return {name: weight.detach() for name, weight in weights.items()}

@@ -137,7 +137,7 @@ def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
     """Return some rows of [R, F]."""
     if isinstance(matrix, Tensor):
         return matrix[rows]
-    arrays = (each.cpu().numpy() for each in (matrix.values, matrix.columns, matrix.row_ptr))
+    arrays = (array.cpu().numpy() for array in (matrix.values, matrix.columns, matrix.row_ptr))
     chosen = rows if isinstance(rows, slice) else rows.cpu().numpy()
     return SparseMatrix.from_scipy(
         sp.csr_array(tuple(arrays), shape=matrix.shape)[chosen], matrix.values.device

@@ -30,7 +30,7 @@ def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor,
     """
     top = rows.new_zeros(len(row_ptr) - 1, rows.shape[1])
     source = torch.full(top.shape, -1, dtype=torch.int32)
-    arrays = [each.numpy() for each in (row_ptr, column, rows.contiguous(), top, source)]
+    arrays = [array.numpy() for array in (row_ptr, column, rows.contiguous(), top, source)]
     _in_threads(_search, len(top), *arrays)
     return top, source
 
@@ -52,7 +52,7 @@ def dot_edge_ends(row_ptr: Tensor, column: Tensor, rows: Tensor, others: Tensor)
         others: [N_dst, D, K]
     """
     products = rows.new_empty(len(column), others.shape[2])
-    arrays = [each.contiguous().numpy() for each in (row_ptr, column, rows, others)]
+    arrays = [array.contiguous().numpy() for array in (row_ptr, column, rows, others)]
     # BLAS threads would spin on cores that others need.
     with _threadpool_controller().limit(limits=1, user_api="blas"):
         _in_threads(_multiply, len(others), *arrays, products.numpy())

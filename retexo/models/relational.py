@@ -48,16 +48,16 @@ class RelationalConvolution(Convolution):
         for group in groups:
             self._places.append([])
             based: dict[str, int] = {}
-            for each in group:
-                num_alike = sum(each.rows == other.rows for other in group)
+            for relation in group:
+                num_alike = sum(relation.rows == other.rows for other in group)
                 self._places[-1].append(
                     self._add_parameters(
-                        each, num_bases is not None and num_alike > num_bases, based
+                        relation, num_bases is not None and num_alike > num_bases, based
                     )
                 )
 
     def _add_parameters(
-        self, each: RelationInput, has_bases: bool, based: dict[str, int]
+        self, relation: RelationInput, has_bases: bool, based: dict[str, int]
     ) -> tuple[int, int]:
         """Add the weights of one relation, or its shares of the bases.
 
@@ -67,13 +67,13 @@ class RelationalConvolution(Convolution):
         if has_bases:
             assert self.num_bases is not None
             self.shares.append(nn.Parameter(torch.randn(self.num_bases) / self.num_bases**0.5))
-            if each.rows in based:
-                return based[each.rows], len(self.shares) - 1
-            based[each.rows] = len(self.weights)
-            bases = [xavier(each.width, self.width).detach() for _ in range(self.num_bases)]
+            if relation.rows in based:
+                return based[relation.rows], len(self.shares) - 1
+            based[relation.rows] = len(self.weights)
+            bases = [xavier(relation.width, self.width).detach() for _ in range(self.num_bases)]
             self.weights.append(nn.Parameter(torch.cat(bases, dim=1)))
             return len(self.weights) - 1, len(self.shares) - 1
-        self.weights.append(xavier(each.width, self.width))
+        self.weights.append(xavier(relation.width, self.width))
         return len(self.weights) - 1, -1
 
     def weight_of(self, group: int, place: int) -> Tensor:
@@ -96,11 +96,12 @@ class RelationalConvolution(Convolution):
 
     def sums(self, matrices: Sequence[Matrix], num_rows: int, groups: Groups) -> list[Tensor]:
         """Return an empty piece [n, 0], then each group's sum or product over its relations."""
-        each, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
+        remaining, sums = iter(matrices), [self.bias.new_zeros(num_rows, 0)]
         for group, relations in enumerate(groups):
             parts = [
                 matmul(
-                    self.apply_dropout(next(each), relation.dropout), self.weight_of(group, place)
+                    self.apply_dropout(next(remaining), relation.dropout),
+                    self.weight_of(group, place),
                 )
                 for place, relation in enumerate(relations)
             ]

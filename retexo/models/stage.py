@@ -84,7 +84,7 @@ def read_model(content: dict[str, Any]) -> ModelSettings:
 
     find_convolution(content["name"])
     cls = MODELS[content["name"]]
-    return cls(**{each.name: content[each.name] for each in fields(cls)})
+    return cls(**{field.name: content[field.name] for field in fields(cls)})
 
 
 Skip = Literal["rows", "features", "aggregate", "edges"]

@@ -175,9 +175,9 @@ class AggregateAccumulator:
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
         """Add received partial sums to their destinations."""
         target, sums = self._place[vectors.sum_dst], vectors.sums
-        wanted = target >= 0
-        if not wanted.all():
-            target, sums = target[wanted], sums[wanted]
+        is_wanted = target >= 0
+        if not is_wanted.all():
+            target, sums = target[is_wanted], sums[is_wanted]
         if not len(sums):
             return
         first, end = int(sums[0]), int(sums[-1]) + 1

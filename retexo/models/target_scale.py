@@ -22,10 +22,10 @@ class TargetScale:
     @classmethod
     def from_json(cls, content: dict[str, Any], num_targets: int) -> Self:
         """Return the inverse of asdict; KeyError, TypeError or ValueError if it is none."""
-        made = cls(*(tuple(map(float, content[name])) for name in ("mean", "deviation")))
-        values = [*made.mean, *made.deviation]
-        if len(made.mean) != num_targets or len(made.deviation) != num_targets:
+        scale = cls(*(tuple(map(float, content[name])) for name in ("mean", "deviation")))
+        values = [*scale.mean, *scale.deviation]
+        if len(scale.mean) != num_targets or len(scale.deviation) != num_targets:
             raise ValueError(f"targets {content}, the network has {num_targets}")
-        if not all(map(math.isfinite, values)) or min(made.deviation) <= 0:
+        if not all(map(math.isfinite, values)) or min(scale.deviation) <= 0:
             raise ValueError(f"targets {content}")
-        return made
+        return scale

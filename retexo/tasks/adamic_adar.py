@@ -54,19 +54,23 @@ class WeightedNeighbours:
         Raises:
             ValueError: a worker sent ids that cannot be neighbours.
         """
-        chosen = [self.weights[each.numpy()] for each in requested]
+        chosen = [self.weights[nodes.numpy()] for nodes in requested]
         dtype = torch.int32 if self.weights.shape[1] < 1 << 31 else torch.int64
-        sizes = [torch.from_numpy(np.diff(each.indptr)).to(torch.int32) for each in chosen]
+        sizes = [torch.from_numpy(np.diff(rows.indptr)).to(torch.int32) for rows in chosen]
         lengths = comm.all_to_all(sizes, counts, tag)
-        columns = [torch.from_numpy(each.indices).to(dtype) for each in chosen]
-        received = torch.cat(comm.all_to_all(columns, [int(each.sum()) for each in lengths], tag))
+        columns = [torch.from_numpy(rows.indices).to(dtype) for rows in chosen]
+        received = torch.cat(
+            comm.all_to_all(
+                columns, [int(lengths_of_peer.sum()) for lengths_of_peer in lengths], tag
+            )
+        )
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))
         shape = (sum(counts), self.weights.shape[1])
-        found = sp.csr_array(
+        matrix = sp.csr_array(
             (np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape
         )
-        found.check_format()  # SciPy's products read past the end at an invalid index
-        return found
+        matrix.check_format()  # SciPy's products read past the end at an invalid index
+        return matrix
 
     def score_pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
         """Score pairs of nodes by their common neighbours, [q].
@@ -86,6 +90,8 @@ class WeightedNeighbours:
                 own
             nodes, the scores.
         """
-        found = (self.weights[own] @ by_neighbour).tocoo()
-        other, row, score = (torch.from_numpy(each) for each in (found.col, found.row, found.data))
+        pairs = (self.weights[own] @ by_neighbour).tocoo()
+        other, row, score = (
+            torch.from_numpy(array) for array in (pairs.col, pairs.row, pairs.data)
+        )
         return other.long(), row.long(), score / ONE

@@ -43,9 +43,13 @@ def fit_class_scaling(
 
     def measure(at: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return all workers' summed loss, its gradient [2 C] and second derivatives [2 C, 2 C]."""
-        found = torch.cat([each.flatten() for each in _derivatives(inputs, labels, at)])
-        add_up(found)
-        loss, gradient, second = torch.split(found, [1, 2 * num_classes, (2 * num_classes) ** 2])
+        derivatives = torch.cat(
+            [derivative.flatten() for derivative in _derivatives(inputs, labels, at)]
+        )
+        add_up(derivatives)
+        loss, gradient, second = torch.split(
+            derivatives, [1, 2 * num_classes, (2 * num_classes) ** 2]
+        )
         away = at - identity
         total = float(loss) + PENALTY / 2 * float(away @ away)
         second = second.view(2 * num_classes, -1) + PENALTY * torch.eye(2 * num_classes)
@@ -57,10 +61,10 @@ def fit_class_scaling(
         damped = second + torch.diag(damping * second.diagonal())
         tried = best - torch.linalg.solve(damped, gradient)
         tried[:num_classes].clamp_(min=LEAST_SLOPE)
-        found = measure(tried)
-        if found[0] <= loss:
+        derivatives = measure(tried)
+        if derivatives[0] <= loss:
             best, damping = tried, damping / 10
-            loss, gradient, second = found
+            loss, gradient, second = derivatives
         else:
             damping *= 10
     return best[:num_classes], best[num_classes:]
@@ -100,7 +104,7 @@ def _derivatives(inputs: Tensor, labels: Tensor, at: Tensor) -> tuple[Tensor, Te
             if labels.ndim == 1:
                 block = block - (probability * one).T @ (probability * other)
             second[row, :, column] = block
-    gradient = torch.stack([(error * each).sum(dim=0) for each in factors])
+    gradient = torch.stack([(error * factor).sum(dim=0) for factor in factors])
     return loss, gradient, second
 
 

@@ -96,17 +96,20 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
         if size and name != "train"
     }
     edges = even_bin_edges(num_bins)
-    found = {name: Histogram(edges, count_scores(*each, edges)) for name, each in scored.items()}
-    _sum([each.counts for each in found.values()], context)
+    histograms = {
+        name: Histogram(edges, count_scores(*split_scores, edges))
+        for name, split_scores in scored.items()
+    }
+    _sum([histogram.counts for histogram in histograms.values()], context)
     for _ in range(PASSES - 1):
-        found = _refine_histograms(context, scored, found, num_bins)
-    return found
+        histograms = _refine_histograms(context, scored, histograms, num_bins)
+    return histograms
 
 
 def _refine_histograms(
     context: TaskContext,
     scored: Mapping[str, tuple[Tensor, Tensor]],
-    found: Mapping[str, Histogram],
+    histograms: Mapping[str, Histogram],
     num_bins: int,
 ) -> dict[str, Histogram]:
     """Count the scores again with the bins divided in which the order matters most.
@@ -114,7 +117,7 @@ def _refine_histograms(
     Return the finer histograms. Only counts of divided bins are sent.
     """
     finer, parts, messages = {}, {}, []
-    for name, before in found.items():
+    for name, before in histograms.items():
         edges, num_parts = divide_bins(before.edges, before.counts, num_bins)
         counts = count_scores(*scored[name], edges)
         parts[name] = (num_parts > 1).repeat_interleave(num_parts)
@@ -132,14 +135,14 @@ def _refine_histograms(
 
 def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:
     """Add counts up over all workers, in place, in one message of int64."""
-    context.comm.all_reduce([ReduceInput(each.view(-1)) for each in counts], METRICS)
+    context.comm.all_reduce([ReduceInput(count.view(-1)) for count in counts], METRICS)
 
 
 def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) -> float:
     """Return the probability from which on a label, or the positive class, is predicted."""
-    task, given = context.task, context.settings.threshold
-    if not isinstance(given, str):
-        return given
+    task, threshold = context.task, context.settings.threshold
+    if not isinstance(threshold, str):
+        return threshold
     metric = task.metric_name
     by_accuracy = metric in ("accuracy", "loss") or (metric == "micro_f1" and task.is_binary)
     if by_accuracy or "val" not in histograms:
@@ -173,10 +176,12 @@ def choose_offset_share(context: TaskContext, logits: Tensor, heads: OutputHeads
         return 0.0
     val = context.partition.val_mask
     metric, labels = task.make_round_metric(), context.labels.cpu()[val]
-    candidates = [task.with_choices(replace(heads, offset_share=each)) for each in OFFSET_SHARES]
-    counts = torch.stack([each.count(metric.name, logits[val], labels) for each in candidates])
+    candidates = [task.with_choices(replace(heads, offset_share=share)) for share in OFFSET_SHARES]
+    counts = torch.stack(
+        [candidate.count(metric.name, logits[val], labels) for candidate in candidates]
+    )
     context.comm.all_reduce([ReduceInput(counts.view(-1))], METRICS)
-    values = [metric.value(each, math.nan) for each in counts]
+    values = [metric.value(count, math.nan) for count in counts]
     return OFFSET_SHARES[values.index(max(values))]
 
 
@@ -209,15 +214,15 @@ def score_splits(
     )
     confusion = count_confusion(task, predicted, labels, context.partition.test_mask)
     context.comm.all_reduce(
-        [ReduceInput(each.view(-1)) for each in (counts, sums, confusion)], METRICS
+        [ReduceInput(tensor.view(-1)) for tensor in (counts, sums, confusion)], METRICS
     )
     scores = {
         name: compute_scores(count, total, size, multilabel=task.multilabel)
         for (name, (_, size)), count, total in zip(splits.items(), counts, sums, strict=True)
     }
-    for name, each in histograms.items():
-        scores[name]["roc_auc"] = roc_auc(each.counts)
-        scores[name]["average_precision"] = average_precision(each.counts)
+    for name, histogram in histograms.items():
+        scores[name]["roc_auc"] = roc_auc(histogram.counts)
+        scores[name]["average_precision"] = average_precision(histogram.counts)
     errors = {
         name: standard_error(score, histograms["test"].counts)
         for name, score in RANKING.items()
@@ -230,10 +235,14 @@ def score_splits(
         correct = torch.tensor([by_ogb])
         context.comm.all_reduce([ReduceInput(correct)], METRICS)
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
-    by_bin = {name: each[2:].view(5, -1)[:3] for name, each in zip(splits, sums, strict=True)}
+    by_bin = {
+        name: sums_of_split[2:].view(5, -1)[:3]
+        for name, sums_of_split in zip(splits, sums, strict=True)
+    }
     counted = dict(zip(splits, counts, strict=True))
     score_bins = {
-        name: summarise_bins(each.edges, each.counts) for name, each in histograms.items()
+        name: summarise_bins(histogram.edges, histogram.counts)
+        for name, histogram in histograms.items()
     }
     return ClassificationScores(scores, counted, by_bin, confusion, errors, score_bins)
 
@@ -388,27 +397,29 @@ def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def find_warnings(
-    found: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
+    scores: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
 ) -> list[str]:
     """Return sentences about missing or never predicted classes, and about a low accuracy.
 
     A low accuracy is one that is not above the most frequent class's share.
 
     Args:
-        found: the scores and counts.
+        scores: the scores and counts.
         names: of the classes; empty for 0 ... C-1.
         by_accuracy: whether the most probable class is predicted, so that accuracy is the aim.
     """
-    train, val, test = (found.counts[name] for name in ("train", "val", "test"))
+    train, val, test = (scores.counts[name] for name in ("train", "val", "test"))
     num_classes = train.shape[1]
-    texts = [str(names[each]) if each < len(names) else str(each) for each in range(num_classes)]
+    texts = [
+        str(names[number]) if number < len(names) else str(number) for number in range(num_classes)
+    ]
 
     def named(mask: Tensor) -> str:
-        chosen = [texts[each] for each in mask.nonzero()[:, 0].tolist()]
+        chosen = [texts[number] for number in mask.nonzero()[:, 0].tolist()]
         more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
         return f"class{'es' * (len(chosen) > 1)} {', '.join(chosen[:5])}{more}"
 
-    support = {name: counts[0] + counts[2] for name, counts in found.counts.items()}
+    support = {name: counts[0] + counts[2] for name, counts in scores.counts.items()}
     warnings = []
     for name, split in (("train", "training"), ("val", "validation")):
         absent = (support[name] == 0) & (sum(support.values()) > 0)
@@ -423,7 +434,7 @@ def find_warnings(
         )
     if by_accuracy and bool(support["test"].any()):
         share = int(support["test"].max()) / int(support["test"].sum())
-        accuracy = found.scores["test"]["accuracy"]
+        accuracy = scores.scores["test"]["accuracy"]
         if accuracy <= share:
             warnings.append(
                 f"the test accuracy, {accuracy:.4f}, is not above {share:.4f}, the share of the"

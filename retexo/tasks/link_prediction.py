@@ -244,7 +244,7 @@ class LinkValidation:
         return torch.tensor([int((ONE * values).round().sum()), len(values), 0])
 
 
-def sample_share(rows: Tensor, wanted: int, total: int, seed: int) -> Tensor:
-    """Return this worker's share of `wanted` random rows among the `total` of all, [n, ...]."""
-    count = math.ceil(len(rows) * min(1, wanted / max(1, total)))
+def sample_share(rows: Tensor, num_sampled: int, total: int, seed: int) -> Tensor:
+    """Return own rows of `num_sampled` random rows among the `total` of all, [n, ...]."""
+    count = math.ceil(len(rows) * min(1, num_sampled / max(1, total)))
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]

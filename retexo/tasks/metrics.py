@@ -106,8 +106,13 @@ def average_precision(counts: Tensor) -> float:
     if positives.sum() == 0:
         return math.nan
     true, false = positives.cumsum(0) - positives, negatives.cumsum(0) - negatives
-    held = positives > 0
-    p, n, true, false = positives[held], negatives[held], true[held], false[held]
+    has_positives = positives > 0
+    p, n, true, false = (
+        positives[has_positives],
+        negatives[has_positives],
+        true[has_positives],
+        false[has_positives],
+    )
     slope = 1 + n / p
     offset = (true + false - n / (2 * p)) / slope
     harmonic = torch.digamma(p + 1 + offset) - torch.digamma(1 + offset)

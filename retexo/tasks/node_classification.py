@@ -77,31 +77,35 @@ class NodeClassification:
         Raises:
             InputError: task.class_weights or stopping.metric does not fit the classes.
         """
-        task, wanted = settings.task, settings.stopping.metric
+        task, metric_name = settings.task, settings.stopping.metric
         check_objective(settings, info.num_classes, multilabel=info.multilabel)
-        made = cls(
+        task_made = cls(
             info.num_classes,
             info.multilabel,
-            wanted,
-            settings.stopping.use_loss or wanted == "loss",
+            metric_name,
+            settings.stopping.use_loss or metric_name == "loss",
             loss_name=task.loss,
             label_smoothing=task.label_smoothing,
             class_names=class_names,
         )
-        by_fixed_rule = wanted in ("accuracy", "micro_f1", "loss") and not made.is_binary
+        by_fixed_rule = metric_name in ("accuracy", "micro_f1", "loss") and not task_made.is_binary
         if by_fixed_rule and task.class_weights == "none":
-            return made
-        counts = made.count_labels(partition)
+            return task_made
+        counts = task_made.count_labels(partition)
         comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
-        if wanted == "auto":
-            wanted = choose_metric_name(counts[0], multilabel=info.multilabel)
-            if wanted in RANKING and info.num_val and not _can_rank(counts[1], info.multilabel):
-                wanted = "loss"
+        if metric_name == "auto":
+            metric_name = choose_metric_name(counts[0], multilabel=info.multilabel)
+            if (
+                metric_name in RANKING
+                and info.num_val
+                and not _can_rank(counts[1], info.multilabel)
+            ):
+                metric_name = "loss"
         return replace(
-            made,
-            metric_name=wanted,
+            task_made,
+            metric_name=metric_name,
             weights=_make_weights(task, counts[0], info),
-            positive=_choose_positive(counts[0], class_names) if made.is_binary else 1,
+            positive=_choose_positive(counts[0], class_names) if task_made.is_binary else 1,
         )
 
     def with_choices(self, heads: OutputHeads) -> Self:

@@ -135,7 +135,7 @@ class NodeRegression:
         targets = torch.where(known, targets, 0)
         errors = torch.where(known, outputs.cpu().double() - targets, 0)
         return torch.stack(
-            [each.sum(dim=0) for each in (known, errors.abs(), errors**2, targets, targets**2)]
+            [values.sum(dim=0) for values in (known, errors.abs(), errors**2, targets, targets**2)]
         )
 
     def compute_rows(self, sums: Tensor) -> list[Row]:
@@ -197,8 +197,11 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
         [task.sum_errors(outputs[mask], labels[mask]) for mask, _ in splits.values()]
     )
     context.comm.all_reduce([ReduceInput(sums.view(-1))], METRICS)
-    rows = {name: task.compute_rows(each) for name, each in zip(splits, sums, strict=True)}
-    scores = {name: _mean_scores(each) for name, each in rows.items()}
+    rows = {
+        name: task.compute_rows(sums_of_split)
+        for name, sums_of_split in zip(splits, sums, strict=True)
+    }
+    scores = {name: _mean_scores(rows_of_split) for name, rows_of_split in rows.items()}
     warnings = [
         f"the test R2 of {row['target']}, {row['r2']:.4f}, is not above 0: the mean predicts as"
         " well"
@@ -211,7 +214,9 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
 def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:
     """Return means over the targets whose scores are known."""
     known = {name: [row[name] for row in rows if not math.isnan(row[name])] for name in _NAMES}
-    return {name: sum(each) / len(each) if each else math.nan for name, each in known.items()}
+    return {
+        name: sum(values) / len(values) if values else math.nan for name, values in known.items()
+    }
 
 
 def agree_on_scale(labels: Tensor, names: Sequence[Any], comm: Communicator) -> TargetScale:

@@ -87,19 +87,21 @@ def choose_heads(
     candidates = [OutputHeads((num_layers - 1,))]
     if context.settings.classifiers == "validation" and context.graph_info.num_val:
         ranges = [range(first, last + 1) for last in stages for first in range(stages[0], last + 1)]
-        candidates = [OutputHeads(tuple(each)) for each in sorted(ranges, key=len)]
+        candidates = [OutputHeads(tuple(stages)) for stages in sorted(ranges, key=len)]
     heads, val = candidates[0], context.partition.val_mask
     if len(candidates) > 1:
-        val_logits = [each[val] for each in logits]
-        averages = [average_heads(val_logits, each, num_layers) for each in candidates]
+        val_logits = [stage_logits[val] for stage_logits in logits]
+        averages = [
+            average_heads(val_logits, heads_tried, num_layers) for heads_tried in candidates
+        ]
         heads = candidates[_compare(context, averages)[0]]
-    found = average_heads(logits, heads, num_layers)
+    averaged = average_heads(logits, heads, num_layers)
     if smoothing.steps and context.graph_info.num_val:
-        alpha, found = _smooth(context, found, smoother)
+        alpha, averaged = _smooth(context, averaged, smoother)
         heads = replace(heads, alpha=alpha, steps=smoothing.steps, reach=smoothing.reach)
     heads = replace(heads, offsets=context.task.offsets)
-    heads = calibrated(context, heads, found)
-    return heads, heads.calibrate(found)
+    heads = calibrated(context, heads, averaged)
+    return heads, heads.calibrate(averaged)
 
 
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
@@ -134,7 +136,7 @@ def _compare_alphas(
 
     Return index, metrics and half the standard error as `_compare` does.
     """
-    of_val = [each[context.partition.val_mask] for each in powers]
+    of_val = [logits_of_power[context.partition.val_mask] for logits_of_power in powers]
     alphas = context.settings.smoothing.alphas
     return _compare(context, [sum_powers(of_val, alpha) for alpha in alphas])
 
@@ -144,10 +146,10 @@ def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propaga
 
     logits: [I, C] of each stage.
     """
-    found = average_heads(logits, heads, len(logits))
+    averaged = average_heads(logits, heads, len(logits))
     if heads.alpha < 1:
-        found = sum_powers(list(propagate(found, heads.steps)), heads.alpha)
-    return heads.calibrate(found)
+        averaged = sum_powers(list(propagate(averaged, heads.steps)), heads.alpha)
+    return heads.calibrate(averaged)
 
 
 def average_heads(logits: Sequence[Tensor], heads: OutputHeads, num_layers: int) -> Tensor:
@@ -210,7 +212,7 @@ def _loss_by_temperature(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
     A regression is not divided: [1].
     """
     divisors = TEMPERATURES if task.has_temperature else TEMPERATURES[TEMPERATURES == 1]
-    return torch.stack([task.loss_sum(logits / each, labels).double() for each in divisors])
+    return torch.stack([task.loss_sum(logits / divisor, labels).double() for divisor in divisors])
 
 
 def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, list[float], float]:
@@ -225,21 +227,26 @@ def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, l
     """
     labels = context.labels.cpu()[context.partition.val_mask]
     task, num_val = context.task, context.graph_info.num_val
-    loss = torch.stack([_loss_by_temperature(task, each, labels) for each in candidates])  # [M, T]
+    loss = torch.stack(
+        [_loss_by_temperature(task, candidate, labels) for candidate in candidates]
+    )  # [M, T]
     summands = [ReduceInput(loss.view(-1))]
     metrics = [task.make_round_metric() for _ in candidates]
     for _ in range(metrics[0].passes):
-        for each in metrics:
-            each.start()
+        for metric in metrics:
+            metric.start()
         count = torch.stack(
-            [each.count(logits, labels) for each, logits in zip(metrics, candidates, strict=True)]
+            [
+                metric.count(logits, labels)
+                for metric, logits in zip(metrics, candidates, strict=True)
+            ]
         )  # [M, K]
         context.comm.all_reduce([ReduceInput(count.view(-1)), *summands], MessageTag("metrics"))
         summands = []
         least = loss.min(dim=1).values / num_val
         values = [
-            each.value(total, mean)
-            for each, total, mean in zip(metrics, count, least.tolist(), strict=True)
+            metric.value(total, mean)
+            for metric, total, mean in zip(metrics, count, least.tolist(), strict=True)
         ]
     best = int(np.argmax(values))
     margin = 0.5 * metrics[best].standard_error(values[best], count[best], num_val)

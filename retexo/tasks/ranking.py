@@ -95,28 +95,31 @@ class EmbeddedNodes:
         Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
         """
         last = list(stages)[len(stages) - len(logits) :]
-        pieces, scorers = [each.cpu() for each in logits], [stage.cpu().scorer for stage in last]
+        pieces = [stage_logits.cpu() for stage_logits in logits]
+        scorers = [stage.cpu().scorer for stage in last]
         width = pieces[0].shape[1]
-        if any(each.spectral for each in candidates):
+        if any(candidate.spectral for candidate in candidates):
             spectral = torch.split(get_links(context)["spectral"].to(pieces[0]), width, dim=1)
-            pieces += [nn.functional.pad(each, (0, width - each.shape[1])) for each in spectral]
+            pieces += [nn.functional.pad(piece, (0, width - piece.shape[1])) for piece in spectral]
             scorers += [Scorer("dot", width) for _ in spectral]
         rows = torch.cat(pieces, dim=1)
         numbers = range(len(stages) - len(last), len(stages))
         num_spectral = len(scorers) - len(last)
         weights = []
-        for each in candidates:
-            network = (1 - each.paths) * (1 - each.spectral)
-            spectral_weight = (1 - each.paths) * each.spectral
-            by_stage = [network * (stage in each.stages) / len(each.stages) for stage in numbers]
+        for candidate in candidates:
+            network = (1 - candidate.paths) * (1 - candidate.spectral)
+            spectral_weight = (1 - candidate.paths) * candidate.spectral
+            by_stage = [
+                network * (stage in candidate.stages) / len(candidate.stages) for stage in numbers
+            ]
             weights.append((*by_stage, *[spectral_weight] * num_spectral))
-        shares = rows.new_tensor([each.paths for each in candidates])
+        shares = rows.new_tensor([candidate.paths for candidate in candidates])
         neighbours = None
         if shares.any():
             num_nodes = int(context.graph_info.id_bounds[-1])
             neighbours = WeightedNeighbours.of(context.partition, num_nodes)
-        found = cls(context, scorers, rows, weights, neighbours, shares)
-        return replace(found, rows=found._decode(found._encode(rows), len(rows)))
+        nodes = cls(context, scorers, rows, weights, neighbours, shares)
+        return replace(nodes, rows=nodes._decode(nodes._encode(rows), len(rows)))
 
     @property
     def bounds(self) -> Tensor:
@@ -174,17 +177,17 @@ class EmbeddedNodes:
         All workers call it.
         """
         comm, bounds = self.context.comm, self.bounds
-        wanted, inverse = np.unique(ids.numpy(), return_inverse=True)
-        owner = torch.searchsorted(bounds, torch.from_numpy(wanted), right=True) - 1
+        distinct, inverse = np.unique(ids.numpy(), return_inverse=True)
+        owner = torch.searchsorted(bounds, torch.from_numpy(distinct), right=True) - 1
         counts = torch.bincount(owner, minlength=comm.world_size)
-        lists = list(torch.split(torch.from_numpy(wanted) - bounds[owner], counts.tolist()))
+        lists = list(torch.split(torch.from_numpy(distinct) - bounds[owner], counts.tolist()))
         announced = comm.all_to_all(list(torch.split(counts, 1)), [1] * comm.world_size, TAG)
-        sizes = [int(each) for each in announced]
-        requested = comm.all_to_all([each.to(torch.int32) for each in lists], sizes, TAG)
-        for peer, each in enumerate(requested):
-            check_node_numbers(peer, each, len(self.rows))
+        sizes = [int(size) for size in announced]
+        requested = comm.all_to_all([part.to(torch.int32) for part in lists], sizes, TAG)
+        for peer, ids_of_peer in enumerate(requested):
+            check_node_numbers(peer, ids_of_peer, len(self.rows))
         size = self._bytes_per_row
-        replies = [self._encode(self.rows[each.long()]) for each in requested]
+        replies = [self._encode(self.rows[ids_of_peer.long()]) for ids_of_peer in requested]
         received = comm.all_to_all(
             replies, [count * size for count in counts.tolist()], TAG, consume=True
         )
@@ -261,7 +264,7 @@ def choose_link_heads(
 
     def best(candidates: list[OutputHeads]) -> OutputHeads:
         scores = rank_pairs(EmbeddedNodes.of(context, stages, logits, candidates), "val")
-        by_metric = torch.tensor([each[context.task.metric_name] for each in scores])
+        by_metric = torch.tensor([scored[context.task.metric_name] for scored in scores])
         return candidates[int(by_metric.argmax())]
 
     if len(logits) > 1:
@@ -322,8 +325,8 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     means[:, [0, *range(1 + len(CUTOFFS), means.shape[1])]] /= ONE
     names = ["mrr", *(f"hits@{k}" for k in CUTOFFS), *OF_LISTS]
     return [
-        {**dict(zip(names, each, strict=True)), "ranked": num_ranked, "sources": num_sources}
-        for each in means.tolist()
+        {**dict(zip(names, values, strict=True)), "ranked": num_ranked, "sources": num_sources}
+        for values in means.tolist()
     ]
 
 
@@ -362,8 +365,8 @@ def _count_above_everywhere(
         counts.append(_count_above_here(embedded, known, embedded.fetch(ids.long()), source))
     num_candidates = len(embedded.weights)
     sizes = [len(pairs) * 2 * num_candidates] * comm.world_size
-    received = comm.all_to_all([each.flatten() for each in counts], sizes, TAG)
-    by_worker = [each.view(num_candidates, len(pairs), 2) for each in received]
+    received = comm.all_to_all([count.flatten() for count in counts], sizes, TAG)
+    by_worker = [counts_of_peer.view(num_candidates, len(pairs), 2) for counts_of_peer in received]
     return torch.stack(by_worker).long().sum(dim=0)
 
 
@@ -441,13 +444,13 @@ class KnownEdges:
         return places[inner], nodes[inner]
 
 
-def _find_matches(ascending: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the positions in `wanted` and in `ascending` of all equal numbers."""
+def _find_matches(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the positions in `values` and in `ascending` of all equal numbers."""
     begin, end = (
-        torch.searchsorted(ascending, wanted.contiguous(), right=right) for right in (False, True)
+        torch.searchsorted(ascending, values.contiguous(), right=right) for right in (False, True)
     )
     counts = end - begin
-    place = repeat_interleave(torch.arange(len(wanted)), counts)
+    place = repeat_interleave(torch.arange(len(values)), counts)
     shift = repeat_interleave(counts.cumsum(0) - counts - begin, counts)
     return place, torch.arange(len(place)) - shift
 
@@ -468,22 +471,22 @@ def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, flo
     counts = torch.tensor([int(wins), len(negative)])
     comm.all_reduce([ReduceInput(counts)], MessageTag("metrics"))
     comparisons = len(all_positive) * int(counts[1])
-    found = {"auc": int(counts[0]) / 2 / comparisons if comparisons else float("nan")}
+    scores = {"auc": int(counts[0]) / 2 / comparisons if comparisons else float("nan")}
     name, num_positive = embedded.context.graph_info.evaluator, max(1, len(all_positive))
     if name == "mrr":
         by_pair = negative.view(len(positive), len(negative) // max(1, len(positive)))
         rank = rank_among(positive, by_pair).double()
         total = torch.tensor([int((ONE / rank).round().sum())])
         comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))
-        found["ogb mrr"] = int(total) / ONE / num_positive
+        scores["ogb mrr"] = int(total) / ONE / num_positive
     elif name:
         k = int(name.split("@")[1])
         highest = torch.cat(embedded.all_gather(ordered.flip(0)[:k])).sort(descending=True).values
         is_hit = positive > highest[k - 1] if len(highest) >= k else torch.ones_like(positive)
         hits = torch.tensor([int(is_hit.sum())])
         comm.all_reduce([ReduceInput(hits)], MessageTag("metrics"))
-        found[f"ogb {name}"] = int(hits) / num_positive
-    return found
+        scores[f"ogb {name}"] = int(hits) / num_positive
+    return scores
 
 
 def find_top_destinations(

@@ -69,9 +69,9 @@ def refine_edges(edges: Tensor, counts: Tensor) -> Tensor:
     num_bins = counts.shape[1]
     bounds = torch.cat((edges.new_tensor([LOWEST]), edges, edges.new_tensor([HIGHEST])))
     below = torch.cat((weight.new_zeros(1), weight.cumsum(dim=0)))
-    wanted = below[-1] * torch.arange(1, num_bins) / num_bins
-    place = (torch.searchsorted(below, wanted, right=True) - 1).clamp(0, num_bins - 1)
-    inside = ((wanted - below[place]) / weight[place].clamp(min=1e-300)).clamp(0, 1)
+    ranks = below[-1] * torch.arange(1, num_bins) / num_bins
+    place = (torch.searchsorted(below, ranks, right=True) - 1).clamp(0, num_bins - 1)
+    inside = ((ranks - below[place]) / weight[place].clamp(min=1e-300)).clamp(0, 1)
     width = (bounds[place + 1] - bounds[place]).double()
     return bounds[place] + (inside * width).long()
 
@@ -119,7 +119,7 @@ def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
         return math.nan
     rng = np.random.default_rng(0)
     drawn = rng.multinomial(size, shares.numpy(), NUM_REDRAWN).reshape(NUM_REDRAWN, 2, -1)
-    values = torch.tensor([score(torch.from_numpy(each)) for each in drawn])
+    values = torch.tensor([score(torch.from_numpy(sample)) for sample in drawn])
     return float(values[values.isfinite()].std())
 
 

@@ -50,8 +50,8 @@ class RunScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return scores by split, and the other fields that are not empty, as in summary.json."""
-        others = [each.name for each in fields(self) if each.name != "scores"]
-        return {**self.scores, **{name: found for name in others if (found := getattr(self, name))}}
+        others = [field.name for field in fields(self) if field.name != "scores"]
+        return {**self.scores, **{name: value for name in others if (value := getattr(self, name))}}
 
 
 def choose_and_score(
@@ -102,17 +102,17 @@ def score_nodes(
             baseline=values.baseline,
             warnings=values.warnings,
         )
-    found, task = score_splits(context, logits, heads, histograms), context.task
+    split_scores, task = score_splits(context, logits, heads, histograms), context.task
     names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
-    scored = {name: counts for name, counts in found.counts.items() if bool(counts.any())}
-    shown = {name: counts for name, counts in scored.items() if name != "train"}
+    scored = {name: counts for name, counts in split_scores.counts.items() if bool(counts.any())}
+    reported = {name: counts for name, counts in scored.items() if name != "train"}
     return RunScores(
-        found.scores,
-        {name: class_rows(counts, names) for name, counts in shown.items()},
-        baseline=score_baseline(task, found.counts, names),
-        standard_error=found.errors,
-        confusion=found.confusion.tolist(),
-        calibration={name: calibration_rows(found.by_bin[name]) for name in shown},
-        score_bins=found.score_bins,
-        warnings=find_warnings(found, names, by_accuracy=by_accuracy),
+        split_scores.scores,
+        {name: class_rows(counts, names) for name, counts in reported.items()},
+        baseline=score_baseline(task, split_scores.counts, names),
+        standard_error=split_scores.errors,
+        confusion=split_scores.confusion.tolist(),
+        calibration={name: calibration_rows(split_scores.by_bin[name]) for name in reported},
+        score_bins=split_scores.score_bins,
+        warnings=find_warnings(split_scores, names, by_accuracy=by_accuracy),
     )

@@ -139,7 +139,7 @@ class Context(TaskContext):
     @property
     def required_layers(self) -> dict[str, Tensor]:
         """How many layers require each node, uint8 [I] by type (ExchangePlan.required_layers)."""
-        return {name: each.required_layers for name, each in self.types.items()}
+        return {name: node_type.required_layers for name, node_type in self.types.items()}
 
     @property
     def num_nodes_disclosed(self) -> list[int]:
@@ -147,7 +147,7 @@ class Context(TaskContext):
 
         Empty without sites.
         """
-        asked_for = [each.out_edges.local.asked_for or () for each in self.types.values()]
+        asked_for = [node_type.out_edges.local.asked_for or () for node_type in self.types.values()]
         return [sum(map(len, nodes)) for nodes in zip(*asked_for, strict=True)]
 
     @property
@@ -161,7 +161,7 @@ class Context(TaskContext):
             return []
         nodes = self.target.out_edges.local.asked_for or ()
         is_few = self.edges.row_ptr.diff() < FEW_IN_NEIGHBOURS
-        return [(len(each), int(is_few[each].sum())) for each in nodes]
+        return [(len(nodes_of_rank), int(is_few[nodes_of_rank].sum())) for nodes_of_rank in nodes]
 
     @property
     def batch_size(self) -> int | None:
@@ -186,8 +186,8 @@ class Context(TaskContext):
 
     def release_features(self) -> None:
         """Free the features, which later layers do not read from here."""
-        for each in self.types.values():
-            each.features = each.features[:0].clone()
+        for node_type in self.types.values():
+            node_type.features = node_type.features[:0].clone()
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         return self.clock.phase(name)
@@ -214,9 +214,9 @@ class Context(TaskContext):
         choose: returns which edges into a partition are kept, bool [E].
         """
         types = {}
-        for name, each in self.types.items():
-            mask = choose(each.out_edges.local)
-            types[name] = replace(each, out_edges=each.out_edges.keep(mask, conv))
+        for name, node_type in self.types.items():
+            mask = choose(node_type.out_edges.local)
+            types[name] = replace(node_type, out_edges=node_type.out_edges.keep(mask, conv))
         return replace(self, types=types)
 
 

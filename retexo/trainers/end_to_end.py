@@ -84,7 +84,7 @@ def collect_modules(stages: Sequence[Stage]) -> nn.Module:
     The scorer is for link prediction.
     """
     last = stages[-1]
-    heads = [each for each in (last.head_norm, last.head, last.scorer) if each is not None]
+    heads = [module for module in (last.head_norm, last.head, last.scorer) if module is not None]
     return nn.ModuleList([*(stage.trunk for stage in stages), *heads])
 
 
@@ -171,9 +171,9 @@ def train_without_exchange(
     )
     with torch.no_grad(), context.phase("embed"):
         everything = make(context.in_a_split | context.computed)
-        found = everything.run(stages, context.comm, "embeddings")[0].cpu()
-        logits = found.new_full((partition.num_inner, found.shape[1]), torch.nan)
-        logits[everything.targets] = found
+        embeddings = everything.run(stages, context.comm, "embeddings")[0].cpu()
+        logits = embeddings.new_full((partition.num_inner, embeddings.shape[1]), torch.nan)
+        logits[everything.targets] = embeddings
     return TrainResult(rounds, [logits])
 
 
@@ -217,10 +217,10 @@ def exchange_features(
     with_sums: whether partial sums may be sent, where the aggregator adds up.
     """
     received = {}
-    for name, each in context.types.items():
-        if not each.features.shape[1] and context.is_heterogeneous:
+    for name, node_type in context.types.items():
+        if not node_type.features.shape[1] and context.is_heterogeneous:
             continue
         scale = context.source_scale(stages[0].conv)
-        plan = each.plan if with_sums else replace(each.plan, partial_sums=False)
-        received[name] = exchange_rows(context, plan, 0, each.features, scale, kind)
+        plan = node_type.plan if with_sums else replace(node_type.plan, partial_sums=False)
+        received[name] = exchange_rows(context, plan, 0, node_type.features, scale, kind)
     return received

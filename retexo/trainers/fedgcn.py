@@ -70,18 +70,18 @@ def exchange_aggregates(context: Context, stages: list[Stage], hops: int) -> Agg
     nodes = (context.plan.required_layers > 0).nonzero()[:, 0]
     widths = [weight.shape[0] for weight in stages[0].first_weights]
     own = [context.features.new_zeros(len(context.features), width) for width in widths]
-    given = LayerInput.first(context, stages)
+    layer_input = LayerInput.first(context, stages)
     if len(nodes):
-        inputs = layerwise.layer_inputs(context, stages[0], nodes, given, features)
+        inputs = layerwise.layer_inputs(context, stages[0], nodes, layer_input, features)
         for rows, matrix in zip(own, (*inputs.matrices, *inputs.skips), strict=True):
             rows[nodes] = to_dense(matrix).cpu()
     if hops == 1 or len(stages) == 1:
         none = torch.full((context.plan.num_halo,), -1)
-        return Aggregates(given, own, [rows[:0] for rows in own], none)
+        return Aggregates(layer_input, own, [rows[:0] for rows in own], none)
     rows_only = replace(context.plan, partial_sums=False)
     received = end_to_end.exchange_rows(context, rows_only, 1, torch.cat(own, dim=1), None)
     halo = received.unprojected
-    return Aggregates(given, own, torch.split(halo.values, widths, dim=1), halo.halo)
+    return Aggregates(layer_input, own, torch.split(halo.values, widths, dim=1), halo.halo)
 
 
 def aggregate_pass(

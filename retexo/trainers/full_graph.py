@@ -67,5 +67,5 @@ class FullGraphTrainer(Trainer):
 
         Arguments are those of make_pass; the matrices those of end_to_end.fit_stages.
         """
-        whole = make_pass(context, stages, required, mask, plans, features)
-        return lambda: whole, whole.first_matrices
+        full_pass = make_pass(context, stages, required, mask, plans, features)
+        return lambda: full_pass, full_pass.first_matrices

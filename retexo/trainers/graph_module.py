@@ -85,15 +85,15 @@ class GraphModule(nn.Module):
             relations: frozenset[EdgeType], rows: Mapping[str, Tensor]
         ) -> dict[str, SumOverRelations]:
             sums: dict[str, SumOverRelations] = {}
-            for each in sorted(relations):
-                block, sent = blocks[each], rows[each[0]]
+            for relation in sorted(relations):
+                block, sent = blocks[relation], rows[relation[0]]
                 if is_typed:
                     total = block_mean(block, sent)
                 else:
                     inputs = conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS)
                     total = to_dense(inputs.matrices[-1])
-                found = SumOverRelations(total, count_reached(conv, block.in_degree).to(total))
-                sums[each[2]] = sums[each[2]].add(found) if each[2] in sums else found
+                step = SumOverRelations(total, count_reached(conv, block.in_degree).to(total))
+                sums[relation[2]] = sums[relation[2]].add(step) if relation[2] in sums else step
             return sums
 
         powers = [start]
@@ -171,10 +171,10 @@ class PlainGraphModule(GraphModule):
         num_expected = self.num_edge_features - reads_weight
         shape = [0, 0] if feat is None else list(feat.shape)
         if shape[1:] != [num_expected] or (feat is not None and feat.shape[0] != num_edges):
-            found = "missing" if feat is None else f"has the shape {shape}"
+            problem = "missing" if feat is None else f"has the shape {shape}"
             raise InputError(
-                f"edge_attr: {found}; the network was trained on {num_expected} features of an edge"
-                f" and takes [{num_edges}, {num_expected}]"
+                f"edge_attr: {problem}; the network was trained on {num_expected} features of an"
+                f" edge and takes [{num_edges}, {num_expected}]"
             )
 
     def forward(
@@ -268,15 +268,15 @@ class TypedGraphModule(GraphModule):
             edge_weight_dict: [E] of the relations that the network was trained on with weights.
         """
         blocks, target = {}, x_dict[self.schema.target]
-        for each in self.schema.relations:
-            ends, weight = edge_index_dict[each], (edge_weight_dict or {}).get(each)
-            self.check_weight(each, weight, ends.shape[1])
-            blocks[each] = make_block(
+        for relation in self.schema.relations:
+            ends, weight = edge_index_dict[relation], (edge_weight_dict or {}).get(relation)
+            self.check_weight(relation, weight, ends.shape[1])
+            blocks[relation] = make_block(
                 ends,
-                (x_dict[each[0]].shape[0], x_dict[each[2]].shape[0]),
-                same_type=each[0] == each[2],
+                (x_dict[relation[0]].shape[0], x_dict[relation[2]].shape[0]),
+                same_type=relation[0] == relation[2],
                 weight=weight,
-                scale=self.scale_of(each, ends.shape[1], target),
+                scale=self.scale_of(relation, ends.shape[1], target),
                 like=target,
             )
         run = self._run_typed if isinstance(self.stages[0], TypedLayer) else self._run_layerwise
@@ -290,7 +290,11 @@ class TypedGraphModule(GraphModule):
         for layer in self.stages:
             before, rows = rows, {}
             for name, stage in layer.by_type():
-                into = [each for each in self.schema.relations_into(name) if each[0] in before]
+                into = [
+                    relation
+                    for relation in self.schema.relations_into(name)
+                    if relation[0] in before
+                ]
                 own = (as_matrix(before[name]),) if name in before else ()
                 inputs = _relation_inputs(stage, into, before, blocks, (), own)
                 rows[name] = stage.embed(replace(inputs, num_rows=x_dict[name].shape[0]))
@@ -303,7 +307,10 @@ class TypedGraphModule(GraphModule):
         schema, target = self.schema, self.schema.target
         rows = {name: x_dict[name] for name in schema.types_with_rows(0)}
         own = (as_matrix(x_dict[target]),) if schema.widths[target] else ()
-        raw = [block_mean(blocks[each], rows[each[0]]) for each in schema.target_relations(0)]
+        raw = [
+            block_mean(blocks[relation], rows[relation[0]])
+            for relation in schema.target_relations(0)
+        ]
         by_head = []
         for layer, stage in enumerate(self.stages):
             linear = stage.conv.linear_aggregation
@@ -326,14 +333,14 @@ class TypedGraphModule(GraphModule):
         width, passed = projected_width(stage), {}
         for name in schema.passing_types(layer, self.depth):
             near, far = [], []
-            for each in schema.relations_into(name):
-                if each[0] not in rows:
+            for relation in schema.relations_into(name):
+                if relation[0] not in rows:
                     continue
-                if each[0] in weights:
-                    products = matmul(rows[each[0]], weights[each[0]])
-                    near.append(block_mean(blocks[each], products))
+                if relation[0] in weights:
+                    products = matmul(rows[relation[0]], weights[relation[0]])
+                    near.append(block_mean(blocks[relation], products))
                 else:
-                    far.append(block_mean(blocks[each], rows[each[0]]))
+                    far.append(block_mean(blocks[relation], rows[relation[0]]))
             start = [torch.stack(near).sum(dim=0)] if near else []
             assert not near or start[0].shape[1] == width
             passed[name] = torch.cat([*start, *far], dim=1)
@@ -354,10 +361,13 @@ def _relation_inputs(
     """
     chosen: tuple[Block, ...] = ()
     if stage.conv.linear_aggregation:
-        read = [block_mean(blocks[each], rows[each[0]]) for each in into]
+        read = [block_mean(blocks[relation], rows[relation[0]]) for relation in into]
     else:
-        read, chosen = [rows[each[0]] for each in into], tuple(blocks[each] for each in into)
-    matrices = tuple(as_matrix(each) for each in (*first, *read))
+        read, chosen = (
+            [rows[relation[0]] for relation in into],
+            tuple(blocks[relation] for relation in into),
+        )
+    matrices = tuple(as_matrix(matrix) for matrix in (*first, *read))
     return Inputs(matrices, 0, NO_PROJECTED_ROWS, skips=own, blocks=chosen)
 
 
@@ -397,5 +407,5 @@ def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
             return x_j
 
     relations = module.schema.relations if isinstance(module, TypedGraphModule) else (PLAIN_EDGE,)
-    for each in relations:
-        module.edge_gates[SEPARATOR.join(each)] = EdgeGate()
+    for relation in relations:
+        module.edge_gates[SEPARATOR.join(relation)] = EdgeGate()

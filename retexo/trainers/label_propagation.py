@@ -76,10 +76,14 @@ class PathRelations:
     def of(cls, schema: Schema) -> "PathRelations":
         """Find the target's relations to types with a relation back, and these relations back."""
         target = schema.target
-        reached = {each[2] for each in schema.relations if each[0] == target}
-        returning_from = {each[0] for each in schema.relations if each[2] == target}
+        reached = {relation[2] for relation in schema.relations if relation[0] == target}
+        returning_from = {relation[0] for relation in schema.relations if relation[2] == target}
         between = reached & returning_from
-        leaving = {each for each in schema.relations if each[0] == target and each[2] in between}
+        leaving = {
+            relation
+            for relation in schema.relations
+            if relation[0] == target and relation[2] in between
+        }
         returning = {
             each for each in schema.relations_into(target) if each[0] in between - {target}
         }
@@ -118,12 +122,12 @@ def take_step(paths: PathRelations, rows: Tensor, sent: Tensor, hop: Hop) -> Ten
         hop: along the edges.
     """
     reached = hop(paths.leaving, {paths.target: sent})
-    found = [reached.pop(paths.target)] if paths.target in reached else []
+    steps_taken = [reached.pop(paths.target)] if paths.target in reached else []
     if reached:
-        between = {name: each.mean for name, each in reached.items()}
-        found.append(hop(paths.returning, between)[paths.target])
-    whole = found[0] if len(found) == 1 else found[0].add(found[1])
-    return torch.where(whole.count > 0, whole.mean, rows)
+        between = {name: step.mean for name, step in reached.items()}
+        steps_taken.append(hop(paths.returning, between)[paths.target])
+    joined = steps_taken[0] if len(steps_taken) == 1 else steps_taken[0].add(steps_taken[1])
+    return torch.where(joined.count > 0, joined.mean, rows)
 
 
 def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
@@ -197,7 +201,9 @@ def propagate(
     with context.phase("plan"):
         if context.is_heterogeneous:
             hops = (paths.leaving, paths.returning)
-            plans = {each: _plan_relations(context, each) for each in hops}
+            plans = {
+                hop_relations: _plan_relations(context, hop_relations) for hop_relations in hops
+            }
         else:
             plan = _choose_plain_plan(context, sources, targets, all_are_sources=all_are_sources)
             plans = {paths.leaving: {paths.target: plan}}
@@ -247,11 +253,11 @@ def _hop(
             total = like.new_zeros(len(plan.required_layers), like.shape[1])
             total[nodes] = to_dense(sum_of.inputs().matrices[-1]).cpu()
         count = count_reached(conv, edges.in_degree).to(like)
-        for each, first in out_edges.first.items():
-            if each in relations:
-                end = first + len(context.types[each[2]].required_layers)
-                found = SumOverRelations(total[first:end], count[first:end])
-                sums[each[2]] = sums[each[2]].add(found) if each[2] in sums else found
+        for relation, first in out_edges.first.items():
+            if relation in relations:
+                end = first + len(context.types[relation[2]].required_layers)
+                step = SumOverRelations(total[first:end], count[first:end])
+                sums[relation[2]] = sums[relation[2]].add(step) if relation[2] in sums else step
     return sums
 
 
@@ -261,13 +267,15 @@ def _hop(
 def _plan_relations(context: Context, relations: Relations) -> Plans:
     """Make, by source type, the plan to send its rows to all nodes that the relations reach."""
     plans = {}
-    for name in dict.fromkeys(each[0] for each in context.schema.relations if each in relations):
+    for name in dict.fromkeys(
+        relation[0] for relation in context.schema.relations if relation in relations
+    ):
         node_type = context.types[name]
         options = replace(node_type.plan_options.for_targets(partial_sums=True), num_layers=1)
         value = 2 if options.all_halo_rows else 1
         required = {
-            each: torch.full_like(of_type, value)
-            for each, of_type in context.required_layers.items()
+            name: torch.full_like(of_type, value)
+            for name, of_type in context.required_layers.items()
         }
         destinations = node_type.out_edges.required_destinations(required, relations)
         plans[name] = make_plan(node_type.out_edges.local, options, destinations, context.comm)

@@ -111,22 +111,22 @@ def run_layer(
     context: Context,
     layer: int,
     stage: Stage,
-    given: AnyLayerInput,
+    layer_input: AnyLayerInput,
     fit: Fit = lambda objective: None,
     *,
     logits: bool = True,
 ) -> Any:
     """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are needed."""
     context.clock.progress.set_round(layer)
-    exchanges = given.open_exchanges(context, layer, stage)
+    exchanges = layer_input.open_exchanges(context, layer, stage)
     with context.phase("exchange"):
-        received = {name: each.run(TRAIN_PHASE) for name, each in exchanges.items()}
+        received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
     with context.phase("aggregate"):
-        objective = given.make_objective(context, layer, stage, received)
+        objective = layer_input.make_objective(context, layer, stage, received)
     del received
     fit(objective)
     return_freed_memory()
-    return given.embed_nodes(context, objective, exchanges, logits=logits)
+    return layer_input.embed_nodes(context, objective, exchanges, logits=logits)
 
 
 def make_layer_objective(
@@ -193,13 +193,13 @@ class LayerOutput:
         halo = None if num_halo is None else like.new_zeros(num_halo, widths[0])
         return cls(outputs[0], outputs[-1] if logits else None, halo)
 
-    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
+    def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         """Write the outputs of inner nodes, then of halo nodes, int64 [n] (exchange_rest)."""
         num_inner = int((nodes < len(self.rows)).sum()) if self.halo is not None else len(nodes)
         if self.halo is not None:
-            self.halo[nodes[num_inner:] - len(self.rows)] = found[0][num_inner:].cpu()
+            self.halo[nodes[num_inner:] - len(self.rows)] = outputs[0][num_inner:].cpu()
         tables = (self.rows, self.logits) if self.logits is not None else (self.rows,)
-        for table, values in zip(tables, found, strict=False):
+        for table, values in zip(tables, outputs, strict=False):
             # NumPy takes half of torch's time.
             table.numpy()[nodes[:num_inner].numpy()] = values[:num_inner].cpu().numpy()
 
@@ -285,9 +285,11 @@ class LayerInput(AnyLayerInput):
         return output, chain(objective.labelled_inputs(), others)
 
 
-def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput) -> LayerExchange:
+def open_exchange(
+    context: Context, layer: int, stage: Stage, layer_input: LayerInput
+) -> LayerExchange:
     """Return the exchange of one layer's input."""
-    rows, scale = given.rows, context.source_scale(stage.conv)
+    rows, scale = layer_input.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     # Blocks of convolutions that need their neighbours' rows are cut on the host.
     device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
@@ -295,7 +297,7 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
     if layer in context.known:
         known = context.known[layer]
         return LayerExchange(context.plan, layer, unprojected, context.comm, known=known)
-    keeps_aggregate = layer == 0 and given.aggregate is not None  # of rows without weights
+    keeps_aggregate = layer == 0 and layer_input.aggregate is not None  # of rows without weights
     if keeps_aggregate or stage.conv.reads_relations:
         return LayerExchange(context.plan, layer, unprojected, context.comm)
 
@@ -312,7 +314,7 @@ def open_exchange(context: Context, layer: int, stage: Stage, given: LayerInput)
 
 
 def labelled_nodes(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, sources: Sources
 ) -> LabelledNodes:
     """Return nodes with their labels and inputs.
 
@@ -322,7 +324,7 @@ def labelled_nodes(
     batch_size, labels = context.batch_size, context.labels[nodes]
     chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
     if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
-        inputs = layer_inputs(context, stage, nodes, given, sources) if len(nodes) else None
+        inputs = layer_inputs(context, stage, nodes, layer_input, sources) if len(nodes) else None
         return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
     ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
     ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
@@ -330,18 +332,18 @@ def labelled_nodes(
     return LabelledNodes(
         nodes,
         labels,
-        lambda place: _block_inputs(context, stage, nodes[place], given, edges),
+        lambda place: _block_inputs(context, stage, nodes[place], layer_input, edges),
         ranges,
     )
 
 
 def layer_inputs(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, sources: Sources
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, sources: Sources
 ) -> Inputs:
     """Return the input of a stage at some inner nodes, at least one."""
-    rows, is_sparse = given.rows, given.has_sparse_rows
+    rows, is_sparse = layer_input.rows, layer_input.has_sparse_rows
     inputs = aggregate(context, stage.conv, nodes, rows, sources, is_sparse=is_sparse)
-    return _add_skips(context, stage, nodes, given, inputs)
+    return _add_skips(context, stage, nodes, layer_input, inputs)
 
 
 def aggregate(
@@ -382,28 +384,30 @@ def _aggregate_block(
 
 
 def _block_inputs(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, edges: NumberedEdges
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, edges: NumberedEdges
 ) -> Inputs:
     """Return the input of a stage at some inner nodes, from a block."""
-    inputs = _aggregate_block(context, stage.conv, nodes, given.rows, edges)
-    return _add_skips(context, stage, nodes, given, inputs)
+    inputs = _aggregate_block(context, stage.conv, nodes, layer_input.rows, edges)
+    return _add_skips(context, stage, nodes, layer_input, inputs)
 
 
 def _add_skips(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, inputs: Inputs
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, inputs: Inputs
 ) -> Inputs:
     """Return a convolution's inputs with those of the skip connections, in their precision.
 
-    In the first layer also store the aggregate in `given`.
+    In the first layer also store the aggregate in `layer_input`.
     """
-    if given.aggregate is not None and given.rows is given.features:  # the first layer
-        given.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
-    inputs = replace(inputs, skips=given.skips(stage, nodes, context.device))
+    if (
+        layer_input.aggregate is not None and layer_input.rows is layer_input.features
+    ):  # the first layer
+        layer_input.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
+    inputs = replace(inputs, skips=layer_input.skips(stage, nodes, context.device))
     return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
 def _inputs_from_sums(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Yield some nodes at a time with their inputs.
 
@@ -412,18 +416,18 @@ def _inputs_from_sums(
     conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
-        projected = local.projected if local.projected_width < given.rows.shape[1] else None
+        projected = local.projected if local.projected_width < layer_input.rows.shape[1] else None
         read = (
             projected is None
             or conv.root_weight
             or "rows" in stage.skips
-            or given.rows is context.features
+            or layer_input.rows is context.features
         )
         if not read and exchange.sends_only_projected():
             local.release()
-            given.rows = local.rows
+            layer_input.rows = local.rows
         accumulator = AggregateAccumulator(
-            conv, context.edges, nodes, given.rows, projected, context.device
+            conv, context.edges, nodes, layer_input.rows, projected, context.device
         )
     while True:
         with context.phase("exchange"):
@@ -438,16 +442,19 @@ def _inputs_from_sums(
         slice(first, first + NODES_PER_STEP) for first in range(0, len(nodes), NODES_PER_STEP)
     )
     return (
-        (nodes[place], _add_skips(context, stage, nodes[place], given, accumulator.inputs(place)))
+        (
+            nodes[place],
+            _add_skips(context, stage, nodes[place], layer_input, accumulator.inputs(place)),
+        )
         for place in places
     )
 
 
 def _inputs_from_rows(
-    context: Context, stage: Stage, nodes: Tensor, given: LayerInput, exchange: LayerExchange
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Yield some nodes at a time with their inputs, for convolutions that need all rows."""
     with context.phase("exchange"):
         edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
-    return ((chunk, _block_inputs(context, stage, chunk, given, edges)) for chunk in chunks)
+    return ((chunk, _block_inputs(context, stage, chunk, layer_input, edges)) for chunk in chunks)

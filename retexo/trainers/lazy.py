@@ -84,8 +84,8 @@ def train(context: Context, stages: list[Stage]) -> TrainResult:
         unguided = depth == LAYERS_UNGUIDED and not context.graph_info.num_val
         if grows and (unguided or of_layers.out_of_patience(depth)):
             break
-    val = [each.metric for each in results] if context.graph_info.num_val else []
-    return TrainResult([each.num_rounds for each in results], logits, val_by_layer=val)
+    val = [result.metric for result in results] if context.graph_info.num_val else []
+    return TrainResult([result.num_rounds for result in results], logits, val_by_layer=val)
 
 
 def run_layers(
@@ -99,12 +99,12 @@ def run_layers(
 
     heads="last" computes the logits of the last one only.
     """
-    given = first_input(context, stages)
+    layer_input = first_input(context, stages)
     for layer, stage in enumerate(stages):
         output = run_layer(
-            context, layer, stage, given, fit, logits=heads != "last" or stage.is_last
+            context, layer, stage, layer_input, fit, logits=heads != "last" or stage.is_last
         )
-        given = given.next_layer(output)
+        layer_input = layer_input.next_layer(output)
         yield output
         del output  # its logits may be freed while the next one is computed
 

@@ -69,12 +69,12 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
     """
     if context.endpoints is None:
         part, bounds = context.partition, context.graph_info.id_bounds
-        wanted = torch.zeros(0, dtype=torch.int64)
+        needed_ids = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
             links, val = get_links(context), _validation_pairs(context)
             ends = links["train"][:, 1], val[:, 1], links["pool"][:, 0]
-            wanted = torch.unique(torch.cat(ends))
-        ids = wanted[(wanted < bounds[part.rank]) | (wanted >= bounds[part.rank + 1])]
+            needed_ids = torch.unique(torch.cat(ends))
+        ids = needed_ids[(needed_ids < bounds[part.rank]) | (needed_ids >= bounds[part.rank + 1])]
         owner = torch.searchsorted(bounds, ids, right=True) - 1
         count = len(ids)
         edges = LocalEdges(
@@ -220,7 +220,7 @@ class LinkObjective(_PairObjective, LayerObjective):
 
 
 def make_link_objective(
-    context: Context, layer: int, stage: Stage, given: LayerInput, sources: Sources
+    context: Context, layer: int, stage: Stage, layer_input: LayerInput, sources: Sources
 ) -> LinkObjective:
     """Return the objective of this worker's pairs; all workers call it.
 
@@ -228,7 +228,7 @@ def make_link_objective(
     """
     nodes = torch.arange(context.partition.num_inner)
     linear = stage.conv.fixed_inputs
-    train = layerwise.labelled_nodes(context, stage, nodes, given, sources)
+    train = layerwise.labelled_nodes(context, stage, nodes, layer_input, sources)
     available = train
     endpoints = find_endpoints(context, linear=linear)
     if linear and context.settings.task.cut_edges == "train":
@@ -344,7 +344,7 @@ def make_link_network_objective(
 
         return forward
 
-    values = {each.name: getattr(objective, each.name) for each in fields(objective)}
+    values = {field.name: getattr(objective, field.name) for field in fields(objective)}
     values |= {
         "train": append_endpoints(objective.train, "embeddings"),
         "val": append_endpoints(objective.val, "metrics"),

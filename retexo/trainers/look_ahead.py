@@ -166,16 +166,16 @@ class LookAheadInput(AnyLayerInput):
         """
         plan, rows = context.plan, context.features
         halo = _rows_of_halo(context.known.get(0) or exchange_rows(context, plan, 0, rows, None))
-        given = cls(context, stages, rows, halo, {})
+        first_input = cls(context, stages, rows, halo, {})
         names = {name for stage in stages for name in stage.skips}
         if "features" in names:
-            given.skips["features"] = as_matrix(torch.cat((rows, given.halo)))
+            first_input.skips["features"] = as_matrix(torch.cat((rows, first_input.halo)))
         if "edges" in names:
             assert context.edge_means is not None
             means = context.edge_means
             received = exchange_rows(context, plan, 1, means, None, traffic_layer=0)
-            given.skips["edges"] = torch.cat((means, _rows_of_halo(received)))
-        return given
+            first_input.skips["edges"] = torch.cat((means, _rows_of_halo(received)))
+        return first_input
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
@@ -200,7 +200,7 @@ class LookAheadInput(AnyLayerInput):
 
     def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
         """Return the aggregates of inner nodes, [I, F]; 0 where the layer does not compute."""
-        found = torch.zeros_like(self.rows)
+        aggregates = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
             inputs = layerwise.aggregate(
@@ -211,8 +211,8 @@ class LookAheadInput(AnyLayerInput):
                 Sources.of_halo(self.halo),
                 is_sparse=is_sparse(self.rows),
             )
-            found[nodes] = to_dense(inputs.matrices[-1]).cpu()
-        return found
+            aggregates[nodes] = to_dense(inputs.matrices[-1]).cpu()
+        return aggregates
 
     def _receive(self, received: Sources) -> None:
         """Keep the aggregates of halo nodes."""
@@ -223,9 +223,9 @@ class LookAheadInput(AnyLayerInput):
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerPairObjective | LayerObjective:
         """Two layers on the labelled nodes; the last layer alone."""
-        for each in received.values():
-            self._receive(each)
-        if layer == 0 and any("aggregate" in each.skips for each in self.stages):
+        for sources in received.values():
+            self._receive(sources)
+        if layer == 0 and any("aggregate" in stage.skips for stage in self.stages):
             self._keep_aggregate()
         if stage.is_last:
             return self._last_objective(layer, stage)
@@ -312,9 +312,9 @@ class LookAheadInput(AnyLayerInput):
         layer, stage = objective.layer, objective.stage
         needed = context.plan.required_layers > layer
         halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)
-        for each in exchanges.values():
+        for exchange in exchanges.values():
             with context.phase("exchange"):
-                received = each.run(INFER_PHASE)
+                received = exchange.run(INFER_PHASE)
             self._receive(received)
             halo_needed = received.unprojected.halo >= 0
         if layer == 0 and "aggregate" in self.skips:
@@ -322,7 +322,7 @@ class LookAheadInput(AnyLayerInput):
         nodes = torch.cat((needed, halo_needed)).nonzero()[:, 0]
         pieces = torch.split(nodes, NODES_PER_STEP)
         output = LayerOutput.empty(stage, needed, self.rows, logits=logits, num_halo=len(self.halo))
-        return output, ((each, self.inputs_at(stage, each)) for each in pieces)
+        return output, ((piece, self.inputs_at(stage, piece)) for piece in pieces)
 
     def next_layer(self, output: LayerOutput) -> Self:
         """Return the input of the next layer."""
@@ -333,7 +333,7 @@ class LookAheadInput(AnyLayerInput):
 def _rows_of_halo(received: Sources) -> Tensor:
     """Return the received rows of all halo nodes, [H, F]; 0 where a row was not received."""
     rows = received.unprojected
-    found = rows.values.new_zeros(len(rows.halo), rows.values.shape[1])
+    all_rows = rows.values.new_zeros(len(rows.halo), rows.values.shape[1])
     known = rows.halo >= 0
-    found[known] = rows.values[rows.halo[known]]
-    return found
+    all_rows[known] = rows.values[rows.halo[known]]
+    return all_rows

@@ -80,10 +80,12 @@ class Step:
         if not stage.conv.relational:
             inputs = stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS)
             own = {"rows": rows[name][self.own_rows[name]], **self.skips}
-            return stage.embed(replace(inputs, skips=tuple(own[each] for each in stage.skips)))
+            return stage.embed(replace(inputs, skips=tuple(own[skip] for skip in stage.skips)))
         skips = (rows[name][self.own_rows[name]],) if name in rows else ()
         if stage.conv.linear_aggregation:
-            matrices = [block_mean(*each) for each in zip(blocks, matrices, strict=True)]
+            matrices = [
+                block_mean(*block_and_rows) for block_and_rows in zip(blocks, matrices, strict=True)
+            ]
             blocks = []
         return stage.embed(
             Inputs(
@@ -170,12 +172,18 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
         comm: None for a pass within the partition.
     """
     num_layers = context.settings.model.depth
-    required = {name: torch.zeros_like(each) for name, each in context.required_layers.items()}
+    required = {
+        name: torch.zeros_like(layers_of_type)
+        for name, layers_of_type in context.required_layers.items()
+    }
     if comm and context.settings.exchange.mode == "plain":
-        return {name: torch.full_like(each, num_layers + 1) for name, each in required.items()}
+        return {
+            name: torch.full_like(layers_of_type, num_layers + 1)
+            for name, layers_of_type in required.items()
+        }
     required[context.schema.target][targets] = num_layers
-    out_edges = {name: each.out_edges for name, each in context.types.items()}
-    options = {name: each.plan_options for name, each in context.types.items()}
+    out_edges = {name: node_type.out_edges for name, node_type in context.types.items()}
+    options = {name: node_type.plan_options for name, node_type in context.types.items()}
     extend_required_layers(out_edges, options, required, num_layers, comm)
     return required
 
@@ -189,9 +197,9 @@ def make_plans(context: Context, targets: Tensor, *, sums: bool = True) -> tuple
         sums: whether partial sums may be sent, where the aggregator adds up.
     """
     plans, required = {}, require_targets(context, targets, context.comm)
-    for name, each in context.types.items():
-        options = options_of_pass(context.settings, each.plan_options, sums=sums)
-        plans[name] = each.out_edges.make_plan(required, options, context.comm)
+    for name, node_type in context.types.items():
+        options = options_of_pass(context.settings, node_type.plan_options, sums=sums)
+        plans[name] = node_type.out_edges.make_plan(required, options, context.comm)
     return required, plans
 
 
@@ -236,9 +244,9 @@ def make_pass(
         sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
         scale: the factor of received vectors.
     """
-    plain = [each for each in layers if isinstance(each, Stage)]
-    given = LayerInput.first(context, plain) if plain else None
-    steps = [first_step(context, layers[0], required, features or {}, given)]
+    plain = [layer for layer in layers if isinstance(layer, Stage)]
+    layer_input = LayerInput.first(context, plain) if plain else None
+    steps = [first_step(context, layers[0], required, features or {}, layer_input)]
     for number, layer in enumerate(layers[1:], start=1):
         exchanges: dict[str, HaloExchange] = {}
         for name, _ in stages_by_type(layers[number - 1]):
@@ -249,7 +257,7 @@ def make_pass(
                     context, layer, number, name, required, plans[name], sample
                 )
         received = {name: exchange.received for name, exchange in exchanges.items()}
-        step = later_step(context, layers, number, required, received, given)
+        step = later_step(context, layers, number, required, received, layer_input)
         steps.append(replace(step, exchanges=exchanges, scale=scale))
     return finish_pass(context, steps, required, targets)
 
@@ -296,7 +304,7 @@ def first_step(
     layer: Layer,
     required: Required,
     features: Mapping[str, Sources],
-    given: LayerInput | None,
+    layer_input: LayerInput | None,
 ) -> Step:
     """Build the step of the first layer.
 
@@ -305,18 +313,20 @@ def first_step(
         layer: the first one.
         required: the nodes that each layer computes.
         features: by type, those received from other workers.
-        given: the layer's input in a plain graph; None in a heterogeneous one.
+        layer_input: the layer's input in a plain graph; None in a heterogeneous one.
     """
     nodes = _nodes(layer, 0, required)
-    num_rows = {name: len(each) for name, each in nodes.items()}
+    num_rows = {name: len(nodes_of_type) for name, nodes_of_type in nodes.items()}
     if isinstance(layer, TypedLayer):
         return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
-    assert given is not None
+    assert layer_input is not None
     fixed = {}
-    for name, each in nodes.items():
-        if len(each):
+    for name, nodes_of_type in nodes.items():
+        if len(nodes_of_type):
             received = features.get(name) or no_sources(context)
-            fixed[name] = layerwise.layer_inputs(context, layer, each, given, received)
+            fixed[name] = layerwise.layer_inputs(
+                context, layer, nodes_of_type, layer_input, received
+            )
     return Step(num_rows, fixed)
 
 
@@ -343,23 +353,29 @@ def _first_inputs_by_type(
         if layer.conv.linear_aggregation:
             means = context.relation_means(name, rows, nodes)
             means.add(received)
-            rows_of_relation |= {each: rows.new_zeros(0, rows.shape[1]) for each in destinations}
+            rows_of_relation |= {
+                relation: rows.new_zeros(0, rows.shape[1]) for relation in destinations
+            }
             rows_of_relation |= means.by_relation()
             continue
         edges = out_edges.edges.number_sources(received)
-        for each, ids in destinations.items():
-            block, rows_of_relation[each] = out_edges.cut_block_and_rows(rows, edges, ids)
-            blocks[each] = block.to(device)
+        for relation, ids in destinations.items():
+            block, rows_of_relation[relation] = out_edges.cut_block_and_rows(rows, edges, ids)
+            blocks[relation] = block.to(device)
     fixed = {}
     for to, ids in nodes.items():
-        into = [each for each in context.schema.relations_into(to) if each in rows_of_relation]
+        into = [
+            relation
+            for relation in context.schema.relations_into(to)
+            if relation in rows_of_relation
+        ]
         own = context.types[to].features
         fixed[to] = Inputs(
-            tuple(as_matrix(rows_of_relation[each].to(device)) for each in into),
+            tuple(as_matrix(rows_of_relation[relation].to(device)) for relation in into),
             len(ids),
             NO_PROJECTED_ROWS,
             skips=(as_matrix(own[ids].to(device)),) if own.shape[1] else (),
-            blocks=tuple(blocks[each] for each in into if each in blocks),
+            blocks=tuple(blocks[relation] for relation in into if relation in blocks),
         )
     return fixed
 
@@ -370,7 +386,7 @@ def later_step(
     number: int,
     required: Required,
     received: Mapping[str, HaloRows],
-    given: LayerInput | None = None,
+    layer_input: LayerInput | None = None,
 ) -> Step:
     """Build the step of a later layer, without edges of halo nodes whose rows are not received.
 
@@ -381,7 +397,7 @@ def later_step(
         required: the nodes that each layer computes.
         received: by source type, which halo nodes' rows are received; the values come later. The
             layer reads them after its own rows.
-        given: in a plain graph the input of the first layer, which skip connections read.
+        layer_input: in a plain graph the input of the first layer, which skip connections read.
     """
     nodes, device = _nodes(layers[number], number, required), context.device
     edges, places = {}, {}
@@ -394,17 +410,19 @@ def later_step(
         no_pair_rows = arrived.new_zeros(out_edges.num_pairs)
         place = torch.cat((places[name], no_pair_rows, arrived))
         numbered = out_edges.edges.number_sources(Sources(vectors, no_rows))
-        for each, ids in out_edges.destinations(nodes).items():
+        for relation, ids in out_edges.destinations(nodes).items():
             block = out_edges.cut_block(numbered, ids)
-            edges[each] = block.to(device), place[block.nodes].to(device)
+            edges[relation] = block.to(device), place[block.nodes].to(device)
     skips: dict[str, Matrix] = {}
-    if given is not None and isinstance(stage := layers[number], Stage):
+    if layer_input is not None and isinstance(stage := layers[number], Stage):
         names = [name for name in stage.skips if name != "rows"]
-        skips = {name: given.skip(name, nodes[PLAIN_NODE], device) for name in names}
+        skips = {name: layer_input.skip(name, nodes[PLAIN_NODE], device) for name in names}
     return Step(
         {name: len(ids) for name, ids in nodes.items()},
         skips=skips,
-        edges={each: edges[each] for each in context.schema.relations if each in edges},
+        edges={
+            relation: edges[relation] for relation in context.schema.relations if relation in edges
+        },
         own_rows={
             name: places[name][ids].to(device) for name, ids in nodes.items() if name in places
         },
@@ -429,15 +447,18 @@ def infer_by_type(
     """
     with context.phase("embed"):
         target, computed = context.schema.target, context.computed
-        plans = {name: each.plan for name, each in context.types.items()}
-        whole = make_pass(context, layers, context.required_layers, computed, plans, features)
-        rows = [each for each, _ in whole.each_layer(layers, context.comm, "embeddings")]
+        plans = {name: node_type.plan for name, node_type in context.types.items()}
+        full_pass = make_pass(context, layers, context.required_layers, computed, plans, features)
+        rows = [
+            rows_of_layer
+            for rows_of_layer, _ in full_pass.each_layer(layers, context.comm, "embeddings")
+        ]
         logits = rows[-1][target].cpu()
         read = context.features[computed]
         if len(rows) > 1 and target in rows[-2]:
-            read = rows[-2][target][whole.steps[-1].own_rows[target]].cpu()
-        found = []
-        for each in (logits, read):
-            of_all = each.new_full((len(computed), each.shape[1]), torch.nan)
-            found.append(of_all.index_copy_(0, whole.targets, each))
-        return found[0], found[1]
+            read = rows[-2][target][full_pass.steps[-1].own_rows[target]].cpu()
+        outputs = []
+        for values in (logits, read):
+            of_all = values.new_full((len(computed), values.shape[1]), torch.nan)
+            outputs.append(of_all.index_copy_(0, full_pass.targets, values))
+        return outputs[0], outputs[1]

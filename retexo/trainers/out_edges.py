@@ -70,7 +70,9 @@ class OutEdges:
             destinations.append(each.dst + first[name])
         src = torch.cat(sources)
         dst = torch.cat([torch.zeros(0, dtype=torch.int32), *destinations])
-        weight = _join_weights([(each.edge_weight, len(each.src)) for each in relations.values()])
+        weight = _join_weights(
+            [(edges.edge_weight, len(edges.src)) for edges in relations.values()]
+        )
         local = LocalEdges(
             src,
             dst,
@@ -219,7 +221,8 @@ def find_required_layers(
     """
     last, use = options[target].num_layers, options[target].use
     required = {
-        name: torch.zeros(each.num_nodes, dtype=torch.uint8) for name, each in out_edges.items()
+        name: torch.zeros(edges_of_type.num_nodes, dtype=torch.uint8)
+        for name, edges_of_type in out_edges.items()
     }
     if use == "nothing":
         return required
@@ -227,7 +230,10 @@ def find_required_layers(
     own[in_rounds | part.test_mask | (starts_everywhere or use == "predict")] = last
     own[in_rounds] = last + 1 if use == "train" else last
     if options[target].all_halo_rows:
-        return {name: torch.full_like(each, last + 1) for name, each in required.items()}
+        return {
+            name: torch.full_like(layers_of_type, last + 1)
+            for name, layers_of_type in required.items()
+        }
     if not (options[target].all_nodes or (use == "predict" and len(required) == 1)):
         extend_required_layers(out_edges, options, required, last, comm)
     return required
@@ -250,8 +256,12 @@ def extend_required_layers(
         comm: None to extend it to this partition's nodes only.
     """
     for layer in range(num_layers - 1, 0, -1):
-        for name, each in out_edges.items():
-            reached, own, local = each.required_destinations(required), required[name], each.local
+        for name, edges_of_type in out_edges.items():
+            reached, own, local = (
+                edges_of_type.required_destinations(required),
+                required[name],
+                edges_of_type.local,
+            )
             is_source = torch.zeros(local.num_inner + local.num_halo, dtype=torch.bool)
             is_source[local.src[reached[local.dst] > layer]] = True
             own[is_source[: len(own)] & (own < layer)] = layer

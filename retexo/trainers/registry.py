@@ -29,7 +29,7 @@ TRAINERS: dict[str, Trainer] = {
 
 def names_with(capability: str) -> str:
     """Return the names of the trainers with a capability, an attribute of Trainer, for messages."""
-    return ", ".join(name for name, each in TRAINERS.items() if getattr(each, capability))
+    return ", ".join(name for name, trainer in TRAINERS.items() if getattr(trainer, capability))
 
 
 def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
@@ -76,12 +76,12 @@ def check_trainer_settings(settings: TrainSettings) -> None:
 
 def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
     """Raise InputError for settings that the trainer does not support on heterogeneous graphs."""
-    for name, wanted in trainer.HETEROGENEOUS_ONLY.items():
+    for name, only in trainer.HETEROGENEOUS_ONLY.items():
         value = attrgetter(name)(settings)
-        if value != wanted:
+        if value != only:
             raise InputError(
                 f"{name}={value}: on a heterogeneous graph trainer={settings.trainer.name} has "
-                f"{name}={wanted} alone; leave it out (+experiment=retexo is for plain graphs)"
+                f"{name}={only} alone; leave it out (+experiment=retexo is for plain graphs)"
             )
 
 

@@ -52,9 +52,9 @@ class RelationalOutput:
     """Returns the rows that some of the target's nodes pass on; None if it passes none."""
     target: str = ""
 
-    def write(self, nodes: Tensor, inputs: Inputs, found: Sequence[Tensor]) -> None:
+    def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         """Write the outputs of the target's nodes, int64 [n] (exchange_rest)."""
-        self.hidden[nodes], self.logits[nodes] = (each.cpu() for each in found)
+        self.hidden[nodes], self.logits[nodes] = (output.cpu() for output in outputs)
         if self.passed is not None:
             rows = self.passed(nodes, inputs).to(self.logits).cpu()
             self.rows[self.target][nodes, : rows.shape[1]] = rows
@@ -158,7 +158,7 @@ class RelationalInput(AnyLayerInput):
         def others() -> Iterator[tuple[Tensor, Inputs]]:
             for start in range(0, len(nodes), NODES_PER_STEP):
                 place = slice(start, start + NODES_PER_STEP)
-                some = {name: each[place] for name, each in means.items()}
+                some = {name: rows_of_relation[place] for name, rows_of_relation in means.items()}
                 inputs = _target_inputs(context, layer, self, nodes[place], some, edges)
                 yield nodes[place], inputs
 
@@ -176,15 +176,15 @@ def _number_edges(
     if stage.conv.linear_aggregation:
         return None
     return {
-        name: context.types[name].out_edges.edges.number_sources(each)
-        for name, each in received.items()
+        name: context.types[name].out_edges.edges.number_sources(sources)
+        for name, sources in received.items()
     }
 
 
 def _target_inputs(
     context: Context,
     layer: int,
-    given: RelationalInput,
+    layer_input: RelationalInput,
     nodes: Tensor,
     means: Means,
     edges: Mapping[str, NumberedEdges] | None,
@@ -198,15 +198,15 @@ def _target_inputs(
     """
     schema, device = context.schema, context.device
     if layer == 0:
-        for name, rows in given.means.items():
+        for name, rows in layer_input.means.items():
             rows[nodes] = means[name].cpu()
     raw: list[Tensor] = []
     if layer or edges is None:
-        raw = [given.means[name][nodes] for name in schema.target_relations(0)]
+        raw = [layer_input.means[name][nodes] for name in schema.target_relations(0)]
     relations, passed, blocks = schema.target_relations(layer), [], []
     if edges is not None:
         for name in relations:
-            out_edges, rows = context.types[name[0]].out_edges, given.rows[name[0]]
+            out_edges, rows = context.types[name[0]].out_edges, layer_input.rows[name[0]]
             ids = nodes + out_edges.first[name]
             block, rows = out_edges.cut_block_and_rows(rows, edges[name[0]], ids)
             blocks.append(block.to(device))
@@ -214,7 +214,11 @@ def _target_inputs(
     elif layer:
         passed = [means[name] for name in relations]
     matrices = tuple(as_matrix(rows.to(device)) for rows in (*raw, *passed))
-    own = (as_matrix(given.features[nodes].to(device)),) if given.features.shape[1] else ()
+    own = (
+        (as_matrix(layer_input.features[nodes].to(device)),)
+        if layer_input.features.shape[1]
+        else ()
+    )
     inputs = Inputs(matrices, len(nodes), NO_PROJECTED_ROWS, skips=own, blocks=tuple(blocks))
     return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
@@ -222,7 +226,7 @@ def _target_inputs(
 def _passed_by_target(
     context: Context,
     layer: int,
-    given: RelationalInput,
+    layer_input: RelationalInput,
     nodes: Tensor,
     inputs: Inputs,
     weights: Mapping[str, Tensor],
@@ -236,11 +240,13 @@ def _passed_by_target(
     """
     raw, relations = context.schema.target_relations(0), context.schema.target_relations(layer)
     if layer == 0:
-        means = [given.means[name][nodes].to(context.device) for name in raw]
+        means = [layer_input.means[name][nodes].to(context.device) for name in raw]
     else:
         means = [to_dense(matrix) for matrix in inputs.matrices[len(raw) :]]
     if layer and inputs.blocks:
-        means = [block_mean(*each) for each in zip(inputs.blocks, means, strict=True)]
+        means = [
+            block_mean(*block_and_rows) for block_and_rows in zip(inputs.blocks, means, strict=True)
+        ]
     products = [
         matmul(rows.to(weights[name[0]]), weights[name[0]])
         for name, rows in zip(relations, means, strict=True)
@@ -252,7 +258,7 @@ def _exchange_rest(
     context: Context,
     objective: LayerObjective,
     weights: Mapping[str, Tensor],
-    given: RelationalInput,
+    layer_input: RelationalInput,
     exchanges: Mapping[str, LayerExchange],
     nodes: Tensor,
 ) -> tuple[Means, dict[str, Tensor], dict[str, Sources]]:
@@ -268,16 +274,17 @@ def _exchange_rest(
     types = schema.passing_types(layer, context.settings.model.depth)
     required = context.required_layers
     passing = {name: (required[name] > layer).nonzero()[:, 0] for name in types if name != target}
-    widths = {name: rows.shape[1] for name, rows in given.rows.items()}
+    widths = {name: rows.shape[1] for name, rows in layer_input.rows.items()}
     projected = projected_width(objective.stage)
     columns = schema.passed_columns(layer, widths, projected)
     passed_widths = schema.passed_widths(layer, widths, projected)
     means: Means = {}
     received: dict[str, Sources] = {}
     passed = {
-        name: given.features.new_zeros(len(required[name]), passed_widths[name]) for name in types
+        name: layer_input.features.new_zeros(len(required[name]), passed_widths[name])
+        for name in types
     }
-    for name, rows in given.rows.items():
+    for name, rows in layer_input.rows.items():
         with context.phase("embed"):
             of_target = context.relation_means(name, rows, {target: nodes})
             of_others = context.relation_means(name, rows, passing, weights.get(name))
@@ -290,8 +297,8 @@ def _exchange_rest(
                 of_target.add(received[name])
                 of_others.add(received[name])
         means |= of_target.by_relation()
-        for each, mean in of_others.by_relation().items():
-            passed[each[2]][passing[each[2]], columns[each]] += mean.cpu()
+        for relation, mean in of_others.by_relation().items():
+            passed[relation[2]][passing[relation[2]], columns[relation]] += mean.cpu()
     return means, passed, received
 
 
@@ -306,6 +313,6 @@ def _add_as_received(
         if received is None:
             return
         with context.phase("embed"):
-            for each in sums:
-                each.add(received)
+            for total in sums:
+                total.add(received)
         del received  # before the next ones arrive

@@ -132,21 +132,23 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     """
     target = context.schema.target
     hop: Hop = {
-        name: {name: each.features}
-        for name, each in context.types.items()
-        if each.features.shape[1] or not context.is_heterogeneous
+        name: {name: node_type.features}
+        for name, node_type in context.types.items()
+        if node_type.features.shape[1] or not context.is_heterogeneous
     }
-    found = list(hop.get(target, {}).values())
+    inputs = list(hop.get(target, {}).values())
     for number in range(num_hops):
         hop = _next_hop(context, stage, hop, number)
-        found += hop.get(target, {}).values()
-    return found
+        inputs += hop.get(target, {}).values()
+    return inputs
 
 
 def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
     """One more hop at the nodes that some worker needs."""
     required = context.required_layers
-    nodes = {name: (each > number).nonzero()[:, 0] for name, each in required.items()}
+    nodes = {
+        name: (layers_of_type > number).nonzero()[:, 0] for name, layers_of_type in required.items()
+    }
     total: dict[str, dict[str, Tensor]] = {}
     count: Counter[tuple[str, str]] = Counter()
     for name, by_origin in hop.items():
@@ -155,7 +157,7 @@ def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
         received = end_to_end.exchange_rows(context, node_type.plan, number, rows, scale)
         with context.phase("aggregate"):
             means = _aggregate(context, stage, name, rows, received, nodes)
-        widths = [each.shape[1] for each in by_origin.values()]
+        widths = [rows.shape[1] for rows in by_origin.values()]
         for relation in node_type.out_edges.first:
             to = relation[2]
             aggregated = rows.new_zeros(len(required[to]), rows.shape[1])
@@ -167,7 +169,7 @@ def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
                 sums[origin] = sums[origin] + piece if origin in sums else piece
                 count[to, origin] += 1
     return {
-        to: {origin: each / count[to, origin] for origin, each in sums.items()}
+        to: {origin: total / count[to, origin] for origin, total in sums.items()}
         for to, sums in total.items()
     }
 

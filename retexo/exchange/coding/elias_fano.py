@@ -142,10 +142,10 @@ def decode_lists(code: ByteArray, counts: IntArray, low: IntArray, universe: int
     planes[where.is_kept(planes.shape[1])] = bits[where.is_low]
     bits[where.is_low] = 0
     ones = np.flatnonzero(bits)
-    found = np.diff(np.searchsorted(ones, where.ends), prepend=0)
-    if (found != counts).any():
-        wrong = int((found != counts).argmax())
-        raise ValueError(f"{counts[wrong]} values are announced, the code has {found[wrong]}")
+    lengths = np.diff(np.searchsorted(ones, where.ends), prepend=0)
+    if (lengths != counts).any():
+        wrong = int((lengths != counts).argmax())
+        raise ValueError(f"{counts[wrong]} values are announced, the code has {lengths[wrong]}")
     values = (ones - where.offset) << where.each_low
     for bit in range(planes.shape[1]):
         values |= planes[:, bit].astype(np.int64) << bit

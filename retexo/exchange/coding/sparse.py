@@ -115,9 +115,11 @@ def _prepare_chunk(rows: torch.Tensor, precision: Precision) -> _Chunk:
         else np.zeros(len(counts), bool)
     )
     skipped = value_bytes(width, rows.dtype, precision) - value_bytes(counts, rows.dtype, precision)
-    whole = (counts > 0) & ~binary & (_choose_index(counts, width).nbytes >= skipped)
-    present[whole] = True
-    return _Chunk(codes, scales, torch.from_numpy(present), np.where(whole, width, counts), binary)
+    is_complete = (counts > 0) & ~binary & (_choose_index(counts, width).nbytes >= skipped)
+    present[is_complete] = True
+    return _Chunk(
+        codes, scales, torch.from_numpy(present), np.where(is_complete, width, counts), binary
+    )
 
 
 def _count_true(mask: Mask) -> IntArray:

@@ -20,8 +20,8 @@ MAX_CODES = {name: codec.largest for name, codec in ROWS.items() if codec.larges
 def code_dtype(dtype: torch.dtype, precision: Precision) -> torch.dtype:
     """Return the dtype of the codes. Two codes of 4 bits are packed into one byte."""
     name = ROWS[precision].dtype if precision in ROWS else ""
-    found: torch.dtype = getattr(torch, name) if name else dtype
-    return found
+    torch_dtype: torch.dtype = getattr(torch, name) if name else dtype
+    return torch_dtype
 
 
 def is_packed(precision: Precision) -> bool:

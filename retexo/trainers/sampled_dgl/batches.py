@@ -92,11 +92,12 @@ class Batches:
         """
         self.module.eval()
         nodes, labels = (
-            torch.split(each, self.share.size) for each in (self.share.val, self.share.val_labels)
+            torch.split(tensor, self.share.size)
+            for tensor in (self.share.val, self.share.val_labels)
         )
         pieces = (
-            (self._logits(some), wanted)
-            for some, wanted in zip(nodes, labels, strict=True)
+            (self._logits(some), labels_of_batch)
+            for some, labels_of_batch in zip(nodes, labels, strict=True)
             if len(some)
         )
         with self.client.count_as("metrics"):
@@ -109,8 +110,8 @@ class Batches:
         if loss is not None:
             loss.backward()  # type: ignore[no-untyped-call]
         gradients = [
-            torch.zeros_like(each) if each.grad is None else each.grad
-            for each in self.module.parameters()
+            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for parameter in self.module.parameters()
         ]
         return 0.0 if loss is None else float(loss.detach()), nn.utils.parameters_to_vector(
             gradients
@@ -144,8 +145,8 @@ class BatchObjective(Objective):
     ) -> None:
         self.context, self.stages, self.engine = context, stages, engine
         self.task, self.graph_info = context.task, context.graph_info
-        wanted = {"feat", "label", "train_mask", *required_degrees(stages[0].conv)}
-        if missing := wanted - engine.graph.ndata.keys():
+        needed_data = {"feat", "label", "train_mask", *required_degrees(stages[0].conv)}
+        if missing := needed_data - engine.graph.ndata.keys():
             raise InputError(
                 f"{context.directory}: model={context.settings.model.name} with trainer=sampled"
                 f" reads {', '.join(sorted(missing))}, which are missing in DGL's files; partition"
@@ -226,9 +227,9 @@ class BatchObjective(Objective):
         """Return the validation of the start of this epoch."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
             self._request_all("validate")
-            found = [self._batches.validate(), *self._receive_all()]
-            counts = torch.stack([each.counts for each in found]).sum(dim=0)
-            self._measured = Validation(counts, sum(each.loss for each in found))
+            validations = [self._batches.validate(), *self._receive_all()]
+            counts = torch.stack([validation.counts for validation in validations]).sum(dim=0)
+            self._measured = Validation(counts, sum(validation.loss for validation in validations))
         return self._measured
 
     def _request_all(self, what: str) -> Tensor:
@@ -277,8 +278,8 @@ def main(worker: Connection, token: str, ip_config: str, part: int, address: str
     share: TrainerShare = pickle.loads(worker.recv_bytes())
     torch.manual_seed(share.seed)
     batches = Batches(share, client)
-    while (asked := pickle.loads(worker.recv_bytes())) is not None:
-        what, number, values, metric_state = asked
+    while (request := pickle.loads(worker.recv_bytes())) is not None:
+        what, number, values, metric_state = request
         batches.metric.load_state(metric_state)
         nn.utils.vector_to_parameters(
             values.to(share.val_labels.device), batches.module.parameters()

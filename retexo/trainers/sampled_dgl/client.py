@@ -50,7 +50,7 @@ class WatchedProcess:
         command: list[str],
         fail: Callable[[str], None],
         patience: float,
-        **given: Any,
+        **popen_arguments: Any,
     ):
         """Start the process.
 
@@ -59,7 +59,7 @@ class WatchedProcess:
             command: arguments after `python -m`.
             fail: ends this worker with a message.
             patience: seconds that the process may be stopped (SIGSTOP).
-            given: further arguments of Popen.
+            popen_arguments: further arguments of Popen.
         """
         self.name, self._fail, self._patience, self.closing = (
             name,
@@ -76,7 +76,7 @@ class WatchedProcess:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            **given,
+            **popen_arguments,
         )
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -165,8 +165,8 @@ class Client:
 
     def rows(self, name: str, nodes: Tensor) -> Tensor:
         """Fetch data of nodes by global id from the servers that own them."""
-        found: Tensor = self.graph.ndata[name][nodes]
-        return found
+        rows: Tensor = self.graph.ndata[name][nodes]
+        return rows
 
     @contextlib.contextmanager
     def count_as(self, purpose: str) -> Iterator[None]:
@@ -235,9 +235,9 @@ class Engine(Client):
                 token,
             ]
             self._server = WatchedProcess("the DGL server", command, *watch)
-            given = [token, str(ip_config), part, address]
+            arguments = [token, str(ip_config), part, address]
             self.extra_trainers = [
-                ExtraTrainer(number, given, *watch) for number in range(1, trainers)
+                ExtraTrainer(number, arguments, *watch) for number in range(1, trainers)
             ]
             super().__init__(token, ip_config, comm.rank, address)
             own = [self.number, *(trainer.receive() for trainer in self.extra_trainers)]
@@ -252,8 +252,8 @@ class Engine(Client):
     def memory(self) -> Sequence[int]:
         """Return the memory peaks of server and extra trainers, summed: resident, private bytes."""
         return [
-            sum(each)
-            for each in zip(
+            sum(memory_of_process)
+            for memory_of_process in zip(
                 *(child.memory for child in (self._server, *self.extra_trainers)), strict=True
             )
         ]

@@ -66,7 +66,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
     def send_counted(message: Any, target: int) -> None:
         """Count a message and send it."""
         size = len(message.data) + sum(
-            each.numel() * each.element_size() for each in message.tensors
+            tensor.numel() * tensor.element_size() for tensor in message.tensors
         )
         name = rpc.SERVICE_ID_TO_PROPERTY[message.service_id][0].__name__
         kind, peer = (
