@@ -499,7 +499,9 @@ def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> N
     assert (ended.rc, "pip install -e '.[sweeps]'" in ended.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("where", ["train.check", "main.check_sweeper", "main.options_first"])
+@pytest.mark.parametrize(
+    "where", ["train.check_trainer_settings", "main.check_sweeper", "main.options_first"]
+)
 def test_an_unexpected_error_shows_its_traceback(
     place: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
