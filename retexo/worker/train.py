@@ -123,7 +123,7 @@ def run(
             **transductive,
             "chosen": {**context.task.choices(heads), **grown, **kept},
             "rounds": trained.rounds,
-            **({"val_by_layer": [*trained.val_by_layer]} if trained.val_by_layer else {}),
+            "val_by_layer": [*trained.val_by_layer],
             "resumed": resumed,
             **gather_measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }

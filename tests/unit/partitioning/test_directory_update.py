@@ -647,7 +647,7 @@ def exchange_and_die(new: Path, old: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "die", "is_new"),
     [
-        (stored_graph, "write", lambda *args, **more: os._exit(9), False),
+        (stored_graph, "write_parts", lambda *args, **more: os._exit(9), False),
         (np, "save", write_half_a_file, False),
         (write_directory, "write_meta", lambda *args: os._exit(9), False),
         (replace_directory, "exchange_durably", lambda *args: os._exit(9), False),
