@@ -4,7 +4,7 @@ I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L r
 sender with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,8 +50,8 @@ class Boundary:
     source: IndexArray
     """int32 [E] row of each edge, in [0, L), ascending for each target."""
     weight: WeightArray | None = None
-    """[E] edge weights, NaN where the sender does not know the weight or the target, and must send
-    the row. None for unweighted graphs."""
+    """[E] edge weights, NaN where the sender does not know the weight and must send the row. None
+    for unweighted graphs."""
     _source_masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
     """Cached results of `source_mask`, reused by the next layer."""
 
@@ -76,44 +76,6 @@ class Boundary:
         return slice(
             int((self.required_layers > last).sum()), int((self.required_layers >= first).sum())
         )
-
-    def targets_of(self, num_layers: int) -> slice:
-        """Return the targets that exactly `num_layers` layers require."""
-        required = self.required_layers
-        return slice(int((required > num_layers).sum()), int((required >= num_layers).sum()))
-
-    def share_targets(self, up_to: int) -> "Boundary":
-        """Return the boundary where destinations that as many layers require share one target.
-
-        Those that more than `up_to` layers require stay targets.
-        """
-        kept = slice(0, int((self.required_layers > up_to).sum()))
-        edges = self.edge_range(kept)
-        numbers = np.unique(self.required_layers[kept.stop :])[::-1]
-        rows = [
-            np.flatnonzero(self.source_mask(self.targets_of(number))).astype(np.int32)
-            for number in numbers
-        ]
-        ends = edges.stop + np.cumsum([len(each) for each in rows], dtype=np.int64)
-        weight = None if self.weight is None else self.weight[edges]
-        if weight is not None:
-            weight = np.append(weight, np.zeros(ends[-1] - edges.stop, np.float32))
-        return replace(
-            self,
-            targets=np.append(self.targets[kept], np.full(len(numbers), -1)),
-            required_layers=np.append(self.required_layers[kept], numbers),
-            target_ptr=np.append(self.target_ptr[: kept.stop + 1], ends),
-            source=np.concatenate([self.source[edges], *rows]),
-            weight=weight,
-            _source_masks={},
-        ).without_sums(up_to)
-
-    def without_sums(self, up_to: int) -> "Boundary":
-        """Return the boundary without sums for targets that at most `up_to` layers require."""
-        summed = self.edge_range(slice(0, int((self.required_layers > up_to).sum())))
-        weight = np.full(len(self.source), np.nan, np.float32)
-        weight[summed] = 1 if self.weight is None else self.weight[summed]
-        return replace(self, weight=weight)
 
     def edge_range(self, targets: slice) -> slice:
         """Return the edges of some targets."""

@@ -16,10 +16,9 @@ rounds: all rows go in INFER_PHASE, for the nodes in the split (evaluate) or for
 Each partition holds the in-edges of its own nodes, sorted by destination. It sends each owner
 the list of edges that leave the owner's nodes, as sorted numbers target * I + node. What a
 target is depends on the aggregator. A linear one allows partial sums: each destination is a
-target (in INFER_PHASE only if sums save more bytes than the edges take), and in a weighted graph
-the owner also receives edge weights, if sums save more bytes than they take. Elsewhere only rows
-can be sent (also for attention, pooling, exchange=plain), and all destinations that the same
-number of layers requires share one target.
+target, and in a weighted graph the owner also receives edge weights, if sums save more bytes
+than the weights take. If only rows can be sent (attention, pooling, exchange=plain), all
+destinations that the same number of layers requires share one target.
 
 W workers, I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows
 (nodes of the sender with an edge into the receiver), R targets, E edges.
@@ -27,7 +26,6 @@ W workers, I inner nodes, H halo nodes of a worker. For one ordered pair of part
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal, Self
 
 import numpy as np
@@ -135,18 +133,8 @@ def make_plan(
     """Make the exchange plan from known required layers (see ExchangePlan.required_layers)."""
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
-    shared = [0] * comm.world_size
-    if partial_sums:
-        shared = in_threads(partial(_choose_shared, options), incoming, options.part_sizes)
-        incoming = [
-            boundary.share_targets(up_to) if up_to else boundary
-            for boundary, up_to in zip(incoming, shared, strict=True)
-        ]
-    sizes = [
-        torch.tensor([len(boundary.source), len(boundary.targets), up_to])
-        for boundary, up_to in zip(incoming, shared, strict=True)
-    ]
-    announced = [size.tolist() for size in comm.all_to_all(sizes, [3] * comm.world_size, SETUP)]
+    sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
+    announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
 
     def request(boundary: Boundary, num_inner: int) -> Tensor:
         """Encode the boundary for the owner of its rows."""
@@ -157,21 +145,17 @@ def make_plan(
 
     requests = in_threads(request, incoming, options.part_sizes)
     num_rows = options.part_sizes[comm.rank]
-    for peer, (edges, targets, up_to) in enumerate(announced):
+    for peer, (edges, targets) in enumerate(announced):
         check_announced(peer, "targets of edges", targets, edges)  # each target has an edge
-        check_announced(peer, "layers without sums", up_to, options.num_layers + 1)
     codes = [
-        BoundaryCode(edges, targets, num_rows, options.num_layers)
-        for edges, targets, _ in announced
+        BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced
     ]
     received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
 
     def read_request(peer: int, code: BoundaryCode, request: Tensor) -> Boundary:
         """Decode the boundary that a peer requests."""
         with reading_from(peer, "list of edges"):
-            boundary = code.read(request)
-        up_to = announced[peer][2]
-        return boundary.without_sums(up_to) if up_to else boundary
+            return code.read(request)
 
     outgoing = in_threads(read_request, range(comm.world_size), codes, received)
     if partition.asked_for is not None:
@@ -189,27 +173,6 @@ def make_plan(
         all_halo_rows=options.all_halo_rows,
         phases=options.phases,
     )
-
-
-def _choose_shared(options: PlanOptions, boundary: Boundary, num_inner: int) -> int:
-    """Return for up to how many layers destinations share a target (Boundary.share_targets).
-
-    Those of INFER_PHASE do where their sums would save less than their edges cost: there are many,
-    and of a random graph almost as many as rows.
-
-    Args:
-        num_inner: nodes of the owner.
-    """
-    if INFER_PHASE not in options.phases:
-        return 0
-    targets = boundary.targets_in_phase(0, INFER_PHASE, options.num_layers)
-    edges, num_rows = boundary.edge_range(targets), boundary.source_mask(targets).sum()
-    source, num_targets = boundary.source[edges], targets.stop - targets.start
-    cost = encoded_size(len(source), num_inner * num_targets) - encoded_size(num_rows, num_inner)
-    ones = np.ones(len(boundary.rows), np.int64), np.ones(num_targets, np.int64)
-    cover = minimum_cover(source, boundary.target[edges] - targets.start, *ones)
-    saved = (num_rows - cover.weight) * options.vector_bytes[INFER_PHASE]
-    return options.num_layers if cost > saved else 0
 
 
 def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
@@ -353,10 +316,9 @@ def _encode_shared_weights(
 def _summable_edges(boundary: Boundary) -> Mask:
     """Return the edges whose target has several edges in this boundary, bool [E].
 
-    Only there can one sum replace several rows; not where destinations share the target.
+    Only there can one sum replace several rows.
     """
-    several = np.repeat(boundary.num_edges > 1, boundary.num_edges)
-    return several if boundary.weight is None else several & ~np.isnan(boundary.weight)
+    return np.repeat(boundary.num_edges > 1, boundary.num_edges)
 
 
 def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOptions) -> int:

@@ -203,7 +203,7 @@ def _make_types(
         )
         for name, of_type in zip(out_edges, sizes.values(), strict=True)
     }
-    if part.is_plain:
+    if graph_info.weighted:
         vector_bytes = _vector_bytes(settings, part.features)
         options = {
             name: replace(option, vector_bytes=vector_bytes) for name, option in options.items()

@@ -202,11 +202,11 @@ variants = st.fixed_dictionaries(
 
 
 def edges_size(whole: Whole, owner: int, boundary: Boundary, num_layers: int) -> int:
-    """Bytes of a boundary's request: three numbers, edges, and targets' required layers."""
+    """Bytes of a boundary's request: two counts, the edges, and each target's required layers."""
     num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
     bits = {1: 2, 2: 2, 3: 3}[num_layers]
     return (
-        3 * 8
+        2 * 8
         + encoded_size(len(boundary.source), num_inner * num_targets)
         + -(-num_targets * bits // 8)
     )
@@ -296,31 +296,3 @@ def test_a_target_without_an_edge_is_refused() -> None:
     )  # of targets 0 and 2
     with pytest.raises(ValueError, match="no edge"):
         code.read(torch.from_numpy(np.append(edges, np.zeros(code.size - len(edges), np.uint8))))
-
-
-@pytest.mark.parametrize("vector_bytes", [0, 1 << 20])
-def test_edges_are_named_where_sums_pay(vector_bytes: int) -> None:
-    """Else destinations share a target: both sides know its rows, which have to be sent."""
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(0, 200, 3000), rng.integers(0, 60, 3000)
-    role, part = rng.choice([TRAIN, TEST], 200, p=[0.1, 0.9]), rng.integers(0, 2, 200)
-    whole = Whole(src[src != dst], dst[src != dst], role, part, 2)
-    made, sent = plans(whole, whole.plan_options(2, vector_bytes=(vector_bytes, vector_bytes)))
-    every, most = plans(whole, whole.plan_options(2, vector_bytes=(1 << 40, 1 << 40)))
-    for asker, owner in pairs(whole):
-        got, given = made[owner].outgoing[asker], made[asker].incoming[owner]
-        full = every[asker].incoming[owner]
-        assert full.weight is None
-        if vector_bytes == 1 << 20:
-            assert given.weight is got.weight is None
-            assert given.source.tolist() == full.source.tolist()
-            continue
-        assert given.weight is not None
-        np.testing.assert_array_equal(got.weight, given.weight)
-        np.testing.assert_array_equal(np.isnan(given.weight), given.target == given.target[-1])
-        train, infer = (given.targets_in_phase(0, phase, 2) for phase in (0, 1))
-        of_all = [full.targets_in_phase(0, phase, 2) for phase in (0, 1)]
-        assert given.targets[train].tolist() == full.targets[of_all[0]].tolist()
-        assert (given.source_mask(infer) == full.source_mask(of_all[1])).all()
-        assert infer.stop - infer.start == 1
-        assert sent[asker] < most[asker] / 2
