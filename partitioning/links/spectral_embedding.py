@@ -116,6 +116,7 @@ def choose_spectral_embedding(
     """
     if not width:
         return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_score": -1.0}
+    of_relation = bool(len(rows["candidates"]))
     measure = _make_measure(rows, num_nodes)
     if measure is None:
         spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
@@ -129,7 +130,6 @@ def choose_spectral_embedding(
         spectrum = max(tried, key=lambda each: each.score).spectrum
         tried = [each for each in tried if each.spectrum is spectrum]
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
-        of_relation = bool(len(rows["candidates"]))
         others = [each for each in filters if each not in FIRST_FILTERS]
         if of_relation:  # both weights together favour popular items
             others = [(share, power) for share, power in others if not share or 1 <= power < 2]
@@ -145,7 +145,7 @@ def choose_spectral_embedding(
         "spectral_power": spectrum.power,
         "spectral_degree_power": spectrum.power * degree_share,
         "spectral_eigenvalue_power": eigenvalue_power,
-        "spectral_metric": NDCG if len(rows["candidates"]) else "mrr",
+        "spectral_metric": NDCG if of_relation else "mrr",
         "spectral_score": score,
     }
 

@@ -3,7 +3,8 @@
 To add one: a module here with a `Trainer`, its line below, and conf/trainer/NAME.yaml.
 """
 
-from operator import attrgetter
+from collections.abc import Callable
+from operator import attrgetter, methodcaller
 
 from partitioning.errors import InputError
 from retexo.models.conv_registry import hidden_convolution
@@ -27,9 +28,9 @@ TRAINERS: dict[str, Trainer] = {
 }
 
 
-def names_with(capability: str) -> str:
-    """Return the names of the trainers with a capability, an attribute of Trainer, for messages."""
-    return ", ".join(name for name, trainer in TRAINERS.items() if getattr(trainer, capability))
+def names_with(supports: Callable[[Trainer], bool]) -> str:
+    """Return the names of the trainers for which a condition holds, for messages."""
+    return ", ".join(name for name, trainer in TRAINERS.items() if supports(trainer))
 
 
 def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
@@ -39,7 +40,7 @@ def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
     if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
         raise InputError(
             f"trainer={name}: not for heterogeneous graphs; choose one of "
-            f"{names_with('HETEROGENEOUS')}"
+            f"{names_with(lambda trainer: trainer.HETEROGENEOUS)}"
         )
     return TRAINERS[name]
 
@@ -90,7 +91,7 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
         if value != without and not trainer.takes(name, value):
-            others = ", ".join(key for key, other in TRAINERS.items() if other.takes(name, value))
+            others = names_with(methodcaller("takes", name, value))
             raise InputError(
                 f"{name}={value}: not with trainer={settings.trainer.name}, only with {others};"
                 " leave it out"
@@ -125,9 +126,9 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
     """Raise InputError for trainers and settings that link prediction does not support."""
     name, task = settings.trainer.name, settings.task
     if not trainer.LINKS:
+        others = names_with(lambda other: other.LINKS)
         raise InputError(
-            f"trainer={name}: task=link_prediction needs trainer={names_with('LINKS')}; choose one"
-            " of these"
+            f"trainer={name}: task=link_prediction needs trainer={others}; choose one of these"
         )
     if settings.stopping.metric not in ("auto", *OF_LINKS):
         raise InputError(
@@ -192,8 +193,9 @@ def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: Gra
     trainer = settings.trainer.name
     reads = conv.attention_heads or TRAINERS[trainer].EDGE_FEATURES
     if graph_info.num_edge_features and not reads:
+        others = names_with(lambda other: other.EDGE_FEATURES)
         raise InputError(
             f"trainer={trainer}: the edges have features, which model={settings.model.name} reads"
-            f" only with trainer={names_with('EDGE_FEATURES')}; use one, model=gat, or partition"
+            f" only with trainer={others}; use one, model=gat, or partition"
             " the graph without `edge_feat` (of tables: columns.ignore=[NAME])"
         )

@@ -34,7 +34,7 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
     if not registry.trainer_named(settings.trainer.name).INDUCTIVE:
         raise InputError(
             f"{where}: trainer={settings.trainer.name} has no such training; choose one of"
-            f" {registry.names_with('INDUCTIVE')}"
+            f" {registry.names_with(lambda trainer: trainer.INDUCTIVE)}"
         )
     if directory.sites:
         raise InputError(f"{where}: not supported between sites; leave it out")
