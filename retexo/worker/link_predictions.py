@@ -126,9 +126,14 @@ def _find_destinations(
         scores, nodes = find_top_destinations(
             embedded, known, some, min(top, part.num_inner)
         )  # [q, K]
-        everywhere = torch.cat(embedded.all_gather(scores.T.contiguous()))
-        lowest = everywhere.topk(min(top, len(everywhere)), dim=0).values[-1]
-        row, column = ((scores >= lowest[:, None]) & scores.isfinite()).nonzero(as_tuple=True)
+        by_worker = embedded.all_gather(scores.T.contiguous())
+        # Stable: all workers break ties alike, for nodes of lower workers.
+        order = torch.cat(by_worker).sort(dim=0, descending=True, stable=True).indices[:top]
+        column = order.T - sum(len(each) for each in by_worker[: embedded.context.comm.rank])
+        row, place = ((column >= 0) & (column < scores.shape[1])).nonzero(as_tuple=True)
+        column = column[row, place]
+        is_new = scores[row, column].isfinite()
+        row, column = row[is_new], column[is_new]
         pieces.append((first + row, nodes[row, column], scores[row, column]))
     rows, destinations, score = (
         torch.cat(columns).numpy() for columns in zip(*pieces, strict=True)

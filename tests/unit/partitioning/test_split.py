@@ -595,6 +595,14 @@ def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObjec
         assert found / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
 
 
+def test_users_and_items_alone_have_no_neighbours_to_send() -> None:
+    """A user and an item have no common neighbour, so Adamic and Adar's score is always 0."""
+    edges = [(0, 3), (1, 3), (1, 4), (2, 4)]
+    assert not len(
+        weighted_neighbours(make_graph(edges, np.zeros((5, 1)), [0] * 5), np.array(edges))
+    )
+
+
 def test_files_of_pairs_are_read_by_the_nodes_ids(tmp_path: Path) -> None:
     graph = random_graph()
     np.save(tmp_path / "test.npy", [[1001, 1000]])
