@@ -11,19 +11,17 @@ class LabelSettings(Checked):
 
     kind: str = setting(
         "auto",
-        "with dataset_name=file: one class per node or several; auto: several if the labels "
-        "are a matrix of 0 and 1; multilabel also splits cells such as Action|Comedy",
+        "one class per node or several; auto: several if the labels are a matrix of 0 and 1; "
+        "multilabel also splits cells such as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
     )
     of: str = setting(
         "nodes",
-        "with dataset_name=file: what has the labels; task=edge_classification and edge_regression"
-        " set edges (docs/edges.md)",
+        "what has the labels; set by task=edge_classification and edge_regression",
         one_of("nodes", "edges"),
         of_partitioner=True,
     )
     unknown: Any = setting(
         None,
-        "with dataset_name=file: what stands for no label besides blank cells and -1, such as"
-        " [unknown,-100]",
+        "what stands for no label besides blank cells and -1, such as [unknown,-100]",
     )

@@ -61,10 +61,9 @@ class SplitSettings(Checked):
 
     kind: str = setting(
         "default",
-        "default: published split; given: masks in the data; per_class: a number of nodes per "
-        "class; fraction: shares of the labelled nodes; time: the same, the oldest nodes for "
-        "training (columns.time); files: files of node indices; none: a graph to predict, "
-        "without labels",
+        "default: published split; given: masks in the data; per_class: a number of nodes "
+        "per class; fraction: shares of the labelled nodes; time: the same, the oldest for "
+        "training; files: files of node indices; none: a graph to predict",
         one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
@@ -89,12 +88,12 @@ class SplitSettings(Checked):
     )
     train: Any = setting(
         None,
-        "training nodes: share (fraction, time), or file of node indices (npy, csv)",
+        "training nodes: a share (fraction, time), or a file of node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
-    val: Any = setting(None, "validation nodes, given like split.train", SHARE, of_partitioner=True)
-    test: Any = setting(None, "test nodes, given like split.train", SHARE, of_partitioner=True)
+    val: Any = setting(None, "validation nodes, likewise", SHARE, of_partitioner=True)
+    test: Any = setting(None, "test nodes, likewise", SHARE, of_partitioner=True)
     dir: str | None = setting(
         None,
         "files: folder with train, val (or valid) and test (npy, csv)",
@@ -112,14 +111,14 @@ class SplitSettings(Checked):
     )
     index: int | None = setting(
         None,
-        "given: index of the mask to use if nodes have several, counted from 0",
+        "given: index of the mask to use if nodes have several, from 0",
         at_least(0),
         of_partitioner=True,
     )
     edges: Any = setting(
         None,
-        "link prediction: shares of training, validation and test edges; null: the data's "
-        "own split, else [0.85, 0.05, 0.1]",
+        "links: shares of training, validation and test edges; null: the data's own split, "
+        "else [0.85, 0.05, 0.1]",
         each=float,
         of_partitioner=True,
     )
@@ -129,67 +128,63 @@ class SplitSettings(Checked):
     )
     by: str | None = setting(
         None,
-        "link prediction: how split.edges draws its shares; source: from the edges of each source"
-        " node; time: in order of time; null: from all edges",
+        "links: split.edges are shares of each source's edges (source), by time (time), or "
+        "of all edges (null)",
         of_partitioner=True,
     )
 
 
 @group("columns", of_partitioner=True)
 class ColumnSettings(Checked):
-    """Columns of tables (dataset_name=file). null: found by rule, reported in the log.
+    """Names of columns of tables, one or a list; null: found by rule, reported in the log.
 
     Lists may hold patterns such as emb_*.
     """
 
     id: Any = setting(
         None,
-        "column of node ids, or a list if tables have different ones; null: id, node_id or a"
-        " similar name, or a column of unique values that the edges refer to",
+        "node ids; null: id, node_id or similar, or unique values that the edges refer to",
         each=str,
     )
     label: Any = setting(
         None,
-        "column of node labels, or several columns of 0 and 1 (multi-label); null: label or class",
+        "node labels, or several columns of 0 and 1 (multi-label); null: label or class",
         each=str,
     )
     src: Any = setting(
         None,
-        "column of edge sources; if relations have different ones a list, or {RELATION: COLUMN};"
-        " null: src, source or from",
+        "edge sources, also as {RELATION: COLUMN}; null: src, source or from",
         each=str,
         by_name=True,
     )
     dst: Any = setting(
         None,
-        "column of edge destinations, likewise; null: dst, target or to",
+        "edge destinations, likewise; null: dst, target or to",
         each=str,
         by_name=True,
     )
-    relation: str | None = setting(None, "column of edges that names their relations; null: none")
-    weight: str | None = setting(None, "column of edge weights; null: weight")
+    relation: str | None = setting(None, "name of each edge's relation")
+    weight: str | None = setting(None, "edge weights; null: weight")
     time: str | None = setting(
         None,
-        "column of times, numbers or dates: of edges for split.by=time, of nodes for split=time",
+        "numbers or dates: of edges for split.by=time, of nodes for split=time",
     )
-    split: str | None = setting(
-        None, "column with the split of a node: train, val (valid) or test; null: split"
-    )
-    numeric: Any = setting(None, "numeric feature columns", each=str)
+    split: str | None = setting(None, "split of a node: train, val (valid) or test; null: split")
+    numeric: Any = setting(None, "numeric features", each=str)
     categorical: Any = setting(
-        None, "feature columns to encode as one-hot, also numbers such as postal codes", each=str
+        None, "features to encode as one-hot, also numbers such as postal codes", each=str
     )
     embedding: Any = setting(
         None,
-        "numeric feature columns that are scaled together, and only if their scales differ",
+        "numeric features that are scaled together, and only if their scales differ",
         each=str,
     )
     date: Any = setting(
         None,
-        "date columns to use as features, in seconds since 1970; other dates are ignored",
+        "dates to use as features, in seconds since 1970; other dates are ignored",
         each=str,
     )
-    ignore: Any = setting(None, "columns to ignore", each=str)
+    ignore: Any = setting(None, "columns to leave out", each=str)
 
 
 @group("features", of_partitioner=True)
@@ -198,8 +193,7 @@ class FeatureSettings(Checked):
 
     kind: Any = setting(
         "given",
-        "node features, one kind or a list to concatenate; {TYPE: ...} for heterogeneous "
-        "graphs (docs/data.md)",
+        "one kind, or a list to concatenate; {TYPE: ...} for heterogeneous graphs (docs/data.md)",
         KINDS,
     )
     scale: str = setting(
@@ -211,8 +205,8 @@ class FeatureSettings(Checked):
     )
     missing: str = setting(
         "median",
-        "value that replaces missing cells of numeric columns; an extra column marks these cells;"
-        " error: refuse missing cells",
+        "value of missing cells in numeric columns, beside a column that marks them; error: "
+        "refuse them",
         one_of("median", "mean", "zero", "error"),
     )
     fit: str = setting(
@@ -228,8 +222,7 @@ class FeatureSettings(Checked):
     )
     spec: str | None = setting(
         None,
-        "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe;"
-        " null: fit one to the table",
+        "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe",
         per_node=True,
     )
 
@@ -246,13 +239,13 @@ class TableSettings(Checked):
 
     nodes: Any = setting(
         None,
-        "table of nodes, or {TYPE: TABLE}; null: nodes, features and labels, or nodes/",
+        "table, or {TYPE: TABLE}; null: nodes, features and labels, or nodes/",
         each=str,
         by_name=True,
     )
     edges: Any = setting(
         None,
-        "likewise of edges, {SOURCE__RELATION__DESTINATION: TABLE}; null: edges, or edges/",
+        "table, or {SOURCE__RELATION__DESTINATION: TABLE}; null: edges, or edges/",
         each=str,
         by_name=True,
     )
@@ -264,8 +257,7 @@ class EdgeSettings(Checked):
 
     unknown: str = setting(
         "refuse",
-        "with dataset_name=file: edges with an id that belongs to no node; drop leaves them "
-        "out, add makes it a node, and both count",
+        "edges with an id that belongs to no node: refuse or drop them, or add the node",
         one_of("refuse", "drop", "add"),
         of_partitioner=True,
     )
@@ -277,45 +269,44 @@ class RelationSettings(Checked):
 
     reverse: bool = setting(
         True,
-        "heterogeneous graphs: add a reverse relation rev_NAME to every relation without one",
+        "add a reverse relation rev_NAME to every relation without one",
         of_partitioner=True,
     )
 
 
 @group("task")
 class PairSettings(Checked):
-    """The task, and what it needs of the whole graph for link prediction."""
+    """What is predicted."""
 
     name: str = setting(
         TASKS[0],
-        "what is predicted: classes of nodes, numbers of nodes, or links",
+        "what is predicted: classes or numbers of nodes, or links",
         one_of(*TASKS),
         is_group=True,
     )
     relation: str | None = setting(
         None,
         "links or labelled edges of heterogeneous graphs: SOURCE__RELATION__DESTINATION, or "
-        "RELATION if that is unique",
+        "RELATION if unique",
         of_partitioner=True,
     )
     message_edges: str = setting(
         "train",
-        "labelled edges: which of them carry messages; all: also those of validation and test, by"
-        " time those until the last training edge",
+        "labelled edges that carry messages; all: also those of validation and test, by time "
+        "those until the last training edge",
         one_of("train", "all"),
         of_partitioner=True,
     )
     spectral: int = setting(
         128,
-        "link prediction: largest width of the spectral embedding in the score; validation "
-        "chooses the width; 0: none",
+        "links: largest width of the spectral embedding, of which validation chooses one; 0: none",
         at_least(0),
         at_most(1024),
         of_partitioner=True,
     )
     paths: bool = setting(
         True,
-        "link prediction: add common neighbours, weighted by Adamic-Adar, to the score",
+        "links: add common neighbours, weighted by Adamic-Adar, to the score",
         of_partitioner=True,
     )
 
@@ -333,8 +324,8 @@ class DatasetSettings(Checked):
     )
     dataset_file: str | None = setting(
         None,
-        "with dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
-        "with dataset_name=parts: folder of this site; also s3://, gs://, https:// (remote.cache)",
+        "dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
+        "dataset_name=parts: folder of this site",
         per_node=True,
     )
     dataset_max_gib: float = setting(
@@ -354,8 +345,7 @@ class DatasetSettings(Checked):
     labels: LabelSettings = subgroup(LabelSettings)
     duplicates: str = setting(
         "keep",
-        "with dataset_name=file: repeated edges; keep counts each copy, merge one with the sum "
-        "of the weights",
+        "repeated edges: count each copy, or merge copies with the sum of their weights",
         one_of("keep", "merge"),
         of_partitioner=True,
     )
@@ -407,11 +397,11 @@ class DatasetSettings(Checked):
 
 @group("partition")
 class PlacementSettings(Checked):
-    """Assignment of nodes to partitions, and moves of few nodes in an updated directory."""
+    """Balance, seed and files of partitions."""
 
     balance_train: bool | None = setting(
         None,
-        "balance training nodes over partitions; null: true for metis and km1",
+        "balance training nodes over partitions; null: for metis and km1",
         of_partitioner=True,
     )
     seed: int = setting(
@@ -423,14 +413,14 @@ class PlacementSettings(Checked):
     )
     dgl_files: bool | None = setting(
         None,
-        "also write the files that dgl.distributed.load_partition reads; null: if DGL is "
-        "installed, with app=partition_data and trainer=sampled",
+        "also write files for dgl.distributed.load_partition; null: if DGL is installed, "
+        "with app=partition_data and trainer=sampled",
         of_partitioner=True,
         compared=False,
     )
     source: str | None = setting(
         None,
-        "app=partition_data: partition directory to rebalance in place, moving few nodes",
+        "app=partition_data: directory to rebalance in place, moving few nodes",
         compared=False,
     )
 
@@ -447,8 +437,7 @@ class PartitionSettings(DatasetSettings):
     )
     partition_method: str = setting(
         "random",
-        "how nodes are assigned to partitions: at random, by METIS, by hypergraph "
-        "partitioning (km1), or from a file",
+        "at random, by METIS, by hypergraph partitioning (km1), or from a file",
         one_of("random", "metis", "km1", "file"),
         of_partitioner=True,
     )
@@ -477,7 +466,7 @@ class PartitionSettings(DatasetSettings):
     )
     verify: bool = setting(
         False,
-        "app=partition_data: check an existing partition directory and write nothing",
+        "app=partition_data: check an existing directory and write nothing",
         of_partitioner=True,
         compared=False,
     )

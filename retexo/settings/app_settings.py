@@ -38,25 +38,22 @@ class PredictSettings(Checked):
     format: str = setting("parquet", "file format of predictions", one_of("parquet", "npy", "csv"))
     precision: str = setting(
         "fp32",
-        "precision of boundary rows at prediction; trained: exchange.precision of the run; "
-        "auto: the same, with int8 in place of int4; rounded rows make predictions depend on the"
-        " partitions",
+        "boundary rows; trained: exchange.precision of the run; auto: the same, with int8 in "
+        "place of int4; rounded rows make predictions depend on the partitions",
         one_of(*AT_PREDICTION),
     )
-    pairs: str | None = setting(
-        None, "link prediction: file of id pairs to score (npy, csv)", per_node=True
-    )
+    pairs: str | None = setting(None, "links: file of id pairs to score (npy, csv)", per_node=True)
     top: int | None = setting(
         None,
-        "link prediction: number of most likely new neighbours of each node in predict.nodes",
+        "links: number of most likely new neighbours of each node in predict.nodes",
         at_least(1),
     )
     nodes: str | None = setting(
-        None, "link prediction: file of ids for predict.top (npy, csv)", per_node=True
+        None, "links: file of ids for predict.top (npy, csv)", per_node=True
     )
     known: str = setting(
         "all",
-        "link prediction: neighbours that predict.top leaves out; train: of training pairs only",
+        "links: neighbours that predict.top leaves out; train: of training pairs only",
         one_of("all", "train"),
     )
     embeddings: bool = setting(False, "also write the embeddings of the last hidden layer")
@@ -68,7 +65,7 @@ class ExportSettings(Checked):
 
     format: str = setting(
         "pt2",
-        "file format: pt2, a program of torch.export, or onnx, which onnxruntime checks",
+        "a program of torch.export (pt2), or onnx, which onnxruntime checks",
         one_of("pt2", "onnx"),
         compared=False,
     )
@@ -94,7 +91,7 @@ class ReportSettings(Checked):
 
     runs: str | None = setting(
         None,
-        "app=report: folder to search for run directories; null: outputs and multirun",
+        "folder to search for run directories; null: outputs and multirun",
         compared=False,
     )
     label: str | None = setting(None, "app=train: name of the method in reports, besides its model")
@@ -119,7 +116,7 @@ class RemoteSettings(Checked):
         A_FOLDER,
     )
     upload: str | None = setting(
-        None, "s3:// or gs:// folder to which node 0 copies a finished run; null: nowhere", WRITABLE
+        None, "s3:// or gs:// folder to which node 0 copies a finished run", WRITABLE
     )
 
 
@@ -129,7 +126,7 @@ class DisplaySettings(Checked):
 
     logger: Any = setting(
         None,
-        "trackers that get the metrics besides metrics.jsonl, one or a list (docs/experiments.md)",
+        "trackers, one or a list (docs/experiments.md)",
         one_of("csv", "tensorboard", "mlflow", "wandb"),
         each=str,
     )

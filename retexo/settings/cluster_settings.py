@@ -59,21 +59,20 @@ class DistributedSettings(Checked):
 
     backend: str = setting(
         "gloo",
-        "transport: PyTorch's gloo; sockets with optional encryption (docs/cluster.md)",
+        "transport: PyTorch's gloo, or sockets with optional encryption (docs/cluster.md)",
         one_of("gloo", "sockets"),
     )
     tls: bool | None = setting(
         None,
-        "encrypt connections between nodes by TLS 1.3; null: true with "
-        "distributed.backend=sockets; gloo cannot encrypt",
+        "encrypt connections between nodes by TLS 1.3; null: with distributed.backend=sockets",
     )
     credentials: str | None = setting(
-        None, "folder with key and certificate of this node, made by `retexo credentials`"
+        None, "folder with key and certificate of this node (`retexo credentials`)"
     )
     hub: str | None = setting(
         None,
-        "hub (app=hub or node 0) that forwards the messages of nodes without "
-        "distributed.inbound_port; null: the hub of members.json, if any",
+        "hub (app=hub or node 0) that forwards messages of nodes without "
+        "distributed.inbound_port; null: that of members.json, if any",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
@@ -81,31 +80,28 @@ class DistributedSettings(Checked):
     )
     inbound_port: int | None = setting(
         None,
-        "port at which other nodes reach this node (not node 0); null: any free port, or "
-        "none with a hub",
+        "port of this node for other nodes (not node 0); null: any free port, or none with a hub",
         within(1, 65535),
     )
     master_addr: str = setting("127.0.0.1", "address of node 0; ignored with one node")
     master_port: int = setting(10011, "port of node 0", within(1, 65535))
     interface: str | None = setting(
         None,
-        "network interface between nodes; null: the one with the route to distributed.master_addr",
+        "network interface between nodes; null: that of the route to distributed.master_addr",
     )
-    init_timeout: float = setting(
-        120, "time limit for all workers to join, in seconds", *seconds(1)
-    )
-    timeout: float = setting(1800, "time limit of a collective, in seconds", *seconds(1))
+    init_timeout: float = setting(120, "seconds for all workers to join", *seconds(1))
+    timeout: float = setting(1800, "seconds for a collective", *seconds(1))
     heartbeat_timeout: float = setting(
         15, "seconds without a heartbeat after which a worker or node counts as dead", *seconds(1)
     )
     max_restarts: int | None = setting(
         None,
-        "restarts of all nodes when a process dies or a connection breaks; null: 3 with"
-        " checkpoint.every, else 0",
+        "restarts when a process dies or a connection breaks; null: 3 with checkpoint.every, "
+        "else 0",
         at_least(0),
     )
     rejoin_timeout: float = setting(
-        300, "time limit for all nodes to return at a restart, in seconds", *seconds(1)
+        300, "seconds for all nodes to return at a restart", *seconds(1)
     )
 
     @property
@@ -117,11 +113,11 @@ class DistributedSettings(Checked):
 
 @group()
 class ClusterSettings(PartitionSettings):
-    """Nodes and devices that the workers run on, and the connections between them."""
+    """Nodes and devices that the workers run on."""
 
     parts_per_node: int | None = setting(
         None,
-        "workers of each node; null: all workers run on this node",
+        "workers of each node; null: all run on this node",
         at_least(1),
         compared=False,
     )

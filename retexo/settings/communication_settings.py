@@ -37,14 +37,12 @@ class GradientSettings(Checked):
     )
     precision: str = setting(
         AUTO,
-        "precision of gradients on the network; int8 and int6 have one scale per 128 values; "
-        "auto: by network, int6 for wan (links: int8)",
+        "int8 and int6 have one scale per 128 values; auto: by network, int6 for wan (links: int8)",
         one_of(AUTO, *GRADIENTS),
     )
     compression: str = setting(
         AUTO,
-        "powersgd: low-rank compression with error feedback; auto: by network, powersgd for wan "
-        "(links: none)",
+        "powersgd: low rank with error feedback; auto: by network, powersgd for wan (links: none)",
         one_of(AUTO, "none", "powersgd"),
     )
     rank: int = setting(
@@ -54,8 +52,7 @@ class GradientSettings(Checked):
     )
     secure: bool = setting(
         False,
-        "secure aggregation of gradients by pairwise masks, for three sites or more; needs "
-        "gradient.precision=fp32",
+        "secure sums by pairwise masks, for three sites or more; needs gradient.precision=fp32",
     )
 
     def check_together(self) -> None:
@@ -81,8 +78,8 @@ class ExchangeSettings(Checked):
     )
     precision: Any = setting(
         [AUTO],
-        "precision of boundary rows, for all layers or as a list; fp32 is lossless, int8 "
-        "and int4 have one scale per row; auto: by network, int4 for wan",
+        "boundary rows, for all layers or as a list; fp32 is lossless, int8 and int4 have "
+        "one scale per row; auto: by network, int4 for wan",
         one_of(AUTO, *ROWS),
         each=str,
         per_layer=True,
@@ -128,9 +125,8 @@ class CommunicationSettings(Checked):
 
     network: str = setting(
         "wan",
-        "what bytes cost: wan (dear: 4-bit rows, low-rank gradients) or lan (cheap: no "
-        "compression); decides exchange.precision, gradient.precision and gradient.compression "
-        "unless another setting, +experiment or trainer does",
+        "wan (bytes are dear: 4-bit rows, low-rank gradients) or lan (no compression), "
+        "unless exchange.precision, gradient, +experiment or trainer say otherwise",
         one_of("wan", "lan"),
         compared=False,
     )
@@ -141,7 +137,7 @@ class CommunicationSettings(Checked):
     )
     sleep_time: float = setting(
         0.0,
-        "simulated network latency: seconds added to every sequential message",
+        "simulated latency: seconds added to every sequential message",
         *seconds(0),
     )
 

@@ -45,31 +45,30 @@ class TaskSettings(PairSettings):
 
     loss: str = setting(
         "cross_entropy",
-        "node classification: cross-entropy or focal loss; node regression: squared (mse), "
-        "absolute (mae) or Huber error",
+        "classification: cross-entropy or focal loss; regression: squared (mse), absolute "
+        "(mae) or Huber error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
     label_smoothing: float = setting(
         0.0,
-        "node classification: share of the target that is spread evenly over all classes",
+        "classification: share of the target that is spread evenly over all classes",
         BELOW_ONE,
     )
     class_weights: Any = setting(
         "auto",
-        "node classification: weight of each class in the loss; none: 1; balanced: the same "
-        "total for each class; auto: balanced where a class is very rare. Predicted "
-        "probabilities are corrected for them (docs/training.md)",
+        "weights of the classes in the loss; none: 1; balanced: the same total for each "
+        "class; auto: balanced where a class is very rare",
         Check(_are_class_weights, "must be auto, none, balanced, or a list of positive numbers"),
     )
     dim: int = setting(
         64,
-        "link prediction: width of the embeddings that are scored",
+        "links: width of the embeddings that are scored",
         at_least(1),
         at_most(MAX_WIDTH),
     )
     scorer: str = setting(
         "dot",
-        "link prediction: score of two embeddings",
+        "links: score of two embeddings",
         one_of("dot", "distmult", "mlp"),
     )
     head: str = setting(
@@ -79,24 +78,23 @@ class TaskSettings(PairSettings):
     )
     negatives: int = setting(
         256,
-        "link prediction: negative samples per step, half of them uniform, half endpoints of "
-        "other edges",
+        "links: negative samples per step, half of them uniform, half ends of other edges",
         at_least(2),
         at_most(MAX_WIDTH),
     )
     cut_edges: str = setting(
         "train",
-        "link prediction: train on edges between two partitions, or skip them",
+        "links: train on edges between two partitions, or skip them",
         one_of("train", "skip"),
     )
     neighbour_dropout: float = setting(
         0.0,
-        "link prediction with sage or rgcn: probability that a node trains without its neighbours",
+        "links with sage or rgcn: probability that a node trains without its neighbours",
         BELOW_ONE,
     )
     ranked: int = setting(
         20_000,
-        "link prediction: number of sources whose pairs are ranked for a score; more are sampled",
+        "links: number of sources whose pairs are ranked for a score; more are sampled",
         at_least(1),
     )
 
@@ -121,8 +119,8 @@ class StoppingSettings(Checked):
 
     patience: int | None = setting(
         20,
-        "early stopping: rounds without a better validation metric before a layer ends; "
-        "null (or stopping=none): off",
+        "rounds without a better validation metric before a layer ends; null (or "
+        "stopping=none): off",
         at_least(1),
     )
     metric: str = setting(
@@ -133,17 +131,17 @@ class StoppingSettings(Checked):
     )
     use_loss: bool = setting(
         True,
-        "the validation loss breaks ties of the metric, and its improvement restarts patience",
+        "the validation loss breaks ties, and its improvement restarts patience",
     )
     min_delta: float = setting(
         0.0,
-        "early stopping: smallest improvement that counts",
+        "smallest improvement that counts",
         at_least(0),
         FINITE,
     )
     hidden_patience: int | None = setting(
         None,
-        "early stopping: patience of the layers before the last; null: stopping.patience",
+        "patience of the layers before the last; null: stopping.patience",
         at_least(1),
     )
 

@@ -46,7 +46,7 @@ class ModelSettings(Checked):
     )
     norm: str = setting(
         "layer",
-        "normalisation of the hidden layers: LayerNorm or none",
+        "LayerNorm of the hidden layers, or none",
         one_of("layer", "none"),
     )
     activation: str = setting(
@@ -56,17 +56,17 @@ class ModelSettings(Checked):
     )
     self_weight: bool = setting(
         True,
-        "skip connection from a node's own row, with its own weight matrix; gat adds it to the "
-        "output of attention, other models use half of hidden_dim for it",
+        "skip connection from a node's own row, with weights of its own; gat adds it to its "
+        "output, others use half of hidden_dim for it",
     )
     input_skip: bool = setting(
         True,
-        "skip connections from the features and their aggregate to every layer after the first",
+        "skip connections from the features and their aggregate to every later layer",
     )
     output: str = setting(
         "aggregate",
         "input of the next layer: the activation, or the weighted aggregate before norm and "
-        "activation; gat and pooling always use the activation",
+        "activation (not gat and pooling)",
         one_of("activation", "aggregate"),
     )
     residual: bool = setting(
@@ -75,8 +75,7 @@ class ModelSettings(Checked):
     )
     lookahead: int = setting(
         0,
-        "1: train each layer together with the next one, which sets model.output=activation; 0: "
-        "train each layer alone",
+        "1: train each layer together with the next one, which sets model.output=activation",
         within(0, 1),
     )
 
@@ -122,34 +121,34 @@ class ModelSettings(Checked):
 
 @group("model")
 class GATOptions(ModelSettings):
-    """GAT: attention heads and self loops; with model=gat only."""
+    """GAT, with model=gat only."""
 
     head_merge: str = setting(
         "mean",
-        "how hidden layers merge heads; mean gives embeddings of width hidden_dim / heads; the "
-        "last layer takes the mean",
+        "how hidden layers merge heads: mean has width hidden_dim / heads; the last layer "
+        "takes the mean",
         one_of("mean", "concat"),
     )
     self_loops: bool = setting(
         True,
-        "attention includes the node itself, as in the paper; false: as in the public Retexo code",
+        "attention includes the node itself; false: as in the public Retexo code",
     )
 
 
 @group("model")
 class RGCNOptions(ModelSettings):
-    """R-GCN: basis decomposition of the weights; with model=rgcn only."""
+    """R-GCN, with model=rgcn only."""
 
     num_bases: int = setting(
         8,
-        "number of basis matrices for the relations with the same source type",
+        "basis matrices for the relations with the same source type",
         at_least(1),
     )
 
 
 @group("model")
 class SAGEOptions(ModelSettings):
-    """GraphSAGE: aggregator; with model=sage only."""
+    """GraphSAGE, with model=sage only."""
 
     aggregator: str = setting(
         "mean",
@@ -160,14 +159,14 @@ class SAGEOptions(ModelSettings):
 
 @group("bns")
 class BNSOptions(Checked):
-    """Boundary node sampling, trainer=bns: sampling rate."""
+    """Boundary node sampling, trainer=bns."""
 
     p: float = setting(0.1, "probability that a boundary node is sampled in an epoch", within(0, 1))
 
 
 @group("fedgcn")
 class FedGCNOptions(Checked):
-    """FedGCN, trainer=fedgcn: nodes whose first aggregate a worker receives."""
+    """FedGCN, trainer=fedgcn."""
 
     hops: int = setting(
         2,
@@ -178,11 +177,11 @@ class FedGCNOptions(Checked):
 
 @group("local")
 class LocalOptions(Checked):
-    """Local training, trainer=local: normalisation of the aggregate."""
+    """Local training, trainer=local."""
 
     degrees: str = setting(
         "local",
-        "normalise by degrees within the partition (local) or in the whole graph (global)",
+        "normalise by degrees within the partition, or in the whole graph",
         one_of("local", "global"),
     )
 
@@ -193,8 +192,8 @@ class SampledOptions(Checked):
 
     fanout: Any = setting(
         [15, 10],
-        "sampled in-edges of each node, first layer first; -1: all; the last entry holds "
-        "for the other layers",
+        "sampled in-edges of each node, first layer first; -1: all; the last entry holds for "
+        "further layers",
         at_least(-1),
         each=int,
     )
@@ -220,17 +219,17 @@ MODELS: dict[str, type[ModelSettings]] = {
 
 @group()
 class NetworkSettings(Checked):
-    """Number, width and dropout of the layers, and the convolution in them."""
+    """Number, width and dropout of the layers."""
 
     num_layers: int | str = setting(
         2,
-        "number of layers; auto (default for rgcn, rgat and hetero_sage): layers are added "
-        "until two in a row have not improved validation",
+        "auto (default for rgcn, rgat and hetero_sage): layers are added until two in a row "
+        "have not improved validation",
         number_or(AUTO, 1, MAX_LAYERS),
     )
     max_layers: int = setting(
         8,
-        "num_layers=auto: largest number of layers",
+        "largest number of layers with num_layers=auto",
         at_least(1),
         at_most(MAX_LAYERS),
     )

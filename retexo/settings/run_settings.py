@@ -66,20 +66,19 @@ class OptimizerSettings(Checked):
     weight_decay: float = setting(0.0005, "weight decay of the optimizer", *RATE)
     scheduler: str = setting(
         "none",
-        "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: "
-        "multiplied by scheduler_factor every scheduler_rounds; plateau: the same after "
-        "scheduler_rounds without improvement",
+        "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: times "
+        "scheduler_factor every scheduler_rounds; plateau: the same after scheduler_rounds "
+        "without improvement",
         one_of(*SCHEDULERS),
     )
     scheduler_factor: float = setting(
         0.5,
-        "scheduler=step and plateau: factor of the learning rate",
+        "factor of the learning rate, for step and plateau",
         Check(lambda value: 0 < value <= 1, "must be in (0, 1]"),
     )
     scheduler_rounds: int | None = setting(
         None,
-        "scheduler=step and plateau: number of rounds before the learning rate falls; null: 50 for "
-        "step, 5 for plateau",
+        "rounds before it falls, for step and plateau; null: 50 for step, 5 for plateau",
         at_least(1),
     )
     max_grad_norm: float | None = setting(
@@ -96,19 +95,18 @@ class SmoothingSettings(Checked):
 
     steps: int = setting(
         5,
-        "label propagation: number of steps, if the first one helps validation nodes; 0: off",
+        "number of steps, if the first one helps validation nodes; 0: off",
         at_least(0),
     )
     reach: str = setting(
         "hops",
-        "label propagation starts from all nodes within smoothing.steps hops of a split (hops) "
-        "or only nodes in a split (computed)",
+        "hops: from all nodes within smoothing.steps hops of a split; computed: only from "
+        "nodes in a split",
         one_of(*REACHES),
     )
     alphas: Any = setting(
         [1.0, 0.5, 0.3, 0.2, 0.1],
-        "label propagation: teleport probabilities, of which validation chooses one; 1: no "
-        "propagation",
+        "teleport probabilities, of which validation chooses one; 1: no propagation",
         Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
         each=float,
     )
@@ -125,7 +123,7 @@ class CheckpointSettings(Checked):
 
     every: int | None = setting(
         None,
-        "rounds between two saved states; null: a state only after each layer; 0 (or "
+        "rounds between two saved states; null: only after each layer; 0 (or "
         "checkpoint=none): none at all",
         at_least(0),
         per_node=True,
@@ -151,15 +149,15 @@ class SiteSettings(Checked):
 
     max_rows_shared: float | None = setting(
         None,
-        "limit on the nodes of this site whose rows another site may request, over all runs: a "
-        "number, or a share if below 1; null: unlimited",
+        "nodes of this site whose rows another site may request, over all runs: a number, or "
+        "a share if below 1; null: unlimited",
         *RATE,
         per_node=True,
     )
     share_aggregates: bool = setting(
         False,
-        "allow model.lookahead with dataset_name=parts, which sends aggregates that contain "
-        "rows of nodes that no other site needs",
+        "allow model.lookahead, which sends aggregates that contain rows of nodes that no "
+        "other site needs",
     )
 
 
@@ -172,22 +170,22 @@ class TrainSettings(
     task: TaskSettings = subgroup(TaskSettings)
     batch_size: int | str | None = setting(
         "auto",
-        "training nodes per step and worker; null: full batch; auto: full batch below 131,072 "
-        "training nodes, else 32,768 per step over all workers (docs/training.md)",
+        "training nodes per step and worker; null: all; auto: all below 131,072 training "
+        "nodes, else 32,768 per step over all workers",
         number_or("auto", 1),
     )
     stopping: StoppingSettings = subgroup(StoppingSettings)
     classifiers: str = setting(
         "validation",
-        "classifiers that predict; last: that of the last layer; validation: one, or the mean "
-        "of several layers', with the best validation metric",
+        "last: the last layer predicts; validation: one layer, or the mean of several, with "
+        "the best validation metric",
         one_of("last", "validation"),
     )
     smoothing: SmoothingSettings = subgroup(SmoothingSettings)
     temperature: str = setting(
         "auto",
-        "calibration of the final logits by validation log loss: one temperature, with class "
-        "weights a slope and a bias for each class; none: off",
+        "calibration by validation log loss: one temperature, with class weights a slope and "
+        "a bias for each class; none: off",
         one_of("auto", "none"),
     )
     threshold: float | str = setting(
@@ -202,8 +200,8 @@ class TrainSettings(
     )
     histogram_bins: int = setting(
         512,
-        "bins of the histograms for the final ROC AUC, average precision and threshold; fewer "
-        "bins disclose less to other sites",
+        "bins of the final ROC AUC, average precision and threshold; fewer disclose less to "
+        "other sites",
         at_least(8),
         at_most(1 << 20),
     )
@@ -217,7 +215,7 @@ class TrainSettings(
     )
     init: str | None = setting(
         None,
-        "run directory of a trained model: training starts from its parameters, with its network",
+        "run directory of a trained model whose parameters training starts from, with its network",
         per_node=True,
     )
     trainer: TrainerSettings = subgroup(TrainerSettings)
@@ -227,8 +225,8 @@ class TrainSettings(
     sampled: SampledOptions = subgroup(SampledOptions)
     num_rounds: Any = setting(
         [200],
-        "maximum number of rounds of each layer; the last entry of a short list applies to the "
-        "other layers",
+        "largest number of rounds of each layer; the last entry of a short list holds for "
+        "further layers",
         at_least(0),
         at_most(MAX_ROUNDS),
         each=int,
@@ -243,24 +241,24 @@ class TrainSettings(
     )
     best_val_model: bool = setting(
         True,
-        "restore the parameters of the best validation round at the end of a layer",
+        "restore the parameters of the best validation round",
     )
     seed: int = setting(
         42,
-        "random seed; also of split, partitions and synthetic graph unless their own seeds are set",
+        "random seed, also of split, partitions and synthetic graph unless their own seeds are set",
         *SEED,
         is_seed=True,
     )
     log_every: int = setting(
         100,
-        "maximum number of rounds between two lines of the log",
+        "largest number of rounds between two lines of the log",
         at_least(1),
         per_node=True,
         compared=False,
     )
     measure_dv: bool = setting(
         False,
-        "print the data volume by kind, layer and worker at the end",
+        "print the bytes by kind, layer and worker at the end",
         compared=False,
     )
 
@@ -297,21 +295,20 @@ class Settings(TrainSettings):
     app: str = setting("train", "application to run", one_of(*APPS))
     seeds: Any = setting(
         None,
-        "app=train: train once per seed, into RUN_DIR/seedN, and print the mean and the sample "
-        "deviation of the scores",
+        "train once per seed, into RUN_DIR/seedN, and print mean and sample deviation of the "
+        "scores",
         *SEED,
         each=int,
     )
     objective: Any = setting(
         None,
         "numbers of summary.json that a run returns to a Hydra sweeper, such as val.roc_auc; "
-        "null: the validation metric of stopping, R2 for regression",
+        "null: the metric of stopping, R2 for regression",
         each=str,
     )
     checkpoint_dir: str | None = setting(
         None,
-        "app=evaluate, predict, export, serve: run directory of the trained model, or its "
-        "checkpoint folder",
+        "app=evaluate, predict, export, serve: run directory of the trained model",
         per_node=True,
     )
     predict: PredictSettings = subgroup(PredictSettings)

@@ -1,6 +1,7 @@
 """The settings as text: docs/settings.md and the output of --help."""
 
 import json
+import re
 import textwrap
 from collections import defaultdict
 from types import UnionType
@@ -16,9 +17,11 @@ from retexo.settings.schema import CONFIG_DIR, DEFINED
 
 INTRODUCTION = """# Settings
 
-Every setting of the command line, as `NAME=VALUE`. Names after "also" are accepted, too. Generated
-by `python scripts/settings_table.py > docs/settings.md`.
+Look up every setting of the command line, `NAME=VALUE`. Names after "also" are accepted, too;
+`null` means not set. Written by `python scripts/settings_table.py > docs/settings.md`.
 """
+UNTOLD_LIMITS = ("finite", "at most 1e+30")
+"""Limits that no useful value reaches; the message about a larger one names them."""
 HEAD = "|setting|default|values|meaning|\n|---|---|---|---|\n"
 
 
@@ -94,11 +97,14 @@ def describe_values(defined: Setting) -> str:
     if defined.is_group and not choices:
         files = sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml"))
         choices = tuple(files or MODELS)
-    null = ["null"] if defined.default is None or type(None) in get_args(defined.type) else []
+    is_optional = type(None) in get_args(defined.type)
+    null = ["null"] if is_optional and defined.default is not None else []
     if choices:
         return ", ".join([*(f"`{choice}`" for choice in choices), *null])
     kinds = get_args(defined.type) if isinstance(defined.type, UnionType) else (defined.type,)
     names = [getattr(kind, "__name__", str(kind)) for kind in kinds if kind is not type(None)]
     names = [f"list of {defined.each.__name__}"] if defined.each else names
     limits = [check.remedy.removeprefix("must be ") for check in defined.checks]
-    return ", ".join([" or ".join([*names, *null]), *limits])
+    limits = [limit for limit in limits if limit not in UNTOLD_LIMITS]
+    text = ", ".join([" or ".join([*names, *null]), *limits])
+    return re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
