@@ -135,10 +135,8 @@ class Stage(nn.Module):
             self.hidden_dim += sum(weight.shape[1] for weight in self.skips.values())
         self.norm = make_norm(model.norm, self.hidden_dim) if num_classes is not None else None
         self.head = nn.Linear(self.hidden_dim, num_classes) if num_classes is not None else None
-        self.expand = self.head_norm = None
-        if model.residual and num_classes is not None:
-            self.expand = nn.Linear(self.hidden_dim, self.hidden_dim)
-            self.head_norm = make_norm(model.norm, self.hidden_dim)
+        self.expand = nn.Linear(self.hidden_dim, self.hidden_dim) if model.residual else None
+        self.head_norm = make_norm(model.norm if model.residual else "none", self.hidden_dim)
         self.adds_input = model.residual and not features
         self.activation = make_activation(model.activation)
         self.is_last, self.outputs_aggregate = is_last, outputs_aggregate
@@ -181,28 +179,24 @@ class Stage(nn.Module):
         with self._autocast(inputs):
             return self._to_parameter_dtype(self._hidden(inputs))
 
-    def classify(self, hidden: Tensor) -> Tensor:
-        """Return the logits [n, C] of `hidden`, [n, H]."""
-        return self._logits(hidden)
-
     def logits(self, inputs: Inputs) -> Tensor:
         """Return the logits, [N_dst, C]."""
         with self._autocast(inputs):
-            return self._to_parameter_dtype(self._logits(self._hidden(inputs)))
+            return self._to_parameter_dtype(self.classify(self._hidden(inputs)))
 
     def embed(self, inputs: Inputs) -> Tensor:
         """Return the input of the next layer, [N_dst, D]; the logits from the last stage."""
         with self._autocast(inputs):
             hidden = self._hidden(inputs)
             return self._to_parameter_dtype(
-                self._logits(hidden) if self.is_last else self._output(inputs, hidden)
+                self.classify(hidden) if self.is_last else self._output(inputs, hidden)
             )
 
     def outputs(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
         """Return the results of `embed` and `logits`, computed together."""
         with self._autocast(inputs):
             hidden = self._hidden(inputs)
-            logits = self._to_parameter_dtype(self._logits(hidden))
+            logits = self._to_parameter_dtype(self.classify(hidden))
             if self.is_last:
                 return logits, logits
             return self._to_parameter_dtype(self._output(inputs, hidden)), logits
@@ -228,13 +222,15 @@ class Stage(nn.Module):
             return out
         kept = dropout(out, self.dropout_rate, self.training)
         out = matmul(kept, self.expand.weight.T, self.expand.bias)
-        own = inputs.skips[[*self.skips].index("rows")]
-        return out + to_dense(own) if self.adds_input else out
+        if self.adds_input:
+            out = out + to_dense(inputs.skips[[*self.skips].index("rows")])
+        return out
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def classify(self, hidden: Tensor) -> Tensor:
+        """Return the logits [n, C] of `hidden`, [n, H]."""
         if self.head is None:
             return hidden
-        read = hidden if self.head_norm is None else self.head_norm(hidden)
+        read = self.head_norm(hidden)
         read = dropout(read, self.dropout_rate, self.training) if self.skips else read
         return matmul(read, self.head.weight.T, self.head.bias)
 

@@ -214,19 +214,19 @@ class LookAheadInput(AnyLayerInput):
             aggregates[nodes] = to_dense(inputs.matrices[-1]).cpu()
         return aggregates
 
-    def _receive(self, received: Sources) -> None:
-        """Keep the aggregates of halo nodes."""
+    def _receive(self, layer: int, received: Sources) -> None:
+        """Keep the aggregates of halo nodes; skip connections read those of the features."""
         assert self.aggregates is not None
         self.aggregates[len(self.rows) :] = _rows_of_halo(received)
+        if layer == 0 and any("aggregate" in stage.skips for stage in self.stages):
+            self.skips["aggregate"] = as_matrix(self.aggregates)
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerPairObjective | LayerObjective:
         """Two layers on the labelled nodes; the last layer alone."""
         for sources in received.values():
-            self._receive(sources)
-        if layer == 0 and any("aggregate" in stage.skips for stage in self.stages):
-            self._keep_aggregate()
+            self._receive(layer, sources)
         if stage.is_last:
             return self._last_objective(layer, stage)
         stride = context.val_stride
@@ -242,11 +242,6 @@ class LookAheadInput(AnyLayerInput):
             context.batch_size,
             stride,
         )
-
-    def _keep_aggregate(self) -> None:
-        """Keep the aggregate of the features, which skip connections read."""
-        assert self.aggregates is not None
-        self.skips["aggregate"] = as_matrix(self.aggregates)
 
     def _nodes_in_rounds(self, mask: Tensor) -> Tensor:
         """Return the nodes of a mask, bool [I], that rounds use, int64 [n]."""
@@ -315,10 +310,8 @@ class LookAheadInput(AnyLayerInput):
         for exchange in exchanges.values():
             with context.phase("exchange"):
                 received = exchange.run(INFER_PHASE)
-            self._receive(received)
+            self._receive(layer, received)
             halo_needed = received.unprojected.halo >= 0
-        if layer == 0 and "aggregate" in self.skips:
-            self._keep_aggregate()
         nodes = torch.cat((needed, halo_needed)).nonzero()[:, 0]
         pieces = torch.split(nodes, NODES_PER_STEP)
         output = LayerOutput.empty(stage, needed, self.rows, logits=logits, num_halo=len(self.halo))

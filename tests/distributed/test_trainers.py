@@ -203,7 +203,7 @@ def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tens
             out = stage.expand(out) + (rows if layer else 0)
         rows = out
         if stage.is_last and stage.head is not None:
-            rows = stage.head(rows if stage.head_norm is None else stage.head_norm(rows))
+            rows = stage.head(stage.head_norm(rows))
     return rows
 
 
