@@ -289,7 +289,7 @@ class HeldLinks:
     def score(self, pairs: Tensor) -> Tensor:
         """Score pairs of nodes, int64 [n, 2]; return float [n]."""
         with self._lock:
-            return self._embedded.score_by_source(pairs)
+            return self._embedded.score_by_source(pairs)[0]
 
     def find_top(self, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Find the most likely new destinations of nodes, int64 [q].

@@ -6,6 +6,7 @@ entry here and that formula, `by_class` in retexo/tasks/metrics.py.
 
 from dataclasses import dataclass
 
+from partitioning.errors import InputError
 from partitioning.links.score_names import CUTOFFS, LIST_SCORES
 
 
@@ -41,7 +42,7 @@ SCORES: dict[str, Score] = {
     "mae": Score("MAE", "MAE", less_is_better=True),
     "rmse": Score("RMSE", "RMSE", less_is_better=True),
     "mrr": Score("MRR", "MRR", stops=True, of_nodes=False, validates=True),
-    "auc": Score("AUC", "AUC", of_nodes=False),
+    "auc": Score("AUC", "AUC", stops=True, of_nodes=False),
     **{
         f"{name}@{k}": Score(f"{title}@{k}", f"{title}@{k}", stops=True, of_nodes=False)
         for k in CUTOFFS
@@ -53,6 +54,23 @@ OF_NODES = tuple(name for name, score in SCORES.items() if score.stops and score
 """Metrics that choose the best round of a node classification."""
 OF_LINKS = tuple(name for name, score in SCORES.items() if score.stops and not score.of_nodes)
 """Metrics that choose the best round of a link prediction."""
+
+
+def check_stopping_metric(metric: str, *, links: bool) -> None:
+    """Raise InputError if stopping.metric is for another task.
+
+    links: whether the task is link prediction.
+    """
+    if metric in OF_LINKS and not links:
+        raise InputError(
+            f"stopping.metric={metric}: only for task=link_prediction; choose one of auto,"
+            f" {', '.join(OF_NODES)}, loss"
+        )
+    if links and metric not in ("auto", *OF_LINKS):
+        raise InputError(
+            f"stopping.metric={metric}: not for task=link_prediction; choose one of auto,"
+            f" {', '.join(OF_LINKS)}"
+        )
 
 
 def title_of(name: str) -> str:

@@ -101,7 +101,12 @@ class _Edges:
 
 
 def split_links(
-    graph: GraphData, settings: SplitSettings, width: int = 0, *, paths: bool = False
+    graph: GraphData,
+    settings: SplitSettings,
+    width: int = 0,
+    *,
+    paths: bool = False,
+    metric: str = "auto",
 ) -> LinkSplit:
     """Split the pairs as the settings say.
 
@@ -110,6 +115,7 @@ def split_links(
         settings: kind, shares or files, and seed.
         width: columns of the spectral embedding, at most.
         paths: whether `neighbours` are computed.
+        metric: by which the spectral embedding is chosen, see choose_spectral_embedding.
 
     Raises:
         InputError: no training edge is left, a pair is in two splits, or a file of pairs is wrong.
@@ -162,7 +168,7 @@ def split_links(
         "types": list((graph.relation or {}).get("types", ())),
     }
     remaining = keep_edges(graph, is_kept)
-    spectral, chosen = choose_spectral_embedding(rows, num_nodes, width)
+    spectral, chosen = choose_spectral_embedding(rows, num_nodes, width, metric)
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
         remaining,

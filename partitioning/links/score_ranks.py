@@ -152,8 +152,13 @@ def auc(positive: Floats, negative: Floats) -> float:
     """
     if not len(positive) or not len(negative):
         return float("nan")
+    return float(shares_below(positive, negative).mean())
+
+
+def shares_below(positive: Floats, negative: Floats) -> Floats:
+    """Return for each positive [n] the share of negatives [m > 0] below it; ties count half."""
     ordered = np.sort(negative)
     num_below, num_upto = (
         np.searchsorted(ordered, positive, side=side) for side in ("left", "right")
     )
-    return float((num_below + num_upto).mean() / 2 / len(negative))
+    return (num_below + num_upto) / 2 / len(negative)

@@ -26,10 +26,10 @@ from scipy.linalg import qr
 from partitioning.links.score_names import OF_LISTS
 from partitioning.links.score_ranks import (
     Ints,
-    auc,
     possible_destinations,
     rank_rows,
     score_lists,
+    shares_below,
 )
 from partitioning.node_split import SPLITS
 
@@ -44,8 +44,8 @@ FIRST_FILTERS = ((0.0, 2.0), (1.0, 1.0))
 """b / a and c with which a is chosen."""
 WIDTH_DIVISORS = (1, 2, 4)
 """K is the given width divided by one of these."""
-NDCG = "ndcg@20"
-"""What validation compares for a relation, whose destinations are recommended to its sources."""
+OF_RELATIONS = "ndcg@20"
+"""The usual metric for a relation, whose destinations are recommended to its sources."""
 MAX_RANKED = 2000
 """Sources whose validation pairs are ranked to choose, at most."""
 MAX_SCORES = 1 << 30
@@ -91,7 +91,7 @@ class _Candidate:
     made_by: tuple[int, float, float]
     """Arguments of Spectrum.embed."""
     scores: NDArray[np.float64]
-    """Reciprocal ranks of the ranked validation pairs, or NDCG of their sources' lists."""
+    """The metric of each validation pair, or of each source's list."""
     auc: float
     """Area under the ROC curve of all validation pairs."""
 
@@ -101,23 +101,28 @@ class _Candidate:
 
 
 def choose_spectral_embedding(
-    rows: Mapping[str, Ints], num_nodes: int, width: int
+    rows: Mapping[str, Ints], num_nodes: int, width: int, metric: str = "auto"
 ) -> tuple[Rows, dict[str, Any]]:
     """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
 
-    First a is chosen, then b and c, then K, by MRR or, for a relation, NDCG. Of the candidates that
-    are less than a standard error of the difference below the best one, it is that with the highest
-    AUC; for a relation the best of those with the most columns, because the highest AUC can have
-    much worse lists (Gowalla). Without validation pairs it is the first candidate.
+    First a is chosen, then b and c, then K. Of the candidates that are less than a standard error
+    of the difference below the best one, it is the best of those with the most columns. Without
+    validation pairs it is the first candidate.
 
     Args:
         rows: LinkSplit.rows.
         width: K, at most.
+        metric: mrr, auc or one of OF_LISTS. auto: for a relation OF_RELATIONS; else mrr, and of the
+            candidates within a standard error that with the highest AUC, which for a relation can
+            have much worse lists (Gowalla).
     """
     if not width:
         return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_score": -1.0}
     of_relation = bool(len(rows["candidates"]))
-    measure = _make_measure(rows, num_nodes)
+    by_auc = metric == "auto" and not of_relation
+    if metric == "auto":
+        metric = OF_RELATIONS if of_relation else "mrr"
+    measure = _make_measure(rows, num_nodes, metric)
     if measure is None:
         spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
         made_by, score = (width, *FIRST_FILTERS[0]), 0.0
@@ -137,7 +142,7 @@ def choose_spectral_embedding(
         of_filter = max(tried, key=lambda each: each.score).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
-        chosen = _choose(tried, by_auc=not of_relation)
+        chosen = _choose(tried, by_auc=by_auc)
         made_by, score = chosen.made_by, chosen.score
     columns, degree_share, eigenvalue_power = made_by
     return _scale(spectrum.embed(*made_by), rows["train"]), {
@@ -145,7 +150,7 @@ def choose_spectral_embedding(
         "spectral_power": spectrum.power,
         "spectral_degree_power": spectrum.power * degree_share,
         "spectral_eigenvalue_power": eigenvalue_power,
-        "spectral_metric": NDCG if of_relation else "mrr",
+        "spectral_metric": metric,
         "spectral_score": score,
     }
 
@@ -165,7 +170,7 @@ def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
 
 
 def _make_measure(
-    rows: Mapping[str, Ints], num_nodes: int
+    rows: Mapping[str, Ints], num_nodes: int, metric: str
 ) -> Callable[[Spectrum, tuple[int, float, float]], _Candidate] | None:
     """Return the function that scores an embedding on the validation pairs; None without these.
 
@@ -190,10 +195,11 @@ def _make_measure(
             np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
             for pairs in (val, rows["val_neg"])
         )
-        scores = 1 / found[0]
-        if len(rows["candidates"]):
-            scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(NDCG)]
-        return _Candidate(spectrum, made_by, scores, auc(positive, negative))
+        areas = shares_below(positive, negative)
+        scores = areas if metric == "auc" else 1 / found[0]
+        if metric in OF_LISTS:
+            scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(metric)]
+        return _Candidate(spectrum, made_by, scores, float(areas.mean()))
 
     return measure
 

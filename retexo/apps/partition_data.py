@@ -57,11 +57,13 @@ from retexo.apps.partition_request import (
     requested_settings,
 )
 from retexo.exchange.cover import minimum_cover
+from retexo.scores import check_stopping_metric
+from retexo.settings.run_settings import TrainSettings
 
 logger = logging.getLogger(__name__)
 
 
-def run(settings: PartitionSettings) -> Meta:
+def run(settings: TrainSettings) -> Meta:
     """Write the partition directory, unless it exists with the same settings.
 
     Return its description.
@@ -69,6 +71,8 @@ def run(settings: PartitionSettings) -> Meta:
     if settings.partition.source is not None:
         return rebalance_directory(settings)
     datasets.canonical_name(settings.dataset_name)  # refuses an unknown one
+    if settings.links:
+        check_stopping_metric(settings.stopping.metric, links=True)
     directory = directory_of(settings)
     request = requested_settings(settings)
     is_stored = local_copies.refresh(directory)
@@ -132,7 +136,7 @@ class _SplitGraph:
     pairs: LinkSplit | None = None
 
 
-def _make(settings: PartitionSettings, directory: Path, request: dict[str, Any]) -> Meta:
+def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> Meta:
     """Load, split, assign, write, and print the report."""
     seconds: dict[str, float] = {}
     num_parts = settings.num_partitions
@@ -237,13 +241,14 @@ def _select_relation(
 
 
 def _split_pairs(
-    settings: PartitionSettings, graph: GraphData, request: dict[str, Any], states: States
+    settings: TrainSettings, graph: GraphData, request: dict[str, Any], states: States
 ) -> _SplitGraph:
     """Split the pairs of a plain graph, and make the features from the remaining edges."""
     split = settings.split
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
-    pairs = split_links(graph, split, settings.task.spectral, paths=settings.task.paths)
+    task, metric = settings.task, settings.stopping.metric
+    pairs = split_links(graph, split, task.spectral, paths=task.paths, metric=metric)
     pairs = replace(pairs, graph=add_kinds(pairs.graph, settings.features))
     no_masks = dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)

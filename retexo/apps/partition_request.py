@@ -23,10 +23,13 @@ from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.graph_data import is_relation
 from partitioning.partition_settings import PartitionSettings, requested_features
+from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import DEFAULTS, DEFINED, keys
 
 NAMES = {"features": "features.kind", "labels": "labels.kind", "split": "split.kind"}
 """Settings whose name in a request is another one."""
+SPECTRAL_METRIC = "stopping.metric of task.spectral"
+"""Not a setting's name: a run may stop by another metric than the partitions were made with."""
 FIXED = keys(lambda setting: setting.of_partitioner and setting.compared) - {"edges.unknown"}
 """Settings that a request holds, or leaves out at their defaults."""
 
@@ -64,7 +67,7 @@ def _data_name(settings: PartitionSettings) -> str:
     return check_path("dataset_file", settings.dataset_file).resolve().stem
 
 
-def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
+def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings that decide the content of a partition directory, by command-line name.
 
     A file is represented by its name and checksum.
@@ -120,6 +123,8 @@ def requested_settings(settings: PartitionSettings) -> dict[str, Any]:
             **pair_split,
         }
         request |= {"task.spectral": settings.task.spectral, "task.paths": settings.task.paths}
+        if settings.task.spectral and settings.stopping.metric != "auto":
+            request[SPECTRAL_METRIC] = settings.stopping.metric
     if settings.of_edges:
         request |= {
             "labels.of": "edges",

@@ -75,7 +75,7 @@ class MeanOfRanks:
     """Metric of a round's validation pairs (LinkValidation), without a loss."""
 
     name: str
-    """mrr, the mean over pairs, or one of OF_LISTS, the mean over sources."""
+    """mrr or auc, the mean over pairs, or one of OF_LISTS, the mean over sources."""
     num_counts: int = field(default=3, init=False)
     with_loss: bool = field(default=False, init=False)
 
@@ -232,10 +232,15 @@ class LinkValidation:
         for some in torch.split(pairs, step):
             own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
             scores = scorer.against(embedded[some[:, 0]], embedded[others])
-            scores[(others == some[:, :1]) | (others == some[:, 1:])] = -torch.inf
-            found.append(torch.stack((own.double(), rank_among(own, scores).double())).cpu())
-        own, rank = torch.cat(found, dim=1)
+            is_end = (others == some[:, :1]) | (others == some[:, 1:])
+            scores[is_end] = -torch.inf
+            num_others = (~is_end).sum(dim=1)
+            by_pair = (own, rank_among(own, scores), num_others)
+            found.append(torch.stack([each.double() for each in by_pair]).cpu())
+        own, rank, num_others = torch.cat(found, dim=1)
         values = 1 / rank
+        if self.metric == "auc":
+            values = 1 - (rank - 1) / num_others.clamp(min=1)
         if self.metric in OF_LISTS:
             source = self.pairs[:, 0].numpy()
             places = rank.numpy() + count_above_in_list(source, own.numpy())

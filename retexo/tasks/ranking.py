@@ -206,17 +206,17 @@ class EmbeddedNodes:
         return [each.view(-1, *tensor.shape[1:]) for each in received]
 
     def score_by_source(self, pairs: Tensor) -> Tensor:
-        """Score pairs, int64 [n, 2], whose sources are this worker's; return [n].
+        """Score pairs, int64 [n, 2], whose sources are this worker's; return [A, n].
 
-        Of several candidates for the output heads, the first one scores. All workers call it.
+        All workers call it.
         """
         most = int(self.context.comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
-        scores, step = [self.rows.new_zeros(0)], 32 * MAX_PAIRS
+        scores, step = [self.rows.new_zeros(len(self.weights), 0)], 32 * MAX_PAIRS
         for first in range(0, most, step):
             some = pairs[first : first + step]
             sources = some[:, 0] - self.context.partition.first_id
-            scores.append(self.score_pairs(sources, self.fetch(some[:, 1]))[0])
-        return torch.cat(scores)
+            scores.append(self.score_pairs(sources, self.fetch(some[:, 1])))
+        return torch.cat(scores, dim=1)
 
     @property
     def _row_format(self) -> RowFormat:
@@ -263,8 +263,10 @@ def choose_link_heads(
         return heads
 
     def best(candidates: list[OutputHeads]) -> OutputHeads:
-        scores = rank_pairs(EmbeddedNodes.of(context, stages, logits, candidates), "val")
-        by_metric = torch.tensor([scored[context.task.metric_name] for scored in scores])
+        embedded = EmbeddedNodes.of(context, stages, logits, candidates)
+        name = context.task.metric_name
+        measure = compare_with_negatives if name == "auc" else rank_pairs
+        by_metric = torch.tensor([scored[name] for scored in measure(embedded, "val")])
         return candidates[int(by_metric.argmax())]
 
     if len(logits) > 1:
@@ -286,7 +288,7 @@ def score_links(
     embedded = EmbeddedNodes.of(context, stages, logits, [heads])
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
     return {
-        split: {**rank_pairs(embedded, split)[0], **compare_with_negatives(embedded, split)}
+        split: {**rank_pairs(embedded, split)[0], **compare_with_negatives(embedded, split)[0]}
         for split, size in sizes.items()
         if size
     }
@@ -455,14 +457,19 @@ def _find_matches(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return place, torch.arange(len(place)) - shift
 
 
-def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> dict[str, float]:
-    """Return the AUC against the fixed negative pairs; NaN without pairs. All workers call it.
+def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
+    """Return the AUC against the fixed negative pairs, for each candidate; NaN without pairs.
 
-    For OGB's graphs also the metric of OGB's evaluator.
+    For OGB's graphs also the metric of OGB's evaluator. All workers call it.
     """
-    links, comm = get_links(embedded.context), embedded.context.comm
-    positive = embedded.score_by_source(links[split])
-    negative = embedded.score_by_source(links[f"{split}_neg"])
+    links = get_links(embedded.context)
+    scores = [embedded.score_by_source(links[name]) for name in (split, f"{split}_neg")]
+    return [_compare(embedded, *by_candidate) for by_candidate in zip(*scores, strict=True)]
+
+
+def _compare(embedded: EmbeddedNodes, positive: Tensor, negative: Tensor) -> dict[str, float]:
+    """Return the scores of own pairs, [n], against own negative ones, [m]."""
+    comm = embedded.context.comm
     all_positive = torch.cat(embedded.all_gather(positive))
     ordered = negative.sort().values
     wins = sum(

@@ -10,7 +10,7 @@ from partitioning.errors import InputError
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.rounds.graph_info import GraphInfo
-from retexo.scores import OF_LINKS, OF_NODES
+from retexo.scores import check_stopping_metric
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
@@ -49,11 +49,7 @@ def check_trainer_settings(settings: TrainSettings) -> None:
     """Raise InputError for settings that the chosen model or trainer does not support."""
     heterogeneous = hidden_convolution(settings.model).relational
     trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
-    if settings.stopping.metric in OF_LINKS and not settings.task.links:
-        raise InputError(
-            f"stopping.metric={settings.stopping.metric}: only for task=link_prediction; choose"
-            f" one of auto, {', '.join(OF_NODES)}, loss"
-        )
+    check_stopping_metric(settings.stopping.metric, links=settings.task.links)
     if settings.task.head != "mlp" and not settings.of_edges:
         raise InputError(
             f"task.head={settings.task.head}: only for labels of edges; leave it out, or choose"
@@ -129,11 +125,6 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
         others = names_with(lambda other: other.LINKS)
         raise InputError(
             f"trainer={name}: task=link_prediction needs trainer={others}; choose one of these"
-        )
-    if settings.stopping.metric not in ("auto", *OF_LINKS):
-        raise InputError(
-            f"stopping.metric={settings.stopping.metric}: not for task=link_prediction; choose one"
-            f" of auto, {', '.join(OF_LINKS)}"
         )
     if settings.gradient.secure:
         raise InputError(

@@ -96,7 +96,7 @@ def score_own_pairs(
         _number_ids(embedded.context, ids, where, types, named=named),
     )
     own = (numbers[:, 0] >= part.first_id) & (numbers[:, 0] < part.first_id + part.num_inner)
-    return own.numpy(), embedded.score_by_source(numbers[own]).numpy()
+    return own.numpy(), embedded.score_by_source(numbers[own])[0].numpy()
 
 
 def _score_pairs(

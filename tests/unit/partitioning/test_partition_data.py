@@ -520,6 +520,25 @@ def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
     assert links["spectral"].shape == (directory.read(1).num_inner, width)
 
 
+def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> None:
+    """Training may stop by another metric than the embedding was chosen by."""
+    data = [each for each in DATA if not each.startswith("split.")]
+    data += ["synthetic.nodes=60", "num_partitions=2", "task=link_prediction"]
+    chosen = partition_data.run(compose(data)).links["spectral_metric"]
+    by_auc = [*data, "stopping.metric=auc"]
+    with pytest.raises(InputError, match=r"stopping.metric of task.spectral \(None there, auc now"):
+        partition_data.run(compose(by_auc))
+    stored = find_or_make_partitions(compose(by_auc, "link_prediction_gcn")).meta
+    again = partition_data.run(compose([*by_auc, "overwrite=true"]))
+    assert stored is not None
+    assert (chosen, stored.links["spectral_metric"], again.links["spectral_metric"]) == (
+        *("mrr", "mrr"),
+        "auc",
+    )
+    with pytest.raises(InputError, match=r"accuracy: not for task=link_prediction"):
+        partition_data.run(compose([*data, "stopping.metric=accuracy"]))
+
+
 def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
     data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
     kinds = "features={type1:degree}"

@@ -551,6 +551,39 @@ def test_planted_groups_are_found_as_by_singular_vectors(seed: int) -> None:
     assert area(embedding[:num_users] @ embedding[num_users:].T) >= area(by_numpy) - 0.01
 
 
+@pytest.mark.parametrize("metric", ["mrr", "auc", "recall@20"])
+@pytest.mark.parametrize("of_relation", [False, True])
+def test_a_metric_chooses_the_spectral_embedding(metric: str, of_relation: bool) -> None:
+    rng = np.random.default_rng(1)
+    pairs = np.stack((rng.integers(40, size=900), 40 + rng.zipf(1.3, size=900) % 60), axis=1)
+    train, val, test, negatives = np.split(np.unique(pairs, axis=0), [200, 260, 300])
+    ends = np.arange(40, 100) if of_relation else np.arange(0)
+    rows = {"train": train, "val": val, "test": test, "val_neg": negatives}
+    rows["candidates"] = np.stack((ends, ends), axis=1)
+    tried = {
+        name: choose_spectral_embedding(rows, 100, 8, name)
+        for name in ("auto", "mrr", "auc", "recall@20")
+    }
+
+    def measure(embedding: np.ndarray) -> float:
+        own, other = (np.einsum("nk,nk->n", *embedding[each.T]) for each in (val, negatives))
+        if metric == "auc":
+            return score_ranks.auc(own, other)
+        every = np.concatenate((train, val, test)).T
+        known = sp.csr_array((np.ones(every.shape[1], bool), tuple(every)), shape=(100, 100))
+        nodes = score_ranks.possible_destinations(rows, 100)
+        ranks, *_ = score_ranks.rank_rows(
+            lambda users: embedding[users] @ embedding[nodes].T, val, known, nodes
+        )
+        return score_ranks.measure_ranks(val[:, 0], ranks)[metric]
+
+    scores = {name: measure(embedding) for name, (embedding, _) in tried.items()}
+    chosen = tried[metric][1]
+    assert chosen["spectral_metric"] == metric
+    assert chosen["spectral_score"] == pytest.approx(scores[metric], abs=1e-6)
+    assert scores[metric] >= max(scores.values()) - 0.02
+
+
 def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def rank_rows(scores: Any, pairs: np.ndarray, *others: Any) -> Any:
         numbers.append(len(pairs))

@@ -473,7 +473,7 @@ def test_a_metric_of_another_task(config: str, given: str, words: str) -> None:
         ("max_grad_norm=0", "max_grad_norm=0"),
         ("threshold=1.5", "threshold=1.5"),
         ("threshold=half", "threshold=half"),
-        ("stopping.metric=auc", "stopping.metric=auc"),
+        ("stopping.metric=area", "stopping.metric=area"),
         ("task.label_smoothing=1", "task.label_smoothing=1"),
     ],
 )
