@@ -42,8 +42,9 @@ from retexo.models.block import InEdges, Sources
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture
 from retexo.partitioned_run import PartitionedRun
 from retexo.settings.communication_settings import ExchangeSettings
+from retexo.tasks.known_edges import KnownEdges
 from retexo.tasks.output_heads import apply_heads
-from retexo.tasks.ranking import EmbeddedNodes, KnownEdges, find_top_destinations
+from retexo.tasks.ranking import EmbeddedNodes, find_top_destinations
 from retexo.trainers.context import Context
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import InferenceResult, infer, run_layers
@@ -284,7 +285,7 @@ class HeldLinks:
         run, by_head = self.held.run, self.held.inferred.by_head
         context = self.held.context
         self._embedded = EmbeddedNodes.of(context, run.stages, by_head, [run.checkpoint.heads])
-        self._known = KnownEdges(self._embedded)
+        self._known = KnownEdges(context)
 
     def score(self, pairs: Tensor) -> Tensor:
         """Score pairs of nodes, int64 [n, 2]; return float [n]."""

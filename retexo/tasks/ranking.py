@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from partitioning.links.score_names import CUTOFFS, OF_LISTS
 from partitioning.links.score_ranks import count_above_in_list, score_lists
-from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.received import check_node_numbers
 from retexo.comm.traffic_meter import MessageTag
@@ -32,6 +31,7 @@ from retexo.exchange.coding.values import value_bytes
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.adamic_adar import WeightedNeighbours
+from retexo.tasks.known_edges import KnownEdges, get_links
 from retexo.tasks.link_prediction import sample_share
 from retexo.tasks.metrics import count_above, rank_among
 from retexo.tasks.task_context import TaskContext
@@ -301,7 +301,7 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     """
     context, comm = embedded.context, embedded.context.comm
     pairs = _sample_sources(context, get_links(context)[split])
-    known, found = KnownEdges(embedded), []
+    known, found = KnownEdges(context), []
     most = int(comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
     for first in range(0, most, MAX_PAIRS):
         some = pairs[first : first + MAX_PAIRS]
@@ -342,7 +342,7 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 
 
 def _count_above_everywhere(
-    embedded: EmbeddedNodes, known: "KnownEdges", pairs: Tensor, own: Tensor
+    embedded: EmbeddedNodes, known: KnownEdges, pairs: Tensor, own: Tensor
 ) -> Tensor:
     """Count for each pair how many nodes score above it, and how many at least as much.
 
@@ -387,7 +387,7 @@ class Ranked:
 
 
 def _count_above_here(
-    embedded: EmbeddedNodes, known: "KnownEdges", sources: FetchedNodes, ranked: Ranked
+    embedded: EmbeddedNodes, known: KnownEdges, sources: FetchedNodes, ranked: Ranked
 ) -> Tensor:
     """Count for each pair how many own nodes score above it, and at least as much.
 
@@ -405,56 +405,6 @@ def _count_above_here(
         total[:, :, 0] += count_above(ranked.scores, by_pair)
         total[:, :, 1] += count_above(ranked.scores, by_pair, ties=True)
     return total
-
-
-class KnownEdges:
-    """Which nodes have an edge, in this partition's edges and in its held-out pairs.
-
-    held_out=False: of the graph's edges alone, so of training pairs.
-    """
-
-    def __init__(self, embedded: EmbeddedNodes, *, held_out: bool = True) -> None:
-        part, links = embedded.context.partition, get_links(embedded.context)
-        edges = part.edges
-        halo = embedded.bounds[edges.halo_owner] + edges.halo_index
-        ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
-        self.first, self.count = part.first_id, part.num_inner
-        has_candidates = embedded.context.graph_info.num_candidates > 0
-        self.never_destination = torch.full((part.num_inner,), has_candidates)
-        """bool [I] nodes that cannot be a destination."""
-        self.never_destination[links["candidates"][:, 0] - self.first] = False
-        pairs = torch.cat((links["val"], links["test"]))[: None if held_out else 0]
-        self._held_out = pairs[pairs[:, 0].argsort(stable=True)]
-        order = ids[edges.src.long()].argsort(stable=True)
-        self._source, self._node = ids[edges.src.long()][order], edges.dst.long()[order]
-
-    def find_held_out(self, sources: Tensor) -> Tensor:
-        """Return the held-out pairs of sources [q], int64 [p, 2]: source's position, destination.
-
-        Only the source's owner knows these.
-        """
-        place, match = _find_matches(self._held_out[:, 0].contiguous(), sources)
-        return torch.stack((place, self._held_out[match, 1]), dim=1)
-
-    def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Return positions of sources, [e], and inner nodes that they are not ranked among, [e]:
-        the source itself, and nodes that it has an edge to."""
-        place, match = _find_matches(self._source, ids)
-        places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
-        nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))
-        inner = (nodes >= 0) & (nodes < self.count)
-        return places[inner], nodes[inner]
-
-
-def _find_matches(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the positions in `values` and in `ascending` of all equal numbers."""
-    begin, end = (
-        torch.searchsorted(ascending, values.contiguous(), right=right) for right in (False, True)
-    )
-    counts = end - begin
-    place = repeat_interleave(torch.arange(len(values)), counts)
-    shift = repeat_interleave(counts.cumsum(0) - counts - begin, counts)
-    return place, torch.arange(len(place)) - shift
 
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
@@ -519,9 +469,3 @@ def find_top_destinations(
         best, chosen = torch.cat((best, scores), dim=1).topk(top, dim=1)
         nodes = torch.cat((nodes, some_nodes), dim=1).gather(1, chosen)
     return best, nodes
-
-
-def get_links(context: TaskContext) -> dict[str, Tensor]:
-    """Return the pairs of this worker's partition, int64 [n, 2], by set (splits and negatives)."""
-    assert context.partition.links is not None
-    return dict(context.partition.links)

@@ -26,13 +26,13 @@ from retexo.models.matrix import RowIndex, as_matrix, scale_rows, to_dense
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation
+from retexo.tasks.known_edges import get_links
 from retexo.tasks.link_prediction import (
     NUM_VALIDATION_PAIRS,
     LinkSeeds,
     LinkValidation,
     sample_share,
 )
-from retexo.tasks.ranking import get_links
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import Forward, NetworkObjective

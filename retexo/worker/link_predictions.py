@@ -19,11 +19,11 @@ from retexo.comm.collectives import ReduceInput
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
 from retexo.settings.app_settings import PredictSettings
+from retexo.tasks.known_edges import KnownEdges
 from retexo.tasks.ranking import (
     MAX_PAIRS,
     TAG,
     EmbeddedNodes,
-    KnownEdges,
     find_top_destinations,
 )
 from retexo.tasks.task_context import TaskContext
@@ -120,7 +120,7 @@ def _find_destinations(
     where, named = f"predict.nodes={path}", names is not None
     numbers = _number_ids(embedded.context, ids, where, types, named=named)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
-    known, pieces = KnownEdges(embedded, held_out=predict.known == "all"), []
+    known, pieces = KnownEdges(embedded.context, held_out=predict.known == "all"), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
         scores, nodes = find_top_destinations(
