@@ -1,474 +1,549 @@
 """Folders of tables of heterogeneous graphs: read, with reverse relations, or refused."""
 
 import os
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from support import dataset_settings
+from graph_files import assert_graph, write_files
+from support import dataset_settings, split_settings
 
 from partitioning.datasets import load_graph, read_graph
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables, stored_columns
-from partitioning.graph_data import HeteroGraphData
 from partitioning.partition_settings import ColumnSettings
 
 CREW = ("person", "acts_in", "movie")
+ACTS = "edges/person__acts_in__movie.csv"
+LIVES = "edges/person__lives_in__city.csv"
+# Three movies with classes, names and features; two persons with ids of their own; cities by row.
+FILMS = {
+    "nodes/movie.csv": "id,label,year,score\nalien,horror,1979,1\nheat,,1995,2\n"
+    "up,cartoon,2009,3\n",
+    "nodes/person.csv": "id\n70\n30\n",
+    "nodes/person.features.npz": sp.csr_array(np.array([[0, 1, 0], [2, 0, 0]], np.float32)),
+    "nodes/city.npy": np.ones((4, 2)),
+    ACTS: "src,dst,weight\n30,up,2\n70,up,1\n70,alien,4\n",
+    LIVES: "src,dst,since\n30,3,2000\n70,0,1999\n",
+}
+# The same ends under names of their own.
+NAMED_ENDS = FILMS | {
+    ACTS: "actor,film\n30,up\n70,alien\n",
+    LIVES: "who,since,place\n30,2000,3\n",
+}
+ENDS = {
+    "src": {"acts_in": "actor", "lives_in": "who"},
+    "dst": {"person__acts_in__movie": "film", "lives_in": "place"},
+}
+# Files of other names, and a table of triples.
+SHOPS = {
+    "accounts.csv": "id,label,x\na,0,1\nb,1,2\n",
+    "more.csv": "id,y\nb,4\na,3\n",
+    "payments.csv": "src,dst\na,b\n",
+    "shops.csv": "id\ns\n",
+    "sales.csv": "src,dst\nb,s\n",
+}
+ONE_TABLE = {"tables.nodes": "accounts.csv", "tables.edges": "payments.csv"}
+TYPED_TABLES = {
+    "tables.nodes": {"account": "accounts.csv", "shop": "shops.csv"},
+    "tables.edges": {
+        "account__pays__account": "payments.csv",
+        "account__buys_at__shop": "sales.csv",
+    },
+}
+TRIPLES = "subject,predicate,object\nrome,/in/land,italy\nbonn,near,rome\nrome,near,bonn\n"
+PREDICATE = {
+    "columns": {"src": "subject", "dst": "object", "relation": "predicate"},
+    "task": "link_prediction",
+}
+UNLISTED = FILMS | {
+    "nodes/person.features.npz": None,
+    ACTS: "src,dst\n30,up\n99,alien\n",
+    "edges/movie__made_by__studio.csv": "src,dst\nup,pixar\nheat,fox\n",
+}
+# Edges in both directions, and a relation that has its reverse.
+BACKWARDS = FILMS | {
+    "edges/movie__cast__person.csv": "src,dst,weight\nup,70,1\nup,30,2\nalien,70,4\n",
+    "edges/person__knows__person.csv": "src,dst\n30,70\n70,30\n",
+    "edges/movie__after__movie.csv": "src,dst\nup,heat\n",
+    "edges/city__rev_lives_in__person.csv": "src,dst\n1,70\n",
+}
+# No type has features.
+FEATURELESS = FILMS | {
+    "nodes/movie.csv": "id,label\nalien,horror\nheat,\nup,cartoon\n",
+    "nodes/person.features.npz": None,
+    "nodes/city.npy": None,
+    "nodes/city.csv": "id\n0\n1\n2\n3\n",
+    LIVES: "src,dst\n30,3\n70,0\n",
+}
+ACTORS = {
+    "nodes/film.csv": "id,year,kind\nf0,1990,a\nf1,,b\n",
+    "nodes/actor.csv": "id,age\na0,30\n",
+    "edges/actor__in__film.csv": "src,dst\na0,f1\n",
+}
 
 
-def write(folder: Path) -> Path:
-    """Three movies with classes, names and features.
-
-    Two persons with ids of their own; cities by position.
-    """
-    for name in ("nodes", "edges"):
-        (folder / name).mkdir(parents=True)
-    (folder / "nodes/movie.csv").write_text(
-        "id,label,year,score\nalien,horror,1979,1\nheat,,1995,2\nup,cartoon,2009,3\n"
-    )
-    (folder / "nodes/person.csv").write_text("id\n70\n30\n")
-    sp.save_npz(
-        folder / "nodes/person.features.npz",
-        sp.csr_array(np.array([[0, 1, 0], [2, 0, 0]], np.float32)),
-    )
-    np.save(folder / "nodes/city.npy", np.ones((4, 2)))
-    (folder / "edges/person__acts_in__movie.csv").write_text(
-        "src,dst,weight\n30,up,2\n70,up,1\n70,alien,4\n"
-    )
-    (folder / "edges/person__lives_in__city.csv").write_text(
-        "src,dst,since\n30,3,2000\n70,0,1999\n"
-    )
-    return folder
+def read(folder, **fields) -> Any:
+    return load_graph(dataset_settings("file", str(folder), **fields))
 
 
-def read(folder: Path, **fields: Any) -> HeteroGraphData:
-    graph = load_graph(dataset_settings("file", str(folder), **fields))
-    assert isinstance(graph, HeteroGraphData)
-    return graph
+def test_a_folder_of_types_is_read(tmp_path):
+    graph = read(write_files(tmp_path / "films", FILMS))
+    classes = ("cartoon", "horror")
+    assert_graph(graph, name="films", target="movie", class_names=classes, labels=[1, -1, 0])
+    names = ["alien", "heat", "up"]
+    movies = [[1979, 1], [1995, 2], [2009, 3]]
+    assert_graph(graph.nodes["movie"], node_names=names, features=movies)
+    # the third column is `since` of the edges back from the cities
+    persons = [[0, 1, 0, 1999], [2, 0, 0, 2000]]
+    assert_graph(graph.nodes["person"], node_ids=[70, 30], features=persons)
+    assert graph.nodes["city"].features[:, 2].tolist() == [1999, 0, 0, 2000]
+    crew = {"edge_weight": [2, 1, 4], "edge_feat": None}
+    assert_graph(graph.relations[CREW], src=[1, 0, 0], dst=[2, 2, 0], **crew)
+    back = graph.relations["movie", "rev_acts_in", "person"]
+    assert_graph(back, src=[2, 2, 0], dst=[1, 0, 0], **crew)
+    lives = {"dst": [3, 0], "edge_feat": None}
+    assert_graph(graph.relations["person", "lives_in", "city"], **lives)
+    assert len(graph.relations) == 4
 
 
-def test_times_of_typed_nodes_are_refused(tmp_path: Path) -> None:
-    """They would be left out without a word: only pairs of edges are split by them."""
-    folder = write(tmp_path / "films")
-    with pytest.raises(InputError, match=r"columns\.time=year: nodes of several types .*leave it"):
-        read(folder, columns={"time": "year"})
+@pytest.mark.parametrize(
+    ("files", "fields", "nodes", "relations", "said"),
+    [
+        *(
+            pytest.param(
+                NAMED_ENDS,
+                {"columns": columns, "reverse": False},
+                {},
+                {CREW: {"src": [1, 0]}, ("person", "lives_in", "city"): {"dst": [3]}},
+                [],
+                id=f"ends of their own names: {columns}",
+            )
+            for columns in (ENDS, {"src": ["actor", "who"], "dst": ["film", "place"]})
+        ),
+        pytest.param(
+            SHOPS,
+            {**TYPED_TABLES, "reverse": False},
+            {"account": {"features": [[1], [2]]}, "shop": {"num_nodes": 1}},
+            {
+                ("account", "buys_at", "shop"): {"src": [1]},
+                ("account", "pays", "account"): {"dst": [1]},
+            },
+            [],
+            id="files of their own names",
+        ),
+        pytest.param(
+            {"edges.csv": TRIPLES},
+            PREDICATE,
+            {"node": {"node_names": ["rome", "bonn", "italy"]}},
+            {
+                ("node", "in_land", "node"): {"src": [0], "dst": [2]},
+                ("node", "near", "node"): {"src": [1, 0], "dst": [0, 1]},
+                ("node", "rev_in_land", "node"): {},
+            },
+            ["relation `/in/land` is called `in_land`"],
+            id="a column of a table of triples names the relation",
+        ),
+        pytest.param(
+            FILMS | {ACTS: "src,dst,role\n30,up,lead\n70,up,extra\n70,alien,lead\n"},
+            {"columns": {"relation": "role"}, "reverse": False},
+            {},
+            {
+                ("person", "extra", "movie"): {"src": [0]},
+                ("person", "lead", "movie"): {"src": [1, 0]},
+                ("person", "lives_in", "city"): {},
+            },
+            [],
+            id="a column of a typed folder names the relation",
+        ),
+        pytest.param(
+            UNLISTED,
+            {"unknown": "add", "reverse": False},
+            {"person": {"node_ids": [70, 30, 99]}, "studio": {"node_names": ["pixar", "fox"]}},
+            {
+                CREW: {"src": [1, 2]},
+                ("movie", "made_by", "studio"): {"dst": [0, 1]},
+                ("person", "lives_in", "city"): {},
+            },
+            [
+                "1 nodes of person that only edges name are added",
+                "2 nodes of studio that only edges name are added",
+            ],
+            id="nodes and types that only edges name",
+        ),
+        pytest.param(
+            FILMS,
+            {"features": {"person": "degree", "movie": ["given", "random"], "city": "positional"}},
+            {
+                "person": {"features": np.log1p([[2, 1], [1, 1]])},
+                "movie": {"features.shape": (3, 2 + 128)},
+                "city": {"features.shape": (4, 128)},
+            },
+            {
+                CREW: {},
+                ("movie", "rev_acts_in", "person"): {},
+                ("person", "lives_in", "city"): {},
+                ("city", "rev_lives_in", "person"): {},
+            },
+            [],
+            id="kinds of features by type",
+        ),
+        pytest.param(
+            FEATURELESS,
+            {"reverse": False},
+            {
+                "movie": {"features.shape": (3, 1 + 128)},
+                "person": {"features.shape": (2, 1 + 128)},
+                "city": {"features.shape": (4, 1 + 128)},
+            },
+            {CREW: {}, ("person", "lives_in", "city"): {}},
+            [],
+            id="no type has features: degrees and positions",
+        ),
+        pytest.param(
+            {
+                "nodes/film.csv": "film_key,label,x\n7,0,1\n5,1,2\n",
+                "nodes/actor.csv": "actor_key,x\nann,1\nbob,2\n",
+                "edges/actor__in__film.csv": "src,dst\nbob,7\nann,5\nbob,5\n",
+            },
+            {"reverse": False},
+            {"film": {"node_ids": [7, 5]}, "actor": {"features": [[1], [2]]}},
+            {("actor", "in", "film"): {"src": [1, 0, 1], "dst": [0, 1, 1]}},
+            [],
+            id="id columns of any name",
+        ),
+        pytest.param(
+            ACTORS,
+            {
+                "target": "film",
+                "split": split_settings("none"),
+                "features": {"missing": "median"},
+                "reverse": False,
+            },
+            {"film": {"features": [[1990, 0, 1, 0], [1990, 1, 0, 1]]}},
+            {("actor", "in", "film"): {}},
+            [],
+            id="no labels",
+        ),
+        pytest.param(
+            BACKWARDS,
+            {},
+            {},
+            {
+                CREW: {},
+                ("person", "lives_in", "city"): {},
+                ("movie", "cast", "person"): {},
+                ("person", "knows", "person"): {},
+                ("movie", "after", "movie"): {},
+                ("movie", "rev_after", "movie"): {},
+                ("city", "rev_lives_in", "person"): {},
+            },
+            [],
+            id="no reverse of what is there backwards",
+        ),
+        *(
+            pytest.param(
+                FILMS
+                | {"nodes/movie.csv": "id,score\n7,1\n8,2\n9,3\n", ACTS: "src,dst\n30,8\n"}
+                | {"nodes/movie.features.npz": {"node_id": [9, 7], "label": labels}},
+                {"reverse": False},
+                {"movie": {"node_ids": [7, 8, 9]}},
+                {CREW: {}, ("person", "lives_in", "city"): {}},
+                ["1 of 3 rows have no label"],
+                id=f"labels of some nodes: {labels}",
+            )
+            for labels in (["sf", "art"], [True, False], np.array([1, 0], np.uint64))
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes/person.csv": "id\n0\n1\n",
+                    "nodes/movie.csv": "id,label,score\n0,1,1\n1,0,2\n",
+                    ACTS.replace("csv", "npz"): {
+                        "src": [0, 0, 1],
+                        "dst": [0, 0, 1],
+                        "edge_weight": weights,
+                    },
+                },
+                {"duplicates": "merge", "reverse": False},
+                {},
+                {CREW: {"src": [0, 1], "edge_weight": merged}},
+                [],
+                id=f"weights of merged edges: {weights}",
+            )
+            for weights, merged in (
+                ([1, 1, 1], [2, 1]),
+                ([2, 0.5, 1], [2.5, 1]),
+                ([1, 0, 1], None),
+                ([0, 0, 0], [0, 0]),
+            )
+        ),
+        pytest.param(
+            FILMS
+            | {LIVES: "src,dst\n30,3\n70,0\n", "nodes/ghost.csv": "id\n"}
+            | {
+                "edges/ghost__haunts__city.csv": "src,dst\n",
+                "nodes/person.csv": "id,label\n70,1\n30,0\n",
+            },
+            {"target": "person", "reverse": False, "duplicates": "merge"},
+            {"ghost": {"num_nodes": 0}},
+            {
+                CREW: {"num_edges": 3},
+                ("person", "lives_in", "city"): {},
+                ("ghost", "haunts", "city"): {"num_edges": 0},
+            },
+            [],
+            id="a type without nodes, and one of two types with labels",
+        ),
+    ],
+)
+def test_types_and_relations_are_read(tmp_path, caplog, files, fields, nodes, relations, said):
+    caplog.set_level("INFO")
+    graph = read(write_files(tmp_path, files), **fields)
+    assert set(graph.relations) == set(relations)
+    for name, expected in nodes.items():
+        assert_graph(graph.nodes[name], **expected)
+    for edge_type, expected in relations.items():
+        assert_graph(graph.relations[edge_type], **expected)
+    for words in said:
+        assert words in caplog.text
 
 
-def test_relations_have_ends_of_their_own_names(tmp_path: Path) -> None:
-    """By relation, or by its whole name; the message names what works for all tables."""
-    folder = write(tmp_path / "films")
-    (folder / "edges/person__acts_in__movie.csv").write_text("actor,film\n30,up\n70,alien\n")
-    (folder / "edges/person__lives_in__city.csv").write_text("who,since,place\n30,2000,3\n")
-    ends: dict[str, Any] = {
-        "src": {"acts_in": "actor", "lives_in": "who"},
-        "dst": {"person__acts_in__movie": "film", "lives_in": "place"},
-    }
-    with pytest.raises(
-        InputError,
-        match=r"movie.csv: has the columns actor, film; .* such as"
-        r" columns\.src=\{acts_in: actor, lives_in: who\}"
-        r" columns\.dst=\{acts_in: film, lives_in: since\}",
-    ):
-        read(folder)
-    for columns in (ends, {"src": ["actor", "who"], "dst": ["film", "place"]}):
-        graph = read(folder, columns=columns)
-        assert graph.relations[CREW].src.tolist() == [1, 0]
-        assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3]
-    settings = dataset_settings("file", str(folder), columns=ends)
-    _, states = encode_tables(read_graph(settings), settings.features, None)
+def test_one_type_may_have_tables_of_its_own_names(tmp_path):
+    graph = read(write_files(tmp_path, SHOPS), **ONE_TABLE)
+    assert_graph(graph, features=[[1], [2]], dst=[1])
+
+
+def test_a_checkpoint_has_the_names_of_the_ends_by_relation(tmp_path):
+    asked = dataset_settings("file", str(write_files(tmp_path, NAMED_ENDS)), columns=ENDS)
+    _, states = encode_tables(read_graph(asked), asked.features, None)
     later = stored_columns(states, ColumnSettings())
     assert later.src == {"person__acts_in__movie": "actor", "person__lives_in__city": "who"}
-    with pytest.raises(
-        InputError, match=r"columns\.src: there is no relation 'sings', only acts_in"
-    ):
-        read(folder, columns={**ends, "src": {**ends["src"], "sings": "who"}})
 
 
-def test_tables_have_names_of_their_own(tmp_path: Path) -> None:
-    """Of one type, and by type and relation."""
-    files = {
-        "accounts.csv": "id,label,x\na,0,1\nb,1,2\n",
-        "more.csv": "id,y\nb,4\na,3\n",
-        "payments.csv": "src,dst\na,b\n",
-        "shops.csv": "id\ns\n",
-        "sales.csv": "src,dst\nb,s\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    one: dict[str, Any] = {"tables.nodes": "accounts.csv", "tables.edges": "payments.csv"}
-    graph = load_graph(dataset_settings("file", str(tmp_path), **one))
-    assert (graph.features.tolist(), graph.dst.tolist()) == ([[1.0], [2.0]], [1])
-    typed: dict[str, Any] = {
-        "tables.nodes": {"account": "accounts.csv", "shop": "shops.csv"},
-        "tables.edges": {
-            "account__pays__account": "payments.csv",
-            "account__buys_at__shop": "sales.csv",
-        },
-    }
-    found = read(tmp_path, **typed, reverse=False)
-    assert found.relations["account", "buys_at", "shop"].src.tolist() == [1]
-    assert list(found.nodes) == ["account", "shop"]
-    for change, words in (
-        ({"tables.edges": "sells.csv"}, r"tables\.edges=sells\.csv: no such table in .*sales.csv"),
-        ({"tables.edges": "../payments.csv"}, r"tables\.edges=\.\./payments\.csv: no such table"),
-        ({"tables.edges": ["a.csv", "b.csv"]}, r"tables\.edges=.*: expected one table"),
-        ({"tables.nodes": typed["tables.nodes"]}, r"tables\.edges=payments\.csv: .*by type"),
-        (
-            {**typed, "tables.edges": {"pays": "sales.csv"}},
-            r"tables\.edges: pays: expected SOURCE__",
-        ),
-    ):
-        with pytest.raises(InputError, match=words):
-            read(tmp_path, **{**one, **change})
-
-
-def test_a_column_names_relations(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of a folder of triples, and of one table of a typed folder."""
-    folder = tmp_path / "facts"
-    folder.mkdir()
-    table = "subject,predicate,object\nrome,/in/land,italy\nbonn,near,rome\nrome,near,bonn\n"
-    (folder / "edges.csv").write_text(table)
-    settings: dict[str, Any] = {
-        "columns": {"src": "subject", "dst": "object", "relation": "predicate"},
-        "task": "link_prediction",
-    }
-    graph = read(folder, **settings)
-    assert graph.nodes["node"].node_names.tolist() == ["rome", "bonn", "italy"]
-    land, near = (graph.relations["node", name, "node"] for name in ("in_land", "near"))
-    assert (land.src.tolist(), land.dst.tolist()) == ([0], [2])
-    assert (near.src.tolist(), near.dst.tolist()) == ([1, 0], [0, 1])
-    assert "relation `/in/land` is called `in_land`" in caplog.text
-    for row, words in (("a,,b", "row 3 is blank; .* name of a relation"), ("a,in/land,b", "both")):
-        (folder / "edges.csv").write_text(f"{table}{row}\n")
-        with pytest.raises(InputError, match=words):
-            read(folder, **settings)
-    films = write(tmp_path / "films")
-    (films / "edges/person__acts_in__movie.csv").write_text(
-        "src,dst,role\n30,up,lead\n70,up,extra\n70,alien,lead\n"
-    )
-    graph = read(films, columns={"relation": "role"}, reverse=False)
-    assert [each[1] for each in graph.relations] == ["extra", "lead", "lives_in"]
-    assert graph.relations["person", "lead", "movie"].src.tolist() == [1, 0]
-    with pytest.raises(InputError, match=r"columns\.relation=kind: no table has such a column"):
-        read(films, columns={"relation": "kind"})
-
-
-def test_nodes_that_only_edges_name_are_added(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also of a type without a table; a type without ids has only its rows."""
-    folder = write(tmp_path / "films")
-    (folder / "nodes/person.features.npz").unlink()
-    (folder / "edges/person__acts_in__movie.csv").write_text("src,dst\n30,up\n99,alien\n")
-    (folder / "edges/movie__made_by__studio.csv").write_text("src,dst\nup,pixar\nheat,fox\n")
-    with pytest.raises(InputError, match=r"no type of nodes 'studio'.*edges\.unknown=add"):
-        read(folder)
-    graph = read(folder, unknown="add")
-    assert graph.nodes["person"].node_ids.tolist() == [70, 30, 99]
-    assert graph.nodes["studio"].node_names.tolist() == ["pixar", "fox"]
-    assert graph.relations[CREW].src.tolist() == [1, 2]
-    assert "1 nodes of person that only edges name are added" in caplog.text
-    assert "2 nodes of studio that only edges name are added" in caplog.text
-    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,7\n")
-    with pytest.raises(InputError, match=r"row 0 is 7; expected a node in \[0, 4\) of `city`"):
-        read(folder, unknown="add")
-
-
-def test_a_folder_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    graph = read(write(tmp_path / "films"))
-    assert (graph.name, graph.target, graph.class_names) == (
-        "films",
-        "movie",
-        ("cartoon", "horror"),
-    )
-    assert graph.labels.tolist() == [1, -1, 0]
-    names = graph.nodes["movie"].node_names
-    assert names is not None
-    assert names.tolist() == ["alien", "heat", "up"]
-    assert graph.nodes["movie"].features.tolist() == [[1979, 1], [1995, 2], [2009, 3]]
-    assert graph.nodes["person"].node_ids.tolist() == [70, 30]
-    persons = sp.csr_array(graph.nodes["person"].features).toarray()
-    assert persons[:, :3].tolist() == [[0, 1, 0], [2, 0, 0]]
-    assert persons[:, 3].tolist() == [1999, 2000]  # `since` of the edges back from the cities
-    assert graph.nodes["city"].features[:, 2].tolist() == [1999, 0, 0, 2000]
-    crew = graph.relations[CREW]
-    assert (crew.src.tolist(), crew.dst.tolist()) == ([1, 0, 0], [2, 2, 0])
-    assert crew.edge_weight is not None
-    assert crew.edge_weight.tolist() == [2, 1, 4]
-    back = graph.relations["movie", "rev_acts_in", "person"]
-    assert (back.src.tolist(), back.dst.tolist(), back.edge_weight) == (
-        [2, 2, 0],
-        [1, 0, 0],
-        crew.edge_weight,
-    )
-    assert graph.relations["person", "lives_in", "city"].dst.tolist() == [3, 0]
-    assert len(graph.relations) == 4
-    assert all(relation.edge_feat is None for relation in graph.relations.values())
-
-
-def test_means_of_edge_features_by_hand(tmp_path: Path) -> None:
+def test_means_of_edge_features_by_hand(tmp_path):
     """Weighted means by relation, as matrices of weights give them; without self loops."""
-    folder, rng = tmp_path / "films", np.random.default_rng(0)
-    for name in ("nodes", "edges"):
-        (folder / name).mkdir(parents=True)
-    (folder / "nodes/film.csv").write_text(
-        "id,label\n" + "".join(f"{i},{i % 2}\n" for i in range(6))
-    )
-    (folder / "nodes/actor.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(4)))
-    wanted = []
+    rng = np.random.default_rng(0)
+    files = {
+        "nodes/film.csv": "id,label\n" + "".join(f"{i},{i % 2}\n" for i in range(6)),
+        "nodes/actor.csv": "id\n0\n1\n2\n3\n",
+    }
+    expected = []
     for name, num_sources in (("actor__in__film", 4), ("film__after__film", 6)):
         src, dst = rng.integers(num_sources, size=20), rng.integers(6, size=20)
         weight, pay, days = rng.integers(1, 5, 20), rng.random(20), rng.random(20)
-        frame = pd.DataFrame({"src": src, "dst": dst, "weight": weight, "pay": pay, "days": days})
-        frame.to_csv(folder / f"edges/{name}.csv", index=False)
+        columns = {"src": src, "dst": dst, "weight": weight, "pay": pay, "days": days}
+        files[f"edges/{name}.csv"] = pd.DataFrame(columns)
         counted = weight * ~((num_sources == 6) & (src == dst))
         shares = (dst == np.arange(6)[:, None]) * counted  # [6, 20]
         total = np.maximum(shares.sum(axis=1), 1)[:, None]
-        wanted.append(shares @ np.stack((pay, days), axis=1) / total)
-    graph = read(folder, reverse=False)
-    np.testing.assert_allclose(graph.nodes["film"].features, np.hstack(wanted), rtol=1e-5)
-    without_features = graph.nodes["actor"].features  # degree and position
-    assert without_features.shape == (4, 129)
-    assert not without_features[:, 0].any()
-    assert read(folder, reverse=False, features=("degree",)).nodes["film"].features.shape == (6, 2)
+        expected.append(shares @ np.stack((pay, days), axis=1) / total)
+    graph = read(write_files(tmp_path, files), reverse=False)
+    np.testing.assert_allclose(graph.nodes["film"].features, np.hstack(expected), rtol=1e-5)
+    actors = graph.nodes["actor"].features  # degree and position
+    assert (actors.shape, actors[:, 0].any()) == ((4, 1 + 128), False)
+    films = read(tmp_path, reverse=False, features=("degree",)).nodes["film"]
+    assert films.features.shape == (6, 2)
     with pytest.raises(InputError, match="duplicates=merge: features or times of edges"):
-        read(folder, duplicates="merge")
+        read(tmp_path, duplicates="merge")
 
 
-def test_types_without_features_get_some(tmp_path: Path) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "nodes/person.features.npz").unlink()
-    heard = read(folder).nodes["person"].features
-    assert np.allclose(
-        heard[:, :4], [[1994, 2, 1, 1], [2009, 3, 1, 1]]
-    )  # of movies, then of cities
-    kinds = {"person": "degree", "movie": ["given", "random"], "city": "positional"}
-    graph = read(folder, features=kinds)
-    assert np.allclose(graph.nodes["person"].features, np.log1p([[2, 1], [1, 1]]))
-    assert graph.nodes["movie"].features.shape == (3, 130)
-    assert graph.nodes["city"].features.shape == (4, 128)
-    for name in ("movie.csv", "person.csv"):
-        text = (folder / "nodes" / name).read_text()
-        (folder / "nodes" / name).write_text(
-            "\n".join(",".join(line.split(",")[:2]) for line in text.split()) + "\n"
-        )
-    (folder / "nodes/city.npy").unlink()
-    (folder / "nodes/city.csv").write_text("id\n0\n1\n2\n3\n")
-    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,3\n70,0\n")
-    assert [table.features.shape[1] for table in read(folder).nodes.values()] == [
-        1 + 128,
-        1 + 128,
-        2 + 128,
-    ]  # degrees and positions: nobody has any
+def test_types_without_features_take_the_means_of_their_neighbours(tmp_path):
+    files = FILMS | {"nodes/person.features.npz": None}
+    features = read(write_files(tmp_path, files)).nodes["person"].features
+    # of movies, then of cities
+    np.testing.assert_allclose(features[:, :4], [[1994, 2, 1, 1], [2009, 3, 1, 1]])
 
 
-def test_no_reverse_of_what_is_there_backwards(tmp_path: Path) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "edges/movie__cast__person.csv").write_text(
-        "src,dst,weight\nup,70,1\nup,30,2\nalien,70,4\n"
-    )
-    (folder / "edges/person__knows__person.csv").write_text("src,dst\n30,70\n70,30\n")
-    (folder / "edges/movie__after__movie.csv").write_text("src,dst\nup,heat\n")
-    (folder / "edges/city__rev_lives_in__person.csv").write_text("src,dst\n1,70\n")
-    found = {each[1] for each in read(folder).relations}
-    assert found == {"acts_in", "cast", "knows", "after", "rev_after", "lives_in", "rev_lives_in"}
-    assert len(read(folder, reverse=False).relations) == 6
-
-
-def test_given_masks_are_the_split(tmp_path: Path) -> None:
-    folder = write(tmp_path / "films")
-    np.savez(
-        folder / "nodes/movie.npz",
-        label=[0, 1, 1],
-        feat=np.ones((3, 1)),
-        train_mask=[1, 0, 0],
-        val_mask=[0, 1, 0],
-        test_mask=[0, 0, 1],
-        node_id=["alien", "heat", "up"],
-    )
-    (folder / "nodes/movie.csv").unlink()
-    graph = read(folder)
-    assert graph.target_graph().val_mask is not None
-    assert graph.target_graph().shown_ids == ["alien", "heat", "up"]
-
-
-def rename(old: str, new: str) -> Callable[[Path], Any]:
-    return lambda folder: (folder / old).rename(folder / new)
-
-
-def text(name: str, content: str) -> Callable[[Path], Any]:
-    return lambda folder: (folder / name).write_text(content)
+def test_masks_and_names_of_the_target(tmp_path):
+    arrays = {
+        "label": [0, 1, 1],
+        "feat": np.ones((3, 1)),
+        "train_mask": [1, 0, 0],
+        "val_mask": [0, 1, 0],
+        "test_mask": [0, 0, 1],
+        "node_id": ["alien", "heat", "up"],
+    }
+    files = FILMS | {"nodes/movie.csv": None, "nodes/movie.npz": arrays}
+    graph = read(write_files(tmp_path, files)).target_graph()
+    masks = {name: arrays[name] for name in ("train_mask", "val_mask", "test_mask")}
+    assert_graph(graph, shown_ids=["alien", "heat", "up"], **masks)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("files", "fields", "message"),
     [
+        # --- files
         (
-            rename("edges/person__lives_in__city.csv", "edges/person__lives_in__town.csv"),
+            {LIVES: None, "edges/person__lives_in__town.csv": FILMS[LIVES]},
+            {},
             "no type of nodes 'town'",
         ),
+        ({"edges/person_lives_in_city.csv": "src,dst\n"}, {}, "three names"),
+        ({"edges/person____city.csv": "src,dst\n"}, {}, "three names|cannot be the name"),
+        ({"nodes/a__b.npy": np.ones((4, 2))}, {}, "cannot be the name"),
+        ({LIVES.replace("csv", "parquet"): "nothing"}, {}, "expected one of them"),
         (
-            rename("edges/person__lives_in__city.csv", "edges/person_lives_in_city.csv"),
-            "three names",
+            {name: None for name in FILMS if "edges" in name} | {"edges/README.md": ""},
+            {},
+            "there is no table",
         ),
         (
-            rename("edges/person__lives_in__city.csv", "edges/person____city.csv"),
-            "three names|cannot be the name",
+            {name: None for name in FILMS if "nodes" in name} | {"nodes/README.md": ""},
+            {},
+            "there is no table",
         ),
+        ({"nodes/city.npy": np.array([[1.0, np.inf]])}, {}, "city.npy"),
+        ({"nodes/city.npy": "nothing"}, {}, "city.npy"),
+        # --- ids
+        ({ACTS: "src,dst\n30,up\n30,70\n"}, {}, "row 1 is 70.*3 `movie` ids"),
+        ({ACTS: "src,dst\nup,alien\n"}, {}, "row 0 is 'up'.*2 `person` ids"),
+        ({ACTS: "src,dst\n31,alien\n"}, {}, "row 0 is 31.*2 `person` ids"),
+        ({LIVES: "src,dst\n30,4\n"}, {}, r"row 0 is 4; .*\[0, 4\) of `city`"),
         (
-            text("edges/person__acts_in__movie.csv", "src,dst\n30,up\n30,70\n"),
-            "row 1 is 70.*3 `movie` ids",
+            {LIVES: "src,dst\n30,7\n"},
+            {"unknown": "add"},
+            r"row 0 is 7; expected .*\[0, 4\) of `city`",
         ),
+        ({"nodes/person.csv": "id\n70\n70\n"}, {}, "rows 0 and 1 are both 70"),
+        ({"nodes/person.csv": "id\n70\n"}, {}, "person.features.npz"),
+        (UNLISTED, {}, r"no type of nodes 'studio'.*edges\.unknown=add"),
+        # --- labels and features
         (
-            text("edges/person__acts_in__movie.csv", "src,dst\nup,alien\n"),
-            "row 0 is 'up'.*2 `person` ids",
-        ),
-        (
-            text("edges/person__acts_in__movie.csv", "src,dst\n31,alien\n"),
-            "row 0 is 31.*2 `person` ids",
-        ),
-        (
-            text("edges/person__lives_in__city.csv", "src,dst\n30,4\n"),
-            r"row 0 is 4; .*\[0, 4\) of `city`",
-        ),
-        (text("edges/person__lives_in__city.csv", "who,where\n30,4\n"), "expected src and dst"),
-        (text("edges/person__lives_in__city.parquet", "nothing"), "expected one of them"),
-        (
-            text("nodes/movie.csv", "id,year\nalien,1\nheat,2\nup,3\n"),
+            {"nodes/movie.csv": "id,year\nalien,1\nheat,2\nup,3\n"},
+            {},
             "no type of nodes has labels",
         ),
         (
-            text("nodes/person.csv", "id,label\n70,1\n30,0\n"),
+            {"nodes/person.csv": "id,label\n70,1\n30,0\n"},
+            {},
             "several types of nodes have labels.*set target=",
         ),
-        (text("nodes/movie.csv", "id,label\nalien,-1\nheat,-1\nup,\n"), "no node has a label"),
+        ({"nodes/movie.csv": "id,label\nalien,-1\nheat,-1\nup,\n"}, {}, "no node has a label"),
         (
-            text("nodes/movie.csv", "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"),
+            {"nodes/movie.csv": "id,label,x\nalien,1,\nheat,1,2\nup,0,2\n"},
+            {},
             "1 of 3 nodes of type movie.*alien",
         ),
-        (text("nodes/person.csv", "id\n70\n70\n"), "rows 0 and 1 are both 70"),
-        (text("nodes/person.csv", "id\n70\n"), "person.features.npz"),
-        (lambda folder: np.save(folder / "nodes/city.npy", [[1.0, np.inf]]), "city.npy"),
-        (text("nodes/city.npy", "nothing"), "city.npy"),
+        # --- columns
+        ({LIVES: "who,where\n30,4\n"}, {}, "expected src and dst"),
         (
-            lambda folder: [file.unlink() for file in (folder / "edges").iterdir()],
-            "there is no table",
+            NAMED_ENDS,
+            {},
+            r"movie.csv: has the columns actor, film; .* such as"
+            r" columns\.src=\{acts_in: actor, lives_in: who\}"
+            r" columns\.dst=\{acts_in: film, lives_in: since\}",
         ),
         (
-            lambda folder: [file.unlink() for file in (folder / "nodes").iterdir()],
-            "there is no table",
+            NAMED_ENDS,
+            {"columns": {"src": ("actor",), "dst": ("film", "place")}},
+            r"person__lives_in__city.*or a list of those of all tables",
         ),
-        (rename("nodes/city.npy", "nodes/a__b.npy"), "cannot be the name"),
-        (lambda folder: os.mkfifo(folder / "edges/city__near__city.csv"), "not a regular file"),
+        (
+            NAMED_ENDS,
+            {"columns": {**ENDS, "src": {**ENDS["src"], "sings": "who"}}},
+            r"columns\.src: there is no relation 'sings', only acts_in",
+        ),
+        ({}, {"columns": {"relation": "kind"}}, r"columns\.relation=kind: no table has such a col"),
+        ({}, {"columns": {"time": "year"}}, r"columns\.time=year: nodes of several types .*leave"),
+        # --- settings
+        ({}, {"target": "person"}, "target=person: it has no labels"),
+        ({}, {"target": "robot"}, "no such type of nodes, only city, movie, person"),
+        ({}, {"features": {"robot": "degree"}}, "no type of nodes 'robot'"),
+        ({}, {"symmetrize": True}, "relations.reverse=true"),
+        # --- weights, before equal edges are merged
+        *(
+            (
+                {
+                    LIVES: None,
+                    "edges/city__near__city.npz": {
+                        "src": [0, 0, 1],
+                        "dst": [1, 1, 0],
+                        "edge_weight": weights,
+                    },
+                },
+                {"duplicates": "merge"},
+                f"weight.*{message}",
+            )
+            for weights, message in (
+                ([1.0, 2, 3, 4], r"has shape \(4,\); expected \[3\], a weight per edge"),
+                ([1.0, 2], r"has shape \(2,\); expected \[3\], a weight per edge"),
+                ([-2.0, 3, 1], r"row 0 is -2\.0; expected 0, or a weight"),
+                ([np.nan, 3, 1], "row 0, column 0 is nan; expected a finite"),
+                ([9e17, 9e17, 1], r"merged: row 0 is 1\.8.*e\+18; expected 0, or a weight"),
+            )
+        ),
     ],
 )
-def test_what_cannot_be_meant_is_named(
-    tmp_path: Path, change: Callable[[Path], Any], said: str
-) -> None:
-    folder = write(tmp_path / "films")
-    change(folder)
-    with pytest.raises(InputError, match=said):
-        read(folder)
+def test_what_cannot_be_meant_is_named(tmp_path, files, fields, message):
+    with pytest.raises(InputError, match=message):
+        read(write_files(tmp_path, FILMS | files), **fields)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("files", "fields", "message"),
     [
-        ({"target": "person"}, "target=person: it has no labels"),
-        ({"target": "robot"}, "no such type of nodes, only city, movie, person"),
-        ({"features": {"robot": "degree"}}, "no type of nodes 'robot'"),
-        ({"symmetrize": True}, "relations.reverse=true"),
+        (ACTORS, {"target": "film"}, "target=film: it has no labels"),
+        ({"edges.csv": f"{TRIPLES}a,,b\n"}, PREDICATE, "row 3 is blank; .* name of a relation"),
+        ({"edges.csv": f"{TRIPLES}a,in/land,b\n"}, PREDICATE, "both"),
+        (
+            SHOPS,
+            {**ONE_TABLE, "tables.edges": "sells.csv"},
+            r"edges=sells\.csv: no such table in .*sales",
+        ),
+        (
+            SHOPS,
+            {**ONE_TABLE, "tables.edges": "../payments.csv"},
+            r"=\.\./payments\.csv: no such table",
+        ),
+        (SHOPS, {**ONE_TABLE, "tables.edges": ["a.csv", "b.csv"]}, r"edges=.*: expected one table"),
+        (
+            SHOPS,
+            {**ONE_TABLE, "tables.nodes": TYPED_TABLES["tables.nodes"]},
+            r"tables\.edges=payments\.csv: .*by type",
+        ),
+        (
+            SHOPS,
+            {**TYPED_TABLES, "tables.edges": {"pays": "sales.csv"}},
+            r"tables\.edges: pays: expected SOURCE__",
+        ),
+        (
+            {
+                "g.npz": {
+                    "src": [0, 0],
+                    "dst": [1, 1],
+                    "edge_weight": [9e17, 9e17],
+                    "feat": np.eye(2),
+                    "label": [0, 1],
+                }
+            },
+            {"duplicates": "merge"},
+            r"merged: row 0 is 1\.8.*e\+18; expected 0, or a weight",
+        ),
     ],
 )
-def test_settings_that_do_not_fit_are_named(
-    tmp_path: Path, fields: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(InputError, match=said):
-        read(write(tmp_path / "films"), **fields)
+def test_other_folders_are_refused(tmp_path, files, fields, message):
+    write_files(tmp_path, files)
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "g.npz" if "g.npz" in files else tmp_path, **fields)
+
+
+def test_a_fifo_among_the_tables_is_refused(tmp_path):
+    os.mkfifo(write_files(tmp_path, FILMS) / "edges/city__near__city.csv")
+    with pytest.raises(InputError, match="not a regular file"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"target": "a"}, "target=a"),
         ({"reverse": False}, "relations.reverse"),
         ({"features": {"a": "degree"}}, "features="),
     ],
 )
-def test_where_one_type_is_needed_it_is_said(fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=f"{said}.*one type of nodes"):
+def test_where_one_type_is_needed_it_is_said(fields, message):
+    with pytest.raises(InputError, match=f"{message}.*one type of nodes"):
         load_graph(dataset_settings("synthetic", **fields))
-
-
-@pytest.mark.parametrize(
-    "labels", [["sf", "art"], [True, False], np.array([1, 0], np.uint64)], ids=["text", "b", "u"]
-)
-def test_arrays_may_have_labels_of_some_nodes(tmp_path: Path, labels: Any) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "nodes/movie.csv").write_text("id,score\n7,1\n8,2\n9,3\n")
-    np.savez(folder / "nodes/movie.features.npz", node_id=[9, 7], label=labels)
-    (folder / "edges/person__acts_in__movie.csv").write_text("src,dst\n30,8\n")
-    assert read(folder).labels.tolist() == [0, -1, 1]
-
-
-@pytest.mark.parametrize(
-    ("weights", "merged"),
-    [([1, 1, 1], [2, 1]), ([2, 0.5, 1], [2.5, 1]), ([1, 0, 1], None), ([0, 0, 0], [0, 0])],
-)
-def test_weights_of_merged_edges_add_up(
-    tmp_path: Path, weights: list[float], merged: list[float] | None
-) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "nodes/person.csv").write_text("id\n0\n1\n")
-    (folder / "nodes/movie.csv").write_text("id,label,score\n0,1,1\n1,0,2\n")
-    for file in (folder / "edges").iterdir():
-        file.unlink()
-    ends = [0, 0, 1]
-    np.savez(folder / "edges/person__acts_in__movie.npz", src=ends, dst=ends, edge_weight=weights)
-    relation = read(folder, duplicates="merge").relations[CREW]
-    assert relation.num_edges == 2
-    assert (None if relation.edge_weight is None else relation.edge_weight.tolist()) == merged
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1.0, 2, 3, 4], r"has shape \(4,\); expected \[3\], a weight per edge"),
-        ([1.0, 2], r"has shape \(2,\); expected \[3\], a weight per edge"),
-        ([-2.0, 3, 1], r"row 0 is -2\.0; expected 0, or a weight"),
-        ([np.nan, 3, 1], "row 0, column 0 is nan; expected a finite"),
-        ([9e17, 9e17, 1], r"merged: row 0 is 1\.8.*e\+18; expected 0, or a weight"),
-    ],
-)
-@pytest.mark.parametrize("typed", [False, True])
-def test_weights_are_checked_before_edges_are_merged(
-    tmp_path: Path, weights: list[float], message: str, typed: bool
-) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "edges/person__lives_in__city.csv").unlink()
-    edges: dict[str, Any] = {"src": [0, 0, 1], "dst": [1, 1, 0], "edge_weight": weights}
-    if typed:
-        np.savez(folder / "edges/city__near__city.npz", **edges)
-    else:
-        folder = folder / "g.npz"
-        np.savez(folder, **edges, label=[0, 1], feat=np.eye(2))
-    with pytest.raises(InputError, match=f"weight.*{message}"):
-        load_graph(dataset_settings("file", str(folder), duplicates="merge"))
-
-
-def test_of_two_types_with_labels_one_is_asked_for(tmp_path: Path) -> None:
-    folder = write(tmp_path / "films")
-    (folder / "nodes/person.csv").write_text("id,label\n70,1\n30,0\n")
-    assert read(folder, target="person").labels.tolist() == [1, 0]
-    (folder / "edges/person__lives_in__city.csv").write_text("src,dst\n30,3\n70,0\n")
-    assert read(folder, target="person", duplicates="merge").relations[CREW].num_edges == 3
-    (folder / "nodes/ghost.csv").write_text("id\n")
-    (folder / "edges/ghost__haunts__city.csv").write_text("src,dst\n")
-    graph = read(folder, target="movie")
-    assert (
-        graph.nodes["ghost"].num_nodes == graph.relations["ghost", "haunts", "city"].num_edges == 0
-    )

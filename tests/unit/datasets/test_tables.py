@@ -1,149 +1,827 @@
-"""Tables as people have them: names, blanks, other headers.
-
-Each mistake with file, row and value.
-"""
+"""Tables as people have them are read as they are meant: names, blanks, dates, other headers."""
 
 import datetime
 import gzip
 import logging
-import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from graph_files import assert_graph, write_files
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.datasets import csv_files
-from partitioning.errors import InputError
+from partitioning.features.build import encode_tables
+from partitioning.features.schema import describe
 from partitioning.node_split import SplitRecipe, draw
-from partitioning.partition_settings import TASKS
+from partitioning.partition_settings import TASKS, FeatureSettings
 
 
 def load(path, **fields):
     return datasets.load_graph(dataset_settings("file", str(path), **fields))
 
 
-def write(folder, **tables):
-    folder.mkdir(exist_ok=True)
-    for name, content in tables.items():
-        (folder / f"{name}.csv").write_text(content)
-    return folder
-
-
+NAN = np.nan
 NODES = "name,age,subject,city,height\nann,31,art,Rome,1.5\nbob,22,,Bonn,1.75\n007,44,law,Oslo,2\n"
 EDGES = "source,target,weight\nann,bob,2\nbob,007,0.5\n007,ann,1\nann,bob,3\n"
+PEOPLE = {"nodes.csv": NODES, "edges.csv": EDGES}
 NAMED = {"columns": {"id": "name", "label": "subject"}}
+DEGREE = {"features": ("degree",)}
+MEDIAN = {"features": {"missing": "median"}}
+# The same small graph in the form of each program.
+PLAIN = "id,label,x\n0,0,1.5\n7,1,2\n14,1,-3\n"
+LINKS = "src,dst\n0,7\n7,14\n"
+IS_PLAIN = {
+    "node_ids": [0, 7, 14],
+    "labels": [0, 1, 1],
+    "features": [[1.5], [2], [-3]],
+    "src": [0, 1],
+    "dst": [1, 2],
+}
+# Two nodes and an edge, for what is seen in one column.
+ONE_EDGE = "src,dst\n0,1\n"
+UNKNOWN_ENDS = {
+    "nodes.csv": "id,label,x\na,0,1\nb,1,2\nc,1,3\n",
+    "edges.csv": "src,dst,weight,since\na,c,2,2001\nc,9001,3,2002\nx9,a,4,2003\nc,a,5,2004\n",
+}
+THREE = pd.DataFrame({"id": [30, 10, 20], "label": [0, 1, 1], "x": [1.5, 2.5, 3.5]})
+RANKED = pd.DataFrame({"rank": [2, 0, 1], "label": [0, 1, 1], "x": [1.5, 2.5, 3.5]})
+RING = pd.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 0]})
+HASHES = np.array([2**64 - 100, 2**64 - 7, 2**64 - 50], np.uint64)
+TWO_TABLES = {
+    "features.csv": "acct,x\n1007,1\n1003,2\n1005,3\n",
+    "labels.csv": "customer_id,label\n1003,0\n1005,1\n",
+    "edges.csv": "src,dst\n1003,1005\n1005,1007\n",
+}
+TWO_TABLES_READ = {
+    "node_ids": [1007, 1003, 1005],
+    "features": [[1], [2], [3]],
+    "labels": [-1, 0, 1],
+    "src": [1, 2],
+}
+PARTS = {"train_mask": [1, 0, 0, 0], "val_mask": [0, 1, 0, 0], "test_mask": [0, 0, 1, 0]}
+HOUSES = {
+    "nodes.csv": "id,rooms,price,age\nh0,3,120.5,1\nh1,4,,2\nh2,2,90,-1\n",
+    "edges.csv": "src,dst\nh0,h1\nh1,h2\n",
+}
 
 
-def test_names_classes_blanks_and_headers(tmp_path, caplog):
+def masked(*cells):
+    """Rows of four nodes with a mask of training nodes."""
+    rows = [
+        f"{at},{at % 2},{cell},{int(at == 1)},{int(at == 2)}\n" for at, cell in enumerate(cells)
+    ]
+    return "id,label,train_mask,val_mask,test_mask\n" + "".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "expected", "said"),
+    [
+        pytest.param(
+            PEOPLE,
+            NAMED,
+            {
+                "shown_ids": ["ann", "bob", "007"],
+                "labels": [0, -1, 1],
+                "class_names": ("art", "law"),
+                "features": [[31, 0, 0, 1, 1.5], [22, 1, 0, 0, 1.75], [44, 0, 1, 0, 2]],
+                "src": [0, 1, 2, 0],
+                "dst": [1, 2, 0, 1],
+                "edge_weight": [2, 0.5, 1, 3],
+            },
+            ["0 art, 1 law"],
+            id="names, classes, blanks and headers",
+        ),
+        # --- ids
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x\n007,0,1\n8,1,1\n"
+                + "".join(f"{row},0,1\n" for row in range(100, 110))
+                + "x9,1,1\n",
+                "edges.csv": "src,dst\n007,8\nx9,007\n",
+            },
+            {},
+            {"src": [0, 12], "dst": [1, 0]},
+            [],
+            id="ids that become names in a later row",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "nodeId,class,x\n-5,30000,1\n9000000000,10,2\n7,-1,3\n",
+                "edges.csv": "sourceNodeId,targetNodeId\n7,-5\n9000000000,7\n",
+            },
+            {},
+            {
+                "node_ids": [-5, 9_000_000_000, 7],
+                "src": [2, 1],
+                "dst": [0, 2],
+                "labels": [1, 0, -1],
+                "class_names": (10, 30000),
+            },
+            [],
+            id="integers of any kind",
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": "id,label,x\n" + "".join(f"{name},0,1\n" for name in ids),
+                    "edges.csv": f"src,dst\n{ids[0]},{ids[2]}\n",
+                },
+                {},
+                {"shown_ids": ids, "src": [0], "dst": [2]},
+                [],
+                id=f"ids as they are: {', '.join(ids)}",
+            )
+            for ids in (
+                ["00007", "00014", "00021"],
+                ["622188820004259028000", "622188820004259028001", "-1"],
+                ["NA", "nan", "null"],
+                ["7", "07", "7.5"],
+                ["+7", "1e3", "1000"],
+                ["李明", "7", "李 明"],
+            )
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": THREE.assign(id=ids).rename(columns={"id": "paper_id"}),
+                    "edges.csv": pd.DataFrame({end: ids[RING[end]] for end in RING}),
+                },
+                {},
+                {"shown_ids": [*shown], "num_features": 1, "src": [0, 1, 2]},
+                ["column `paper_id` is taken as id"],
+                id=f"an id column of any name: {name}",
+            )
+            for name, ids, shown in (
+                ("permutation", np.array([3, 1, 2]), [3, 1, 2]),
+                ("floats", np.array([3.0, 1, 2]), [3, 1, 2]),
+                ("hashes", HASHES, HASHES.astype(str)),
+                ("names", np.array(["李明 1", "李明 2", "x"]), ["李明 1", "李明 2", "x"]),
+            )
+        ),
+        pytest.param(
+            {
+                "nodes.csv": THREE.assign(id=HASHES),
+                "edges.csv": f"src,dst\n{HASHES[2]},{HASHES[0]}",
+            },
+            {},
+            {"shown_ids": [*HASHES.astype(str)], "src": [2], "dst": [0]},
+            [],
+            id="hashes beyond int64",
+        ),
+        pytest.param(
+            {"nodes.parquet": THREE.set_index("id"), "edges.parquet": RING * 10 + 10},
+            {},
+            {"node_ids": [30, 10, 20], "src": [1, 2, 0], "features": [[1.5], [2.5], [3.5]]},
+            [],
+            id="the named index of a data frame",
+        ),
+        *(
+            pytest.param(
+                TWO_TABLES, {"columns": {"id": asked}}, TWO_TABLES_READ, [], id=f"id={asked}"
+            )
+            for asked in (None, "acct", ("acct", "customer_id"))
+        ),
+        *(
+            pytest.param(
+                {nodes: RANKED, "edges.csv": RING}, {"columns": columns}, expected, [], id=name
+            )
+            for name, nodes, columns, expected in (
+                ("as id", "nodes.csv", {"id": "rank"}, {"src": [1, 2, 0], "num_features": 1}),
+                (
+                    "as feature",
+                    "nodes.csv",
+                    {"numeric": ["rank"]},
+                    {"src": [0, 1, 2], "num_features": 2},
+                ),
+                ("parquet", "nodes.parquet", {"id": "rank"}, {"src": [1, 2, 0], "num_features": 1}),
+            )
+        ),
+        *(
+            pytest.param(
+                {"nodes.csv": RANKED.assign(rank=[3, 1, 2]), edges: content},
+                {},
+                {"src": [1, 2, 0], "node_ids": [3, 1, 2]},
+                [],
+                id=f"all edges tell ids from row numbers: {edges}",
+            )
+            for edges, content in (
+                ("edges.csv", RING + 1),
+                ("edges.npy", (RING + 1).to_numpy()),
+            )
+        ),
+        pytest.param(
+            {"labels.csv": "id,label\nb,x\na,y\n", "edges.csv": "src,dst\na,q\nq,b\nr,a\n"},
+            DEGREE,
+            {
+                "shown_ids": ["b", "a", "q", "r"],
+                "labels": [0, 1, -1, -1],
+                "src": [1, 2, 3],
+                "features": np.log1p([[1, 0], [1, 1], [1, 1], [0, 1]]),
+            },
+            [],
+            id="nodes that only edges name",
+        ),
+        pytest.param(
+            {"labels.csv": "id,label\n5,0\n3,1\n", "edges.csv": "src,dst\n5,9\n9,3\n"},
+            DEGREE,
+            {"node_ids": [5, 3, 9]},
+            [],
+            id="integers that only edges name",
+        ),
+        pytest.param(
+            UNKNOWN_ENDS,
+            {"unknown": "drop", "columns": {"time": "since"}},
+            {"src": [0, 2], "dst": [2, 0], "edge_weight": [2, 5], "edge_time": [2001, 2004]},
+            ["2 of 4 edges have an end that is no node, the first in row 1: left out"],
+            id="edges.unknown=drop",
+        ),
+        pytest.param(
+            {**UNKNOWN_ENDS, "nodes.csv": PLAIN, "edges.csv": "src,dst\n0,14\n14,9\n8,0\n14,0\n"},
+            {"unknown": "drop"},
+            {"src": [0, 2], "dst": [2, 0]},
+            ["2 of 4 edges"],
+            id="edges.unknown=drop with integers",
+        ),
+        pytest.param(
+            UNKNOWN_ENDS,
+            {"unknown": "add", "features": ("neighbours",)},
+            {"shown_ids": ["a", "b", "c", "x9", "9001"], "src": [0, 2, 3, 2], "dst": [2, 4, 0, 0]},
+            ["2 nodes that only edges name are added"],
+            id="edges.unknown=add",
+        ),
+        pytest.param(
+            {"nodes.csv": "label,x\n0,1\n1,2\n", "edges.csv": "src,dst\n0,1\n2,0\n1,-1\n"},
+            {"unknown": "drop"},
+            {"src": [0], "dst": [1]},
+            [],
+            id="edges.unknown=drop with row numbers",
+        ),
+        # --- labels
+        pytest.param(
+            {
+                "features.csv": "id,x\na,1\nb,2\nc,3\n",
+                "labels.csv": "id,label\nc,u\na,v\n",
+                "edges.csv": "from,to\na,c\n",
+            },
+            {},
+            {"labels": [1, -1, 0], "features": [[1], [2], [3]]},
+            [],
+            id="labels of some nodes are joined by id",
+        ),
+        pytest.param(
+            {
+                "labels.csv": "id,label\n3,1\n0,0\n",
+                "edges.csv": "0,3\n",
+                "features.npy": np.arange(4.0),
+            },
+            {},
+            {"labels": [0, -1, -1, 1]},
+            [],
+            id="labels of some rows of an npy",
+        ),
+        *(
+            pytest.param(
+                {
+                    "features.csv": "id,x\n0,1\n1,2\n2,3\n3,4\n4,5\n",
+                    "edges.csv": "0,3\n",
+                    "labels.parquet": pd.DataFrame(
+                        {"id": [0, 2, 4], "label": labels, "train_mask": np.uint8([1, 0, 0])}
+                    ).assign(val_mask=np.uint8([0, 1, 0]), test_mask=np.uint8([0, 0, 1])),
+                },
+                {},
+                {
+                    "labels": expected,
+                    "train_mask": [1, 0, 0, 0, 0],
+                    "val_mask": [0, 0, 1, 0, 0],
+                    "test_mask": [0, 0, 0, 0, 1],
+                },
+                [],
+                id=f"labels and masks of some nodes: {name}",
+            )
+            for name, labels, expected in (
+                ("boolean", [True, False, True], [1, -1, 0, -1, 1]),
+                ("uint8", np.array([2, 0, 1], np.uint8), [2, -1, 0, -1, 1]),
+                ("uint64", np.array([2, 0, 1], np.uint64), [2, -1, 0, -1, 1]),
+                ("hashes", np.array([2**64 - 1, 7, 7], np.uint64), [0, -1, 1, -1, 1]),
+                ("floats", [1.0, 0.0, 1.0], [1, -1, 0, -1, 1]),
+                ("names", ["yes", "no", "yes"], [1, -1, 0, -1, 1]),
+            )
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": "id,label,x\n"
+                    + "".join(f"{row},{label},1\n" for row, label in enumerate(labels)),
+                    "edges.csv": ONE_EDGE,
+                },
+                {},
+                {"class_names": names, "labels": classes},
+                [f"{classes.count(-1)} of 4 rows have no label"] if -1 in classes else [],
+                id=f"classes as they are: {', '.join(labels)}",
+            )
+            for labels, names, classes in (
+                (["None", "low", "high", ""], ("None", "high", "low"), [0, 2, 1, -1]),
+                (["-1", "low", "high", "NA"], ("NA", "high", "low"), [-1, 2, 1, 0]),
+                (["01", "02", "", "10"], ("01", "02", "10"), [0, 1, -1, 2]),
+                (["1", "NA", "0", "nan"], None, [1, -1, 0, -1]),
+                (["1.0", "", "0.0", "2.0"], None, [1, -1, 0, 2]),
+                (["yes", "no", "yes ", "no\t"], ("no", "yes"), [1, 0, 1, 0]),
+                (["NA ", "no", "yes ", "NA"], ("NA", "no", "yes"), [0, 1, 2, 0]),
+                (["1 ", "0", "1", "NA "], None, [1, 0, 1, -1]),
+                (
+                    ["1582218195625938945", "", "1582218195625938946", "1582218195625938945"],
+                    (1582218195625938945, 1582218195625938946),
+                    [0, -1, 1, 0],
+                ),
+                (["2", "1", "", "2"], (1, 2), [1, 0, -1, 1]),
+            )
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": f"x,label\n1,{labels[0]}\n2,{labels[1]}\n3,{labels[2]}\n",
+                    "edges.csv": "0,1\n",
+                },
+                {},
+                {},
+                [said],
+                id=said,
+            )
+            for labels, said in (
+                ([0, 4, 4], "3 of 5 classes have no node, the first is 1"),
+                ([1, -1, 1], "all labelled nodes are of one class"),
+                ([0, 1, -100], "labels.unknown=[-100] if it"),
+            )
+        ),
+        *(
+            pytest.param(
+                {"nodes.csv": THREE.assign(label=labels), "edges.csv": RING * 10 + 10},
+                {"labels.unknown": unknown},
+                {"num_classes": 2, "labels": [0, 1, -1]},
+                [],
+                id=f"labels.unknown={unknown}: {labels}",
+            )
+            for labels, unknown in (
+                (["a", "b", "unknown"], "unknown"),
+                (["1", "2", "unknown"], ["unknown", -100]),
+                ([0, 1, -100], -100),
+                ([0.0, 1.0, -100.0], ["unknown", -100]),
+            )
+        ),
+        pytest.param(
+            {
+                "features.csv": "x\n1\n2\n3\n",
+                "labels.csv": "u,v\n1,0\n0,1\n1,0\n",
+                "edges.csv": "0,1\n",
+            },
+            {},
+            {"label_kind": "multilabel"},
+            ["a single 1 in every row"],
+            id="one-hot labels",
+        ),
+        pytest.param(
+            {
+                "features.csv": "x\n1\n2\n3\n",
+                "labels.csv": "u,v\n1,0\n0,1\n1,0\n",
+                "edges.csv": "0,1\n",
+            },
+            {"labels": "multiclass"},
+            {"labels": [0, 1, 0]},
+            [],
+            id="one-hot labels of classes",
+        ),
+        pytest.param(
+            {"nodes.csv": "id,t0,t1,x\n0,1,,5\n1,,,6\n2,0,1,7\n", "edges.csv": ONE_EDGE},
+            {"columns": {"label": ("t*",)}},
+            {
+                "labels": [[1, NAN], [NAN, NAN], [0, 1]],
+                "labelled": [True, False, True],
+                "num_features": 1,
+            },
+            ["1 of 4 cells of labelled nodes are blank, unknown labels; by label: 0, 1"],
+            id="several label columns with blank cells",
+        ),
+        *(
+            pytest.param(
+                {name: THREE.assign(label=cells), "edges.csv": RING * 10 + 10},
+                {"labels": labels},
+                {"label_kind": labels or "multiclass", **expected},
+                said,
+                id=f"several labels in a cell: {name}, {labels}, {cells}",
+            )
+            for labels, expected, said in (
+                ("multilabel", {"labels": [[1, 1, 0], [NAN] * 3, [1, 0, 1]]}, []),
+                (None, {}, ["labels=multilabel reads it as several labels"]),
+            )
+            for name, cells in (
+                ("nodes.csv", ["x|y", "", "x | z"]),
+                ("nodes.csv", ["[x, y]", None, "[x, z]"]),
+                ("nodes.csv", ["x;y", None, "z;x;"]),
+                ("nodes.parquet", ["x|y", "", "x | z"]),
+                ("nodes.parquet", [["x", "y"], None, ["x", "z"]]),
+            )
+        ),
+        pytest.param(
+            HOUSES,
+            {"task": "node_regression", "columns": {"label": ["price", "age"]}},
+            {
+                "label_kind": "regression",
+                "class_names": ("price", "age"),
+                "labels": [[120.5, 1], [NAN, 2], [90, -1]],
+                "num_features": 1,
+            },
+            [],
+            id="targets of a regression",
+        ),
+        pytest.param(
+            HOUSES | {"nodes.csv": HOUSES["nodes.csv"].replace("120.5,1", "1,1")},
+            {"task": "node_regression", "columns": {"label": "age", "ignore": "price"}},
+            {"label_kind": "regression", "labels": [[1], [2], [-1]]},
+            [],
+            id="integers as targets",
+        ),
+        # --- splits
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": masked(*cells),
+                    "features.csv": "id,x\n0,1\n1,2\n2,3\n3,4\n",
+                    "edges.csv": ONE_EDGE,
+                },
+                {},
+                PARTS,
+                [],
+                id=f"a mask with blank cells: {', '.join(cells)}",
+            )
+            for cells in (
+                ["1.0", "", "0.0", ""],
+                ["True", "", "", "False"],
+                ["1", "", "", "0"],
+                ["TRUE", "0", "", ""],
+            )
+        ),
+        pytest.param(
+            {
+                "labels.csv": masked("1.0", "", "0.0", ""),
+                "nodes.csv": "id,x\n3,1\n2,2\n1,3\n0,4\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {},
+            {name: mask[::-1] for name, mask in PARTS.items()},
+            [],
+            id="a mask with blank cells beside the labels",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,split\n2,train\n0,valid\n1,Test\n3,\n",
+                "labels.csv": "id,label\n2,0\n0,1\n1,0\n3,1\n",
+                "edges.csv": ONE_EDGE,
+            },
+            DEGREE,
+            {**PARTS, "node_ids": [2, 0, 1, 3]},
+            [],
+            id="a table with only the split",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "split\ntrain\nvalid\nTest\n",
+                "labels.csv": "label\n0\n1\n1\n",
+                "edges.csv": ONE_EDGE,
+            },
+            DEGREE,
+            {name: mask[:3] for name, mask in PARTS.items()},
+            [],
+            id="a column split without ids",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x,train_mask,test_mask\n0,0,1,1,0\n1,1,2,0,1\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {},
+            {"train_mask": [1, 0], "val_mask": [0, 0], "test_mask": [0, 1]},
+            ["`val_mask` is missing: no node is used for validation"],
+            id="masks without validation",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x,day\n0,0,1,2024-01-02\n1,1,2,2024-01-01\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {"columns": {"time": "day"}, "split": split_settings("time")},
+            {"node_time": [1704153600.0, 1704067200.0]},
+            [],
+            id="dates of nodes",
+        ),
+        pytest.param(
+            {
+                "edges.csv": "src,dst\na,b\nb,c\nc,a\n",
+                "train.csv": "a,b\n",
+                "val.csv": "b,c\n",
+                "test.csv": "c,a\n",
+            },
+            {"task": TASKS[2], **DEGREE},
+            {"num_edges": 3},
+            [],
+            id="files of pairs beside the tables are no masks",
+        ),
+        # --- features
+        pytest.param(
+            {
+                "nodes.csv": f"id,label,{','.join(f'{number:0300}' for number in range(500))}\n"
+                f"3,1{',1.5' * 500}\n4,1{',1.5' * 500}\n",
+                "edges.csv": "src,dst\n3,4\n",
+            },
+            {},
+            {"num_features": 500},
+            [],
+            id="a header of many long names",
+        ),
+        pytest.param(
+            {
+                "nodes.parquet": pd.DataFrame(
+                    {"id": [1, 0], "label": ["x", None], "emb": [[1.0, 2.0], [3.0, 4.0]]}
+                ),
+                "edges.csv": "src,dst\n1,0\n",
+            },
+            {},
+            {"features": [[1, 2], [3, 4]], "labels": [0, -1]},
+            [],
+            id="a column of lists",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label\n1,x\n0,\n",
+                "features.npz": sp.csr_array(np.array([[0, 5.0], [7, 0]])),
+                "edges.csv": "src,dst\n1,0\n",
+            },
+            {},
+            {"features": [[0, 5], [7, 0]]},
+            [],
+            id="a CSR matrix",
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": "id,label,x,y\na,0,1,3\nb,1,,\nc,1,3,5\n",
+                    "edges.csv": "src,dst\na,b\nc,b\n",
+                },
+                fields,
+                {"features": features},
+                [],
+                id=f"a node without features: {fields['features']}",
+            )
+            for fields, features in (
+                (MEDIAN, [[1, 0, 3], [2, 1, 4], [3, 0, 5]]),  # one indicator: blank together
+                ({"features": ("neighbours",)}, [[1, 3], [2, 4], [3, 5]]),
+                (
+                    {"features": ("given", "degree")},
+                    np.array([[1, 3, 0, 0], [0, 0, np.log1p(2), 0], [3, 5, 0, 0]])
+                    + np.log1p([[0, 0, 0, 1], [0, 0, 0, 0], [0, 0, 0, 1]]),
+                ),
+            )
+        ),
+        *(
+            pytest.param(
+                {
+                    name: pd.DataFrame(
+                        {"id": range(4), "label": [0, 1, 0, 1], "town": ["a", "  ", "", "a "]}
+                    ).assign(size=["1", "", " ", "3"]),
+                    "edges.csv": ONE_EDGE,
+                },
+                {"features": {"missing": "zero"}},
+                {"features": [[1, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 3]]},  # a, blank, size
+                [],
+                id=f"texts of blanks are blank cells: {name}",
+            )
+            for name in ("nodes.csv", "nodes.parquet")  # parquet keeps empty texts
+        ),
+        *(
+            pytest.param(
+                {name: THREE.drop(columns="x").assign(v=cells), "edges.csv": RING * 10 + 10},
+                MEDIAN,
+                {"features": values},
+                [],
+                id=f"numbers in texts: {name}, {cells}",
+            )
+            for name in ("nodes.csv", "nodes.parquet")
+            for cells, values in (
+                (["[0.5, -2]", "[1e-3, 4]", "[1, 2]"], [[0.5, -2], [0.001, 4], [1, 2]]),
+                (["0.5,-2.0", "1,4.5", "3.0,2"], [[0.5, -2], [1, 4.5], [3, 2]]),
+                (["(0.5 -2)", "(1  4)", "(3 2)"], [[0.5, -2], [1, 4], [3, 2]]),
+                (["12%", "7.5 %", "1%"], [[0.12], [0.075], [0.01]]),
+                (["€0.50", "-€1.50", "€ 3"], [[0.5], [-1.5], [3]]),
+                (["5 USD", "1.5 USD", "-2 USD"], [[5], [1.5], [-2]]),
+            )
+        ),
+        *(
+            pytest.param(
+                {name: THREE.assign(x=cells), "edges.csv": RING * 10 + 10},
+                {"columns": {"categorical": ("x",)}},
+                {"features": np.eye(3)[np.argsort(np.argsort(cells))]},
+                [],
+                id=f"numbers in another notation as categories: {name}, {cells}",
+            )
+            for name, cells in (
+                ("nodes.csv", ["2,5", "1,2e-05", "-0,5"]),
+                ("nodes.parquet", ["1'234.50", "12'000.00", "1'500.25"]),
+            )
+        ),
+        pytest.param(
+            {
+                "nodes.parquet": THREE.assign(
+                    x=[1.5, NAN, 2.5],
+                    city=["Rome", "Oslo", None],
+                    created=pd.to_datetime([0, 1, 2]),
+                ),
+                "edges.csv": RING * 10 + 10,
+            },
+            MEDIAN,  # x, x is blank, Oslo, Rome, city is blank
+            {"features": [[1.5, 0, 0, 1, 0], [2, 1, 1, 0, 0], [2.5, 0, 0, 0, 1]]},
+            [],
+            id="features of every kind",
+        ),
+        # --- edges
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x\n0,0,1\n1,1,2\n",
+                "edges.csv": "src,dst,amount,kind,weight\n0,1,10,a,2\n1,0,30,b,1\n",
+            },
+            {"features": {"scale": "auto"}, "symmetrize": True},
+            {"edge_feat": [[-1, 1, 0], [1, 0, 1]], "edge_weight": [2, 1]},
+            [],
+            id="columns of edges are features",
+        ),
+        *(
+            pytest.param(
+                {"nodes.csv": NODES, "edges.csv": edges},
+                {"duplicates": "merge", **NAMED},
+                expected,
+                [],
+                id=f"duplicates=merge: {name}",
+            )
+            for name, edges, expected in (
+                (
+                    "weights",
+                    EDGES,
+                    {"src": [0, 1, 2], "dst": [1, 2, 0], "edge_weight": [5, 0.5, 1]},
+                ),
+                (
+                    "no weights",
+                    "src,dst\nann,bob\nann,bob\n007,ann\n",
+                    {"src": [0, 2], "dst": [1, 0], "edge_weight": None},
+                ),
+            )
+        ),
+        *(
+            pytest.param(
+                {"labels.csv": "id,label\n14,1\n0,0\n", "edges.txt": edges},
+                DEGREE,
+                expected,
+                [],
+                id=name,
+            )
+            for name, edges, expected in (
+                (
+                    "SNAP",
+                    "# Nodes: 3 Edges: 2\n# FromNodeId\tToNodeId\n0\t7\n7\t14\n",
+                    {"node_ids": [14, 0, 7], "src": [1, 2]},
+                ),
+                ("blanks between ends", "0 7\n 7  14\n", {"dst": [2, 0]}),
+                ("names between blanks", "0 07\n07 14\n", {"shown_ids": ["14", "0", "07"]}),
+            )
+        ),
+        pytest.param(
+            {"nodes.csv": THREE, "edges.txt": "% sym positive\n% 3 3 3\n10 20 1 11\n20 30 1 12\n"},
+            {"columns": {"src": "0", "dst": "1", "weight": "2", "ignore": ("3",)}},
+            {"src": [1, 2], "dst": [2, 0]},
+            [],
+            id="KONECT",
+        ),
+        # --- files as other programs write them
+        *(
+            pytest.param({"nodes.csv": nodes, edges_name: edges}, {}, IS_PLAIN, [], id=name)
+            for name, nodes, edges_name, edges in (
+                ("blank lines at the end", PLAIN + "\n", "edges.csv", LINKS + "\n\r\n"),
+                ("ends as floats", PLAIN, "edges.csv", "src,dst\n0.0,7.0\n7.0,14.0\n"),
+                (
+                    "ids as floats",
+                    "id,label,x\n0.0,0,1.5\n7.0,1,2\n14.0,1,-3\n",
+                    "edges.csv",
+                    LINKS,
+                ),
+                ("leading zeros", "id,label,y\n0,0,1.5\n7,1,2\n14,1,-03\n", "edges.csv", LINKS),
+                (
+                    "comments and a byte order mark",
+                    "\ufeff" + PLAIN,
+                    "edges.csv",
+                    "# edges of a toy\n# src,dst\n0,7\n7,14\n",
+                ),
+                ("comments before a header", PLAIN, "edges.csv", f"# made by\n#\n{LINKS}"),
+                ("colons", PLAIN, "edges.csv", LINKS.replace(",", "::")),
+                ("tabs", PLAIN, "edges.tsv", LINKS.replace(",", "\t")),
+                (
+                    "semicolons and decimal commas",
+                    PLAIN.replace(",", ";").replace(".", ","),
+                    "edges.csv",
+                    LINKS.replace(",", ";"),
+                ),
+                (
+                    "an index without a name",
+                    ",id,label,x\n0,0,0,1.5\n1,7,1,2\n2,14,1,-3\n",
+                    "edges.csv",
+                    ",src,dst\n0,0,7\n1,7,14\n",
+                ),
+                (
+                    "exponents",
+                    "id;label;x\n0;0;1,5\n7;1;2e+00\n14;1;-,3E1\n",
+                    "edges.csv",
+                    LINKS.replace(",", ";"),
+                ),
+                (
+                    "commas in a name",
+                    "id;label;x, cm, or, in\n0;0;1,5\n7;1;2\n14;1;-3\n",
+                    "edges.csv",
+                    "src;dst\n0;7\n7;14\n",
+                ),
+                (
+                    "as many commas as semicolons",
+                    "id;x, cm, wide;label\n0;1,5;0,0\n7;2,0;1,0\n14;-3,0;1,0\n",
+                    "edges.csv",
+                    LINKS,
+                ),
+                (
+                    "semicolons in a name",
+                    'id,"x; a; b; c",label\n0,1.5,0\n7,2,1\n14,-3,1\n',
+                    "edges.csv",
+                    "0;7\n7;14\n",
+                ),
+                ("UTF-16", PLAIN.replace(",", "\t").encode("utf-16"), "edges.csv", LINKS),
+            )
+        ),
+        pytest.param(
+            {"nodes.csv.gz": gzip.compress(PLAIN.encode()), "edges.csv": LINKS},
+            {},
+            IS_PLAIN,
+            [],
+            id="gzip",
+        ),
+        pytest.param(
+            {
+                "nodes.parquet/_SUCCESS": "",
+                "nodes.parquet/part-0.snappy.parquet": pd.DataFrame(
+                    {"id": [0, 7], "label": [0, 1], "x": [1.5, 2]}
+                ),
+                "nodes.parquet/.part-0.snappy.parquet.crc": b"crc",
+                "nodes.parquet/part-1.snappy.parquet": pd.DataFrame(
+                    {"id": [14], "label": [1], "x": [-3.0]}
+                ),
+                "edges.csv": LINKS,
+            },
+            {},
+            IS_PLAIN,
+            [],
+            id="part files of Spark",
+        ),
+        pytest.param(
+            {
+                "nodes.csv/part-0.csv": "id,label,x\n0,0,1.5\n",
+                "nodes.csv/part-1.csv": "",
+                "nodes.csv/part-2.csv": "id,label,x\n7,1,2\n14,1,-3\n",
+                "edges.csv": LINKS,
+            },
+            {},
+            IS_PLAIN,
+            [],
+            id="an empty part file",
+        ),
+    ],
+)
+def test_a_folder_of_tables_is_read(tmp_path, caplog, files, fields, expected, said):
     caplog.set_level(logging.INFO)
-    graph = load(write(tmp_path / "toy", nodes=NODES, edges=EDGES), **NAMED)
-    assert graph.node_names.tolist() == graph.shown_ids == ["ann", "bob", "007"]
-    assert graph.labels.tolist() == [0, -1, 1]
-    assert graph.class_names == ("art", "law")
-    assert graph.features[:, [0, -1]].tolist() == [[31, 1.5], [22, 1.75], [44, 2]]
-    assert graph.features[:, 1:-1].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]  # Bonn, Oslo, Rome
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
-    assert graph.edge_weight.tolist() == [2, 0.5, 1, 3]
-    assert len(set(graph.node_ids.tolist())) == 3
-    for said in ("0 art, 1 law",):
-        assert said in caplog.text
+    graph = load(write_files(tmp_path, files), **fields)
+    assert_graph(graph, **expected)
+    for words in said:
+        assert words in caplog.text
 
 
-def test_a_folder_of_tables_with_other_names_is_refused_by_them(tmp_path):
-    (tmp_path / "payments.csv").write_text("src,dst\n0,1\n")
-    with pytest.raises(InputError, match=r"found payments\.csv: rename the table of edges"):
-        load(tmp_path)
+@pytest.mark.parametrize("name", ["knows.csv", "knows.csv.gz"])
+def test_one_file_of_edges_is_read_with_the_tables_beside_it(tmp_path, name):
+    edges = EDGES.replace(",", "\t").encode()
+    files = {"nodes.csv": NODES, name: gzip.compress(edges) if name.endswith("gz") else edges}
+    graph = load(write_files(tmp_path, files) / name, **NAMED)
+    assert (graph.name, graph.num_edges) == ("knows", 4)
 
 
 @pytest.mark.parametrize("name", ["features.json", "Labels.csv", "train.xml", "nodes.xlsx"])
 def test_a_table_in_a_format_that_is_not_read_is_named(tmp_path, caplog, name):
-    folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
-    for file in (name, ".nodes.csv.swp", "README.md"):
-        (folder / file).write_text("id\tx\nann\t1\n")
-    load(folder, **NAMED)
-    assert [line for line in caplog.messages if "left out; expected" in line] == [
-        line for line in caplog.messages if f"{folder / name}: left out; expected " in line
-    ]
-    assert f"{folder / name}: left out; expected {name.split('.')[0].lower()}." in caplog.text
-
-
-def test_one_file_of_edges_with_the_others_beside_it(tmp_path):
-    folder = write(tmp_path / "toy", nodes=NODES, knows=EDGES.replace(",", "\t"))
-    graph = load(folder / "knows.csv", **NAMED)
-    assert graph.name == "knows"
-    assert graph.num_edges == 4
-
-
-def test_ids_that_become_names_later(tmp_path):
-    """007 is a number for the first rows, and a name once another is none."""
-    nodes = (
-        "id,label,x\n007,0,1\n8,1,1\n"
-        + "".join(f"{row},0,1\n" for row in range(100, 110))
-        + "x9,1,1\n"
-    )
-    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n007,8\nx9,007\n"))
-    assert graph.node_names.tolist()[:2] == ["007", "8"]
-    assert graph.src.tolist() == [0, 12]
-
-
-def test_integers_of_any_kind(tmp_path):
-    nodes = "nodeId,class,x\n-5,30000,1\n9000000000,10,2\n7,-1,3\n"
-    graph = load(
-        write(
-            tmp_path / "toy", nodes=nodes, edges="sourceNodeId,targetNodeId\n7,-5\n9000000000,7\n"
-        )
-    )
-    assert graph.node_ids.tolist() == [-5, 9_000_000_000, 7]
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([2, 1], [0, 2])
-    assert graph.labels.tolist() == [1, 0, -1]
-    assert graph.class_names == (10, 30000)
-
-
-def test_labels_of_some_nodes_are_joined_by_id(tmp_path):
-    folder = write(
-        tmp_path / "toy",
-        features="id,x\na,1\nb,2\nc,3\n",
-        labels="id,label\nc,u\na,v\n",
-        edges="from,to\na,c\n",
-    )
-    graph = load(folder)
-    assert graph.labels.tolist() == [1, -1, 0]
-    assert graph.features[:, 0].tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ([True, False, True], [1, -1, 0, -1, 1]),
-        (np.array([2, 0, 1], np.uint8), [2, -1, 0, -1, 1]),
-        (np.array([2, 0, 1], np.uint64), [2, -1, 0, -1, 1]),
-        (np.array([2**64 - 1, 7, 7], np.uint64), [0, -1, 1, -1, 1]),
-        ([1.0, 0.0, 1.0], [1, -1, 0, -1, 1]),
-        (["yes", "no", "yes"], [1, -1, 0, -1, 1]),
-    ],
-    ids=["boolean", "uint8", "uint64", "hashes", "floats", "names"],
-)
-def test_labels_and_masks_of_some_nodes(tmp_path, labels, expected):
-    folder = write(tmp_path / "toy", features="id,x\n0,1\n1,2\n2,3\n3,4\n4,5\n", edges="0,3\n")
-    table = pd.DataFrame({"id": [0, 2, 4], "label": labels})
-    masks = np.eye(3, dtype=np.uint8)
-    table[["train_mask", "val_mask", "test_mask"]] = masks
-    table.to_parquet(folder / "labels.parquet")
-    graph = load(folder)
-    assert graph.labels.tolist() == expected
-    found = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])
-    assert found[:, [0, 2, 4]].tolist() == masks.tolist()
-    assert not found[:, [1, 3]].any()
-
-
-def test_a_header_of_many_long_names(tmp_path):
-    names = [f"{number:0300}" for number in range(500)]
-    nodes = f"id,label,{','.join(names)}\n" + "".join(f"{row},1{',1.5' * 500}\n" for row in (3, 4))
-    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\n3,4\n")
-    assert load(folder).num_features == 500
+    others = {".nodes.csv.swp": "", "README.md": "", name: "id\tx\nann\t1\n"}
+    load(write_files(tmp_path, PEOPLE | others), **NAMED)
+    (told,) = [line for line in caplog.messages if "left out; expected" in line]
+    assert told.startswith(f"{tmp_path / name}: left out; expected {name.split('.')[0].lower()}.")
 
 
 @pytest.mark.parametrize("cell", ["x7", "1.5", "007", "", '"a\nb"'])
@@ -151,595 +829,122 @@ def test_a_column_is_what_all_blocks_of_it_are(tmp_path, cell, monkeypatch):
     """A cell far below decides what its column is, and those above lose nothing."""
     rows = [f"{row},{row % 2},{row % 3}.0" for row in range(300)] + [f"300,1,{cell}"]
     nodes = "id,label,x,y\n" + "".join(f"{row},1\n" for row in rows)
-    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n")
-    fields = {"columns": {"categorical": ("x",)}, "features": {"missing": "median"}}
-    whole = load(folder, **fields)
+    folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE})
+    fields = {"columns": {"categorical": ("x",)}, **MEDIAN}
+    in_one_block = load(folder, **fields).features
     monkeypatch.setattr(csv_files, "BLOCK", 64)
-    graph = load(folder, **fields)
-    assert graph.features.tolist() == whole.features.tolist()
-    assert graph.num_features == 5
-
-
-@pytest.mark.parametrize("cells", ["True,False,,1,0,", "0,1,,,,TRUE", "1.0,,,false,,"])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_true_beside_1_is_refused(tmp_path, cells, parts):
-    """They would be four classes; part files written by different programs have both."""
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
-    rows = [f"{row},1,{cell}\n" for row, cell in enumerate(cells.split(","))]
-    (folder / "nodes.csv").mkdir()
-    for part in range(parts):
-        some = rows[part * 3 :] if part == parts - 1 else rows[:3]
-        (folder / "nodes.csv" / f"part-{part}.csv").write_text("id,x,label\n" + "".join(some))
-    expected = r"column `label`: row \d is \S+, row \d is \S+; expected one spelling"
-    with pytest.raises(InputError, match=expected):
-        load(folder)
+    assert_graph(load(folder, **fields), features=in_one_block, num_features=5)
 
 
 JANUARY = 1704067200.0  # 2024-01-01
 DAY = 86400.0
-
-
-def days_of(folder, cells, **columns):
-    """Times in days since 2024-01-01 of a column of nodes."""
-    rows = "".join(f'{row},{row % 2},1,"{cell}"\n' for row, cell in enumerate(cells))
-    write(folder, nodes=f"id,label,x,day\n{rows}", edges="src,dst\n0,1\n")
-    graph = load(folder, columns={"time": "day", **columns})
-    return ((graph.node_time - JANUARY) / DAY).tolist()
+NOON = datetime.datetime(2024, 1, 2, 12)
 
 
 @pytest.mark.parametrize(
     ("cells", "days"),
     [
-        (["01.02.2024", "02.01.2024", "13.01.2024", "1.3.2024", ""], [31, 1, 12, 60, np.nan]),
+        (["01.02.2024", "02.01.2024", "13.01.2024", "1.3.2024", ""], [31, 1, 12, 60, NAN]),
         (["01.02.2024 12:00", "02.01.2024", "03.01.2024 06:00:00"], [31.5, 1, 2.25]),
         (["2024-01-01", "2024-01-02 12:00:00", "2024-01-02T06:00Z"], [0, 1.5, 1.25]),
         (["2024-01-01T00:00:00+02:00", "2024-01-02T12:00:00.5"], [-1 / 12, 1.5 + 0.5 / DAY]),
+        (["20240101T060000.125Z", "2024-W01-2T12:00:00"], [0.25 + 0.125 / DAY, 1.5]),
+        (["2024-01-01 06:00:00,125", "2024-01-02T00:00+02:00"], [0.25 + 0.125 / DAY, 11 / 12]),
         (["01/02/2024", "02/01/2024", "03/01/2024", "13/01/2024"], [31, 1, 2, 12]),
         (["01/02/2024", "02/01/2024", "03/01/2024", "01/13/2024"], [1, 31, 60, 12]),
         (
             ["01/02/2024", "", "", "", "01-13-2024 6:00 PM", "1/1/2024"],
-            [1, *[np.nan] * 3, 12.75, 0],
+            [1, NAN, NAN, NAN, 12.75, 0],
         ),
         (["01/01/2024", "02/02/2024"], [0, 32]),
         (["2024/01/02", "2024.01.03"], [1, 2]),
         (["9999-12-31", "2024-01-01", "31.12.9999", "0001-01-01"], [2913173, 0, 2913173, -738885]),
         (["2 Jan 2024", "Wed Jan 10 12:00:00 +0000 2024", "Feb 1, 2024"], [1, 9.5, 31]),
+        ([datetime.date(9999, 12, 31), datetime.date(2024, 1, 1), None], [2913173, 0, NAN]),
+        ([NOON, None, NOON.replace(tzinfo=None)], [1.5, NAN, 1.5]),
+        (pd.Series([NOON] * 3).dt.tz_localize("Asia/Tokyo"), [1.125] * 3),
+        (pd.Series(["1.2.2024", "1.2.2024", None], dtype="category"), [31, 31, NAN]),
+        (pd.Series([NOON] * 3).astype("datetime64[s]").astype("category"), [1.5] * 3),
     ],
 )
 def test_dates_are_read_by_the_whole_column(tmp_path, cells, days):
-    assert np.allclose(days_of(tmp_path / "toy", cells), days, atol=1e-9, equal_nan=True)
-
-
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        (["01/02/2024", "02/03/2024"], "'01/02/2024' may have the day or the month first.*write 2"),
-        (["13/01/2024", "01/13/2024"], "row 1 is '01/13/2024'; expected the day first, as in '13"),
-        (["13/01/2024", *[""] * 6, "1/13/2024"], "row 7 is '1/13/2024'; expected the day first"),
-        (["1.1.2024", "30.02.2024"], r"row 1 is '30\.02\.2024'; expected a date"),
-        (["30/02/2024", "1/1/2024"], "row 0 is '30/02/2024'; expected a date"),
-        (["01.02.24", "02.02.24"], r"row 0 is '01\.02\.24'; expected a date.*four digits"),
-        (["2024-01-01", "now"], "row 1 is 'now'; expected a date"),
-        (["2024-01-01", "", "", "", "", "17"], "row 5 is '?17.*'; expected a date"),
-        (["17", "18", "19", "20", "2024-01-01"], "row 4 is '2024-01-01'; expected a number, as in"),
-        (["2024-01-01 25:00", "2024-01-01"], "row 0 is '2024-01-01 25:00'; expected a date"),
-    ],
-)
-@pytest.mark.parametrize("role", ["time", "date", "edge"])
-def test_dates_that_are_not_certain_are_refused(tmp_path, cells, message, role):
-    nodes = "".join(f"{row},{row % 2},{row}\n" for row in range(9))
-    rows = "".join(f"{row},{row},{cell}\n" for row, cell in enumerate(cells))
-    folder = write(tmp_path / "toy", nodes=f"id,label,x\n{nodes}", edges=f"src,dst,day\n{rows}")
-    if role == "date":
-        (folder / "nodes.csv").write_text(f"id,label,day\n{rows}")
-        (folder / "edges.csv").write_text("src,dst\n0,1\n")
-    role = "time" if role == "edge" else role
-    with pytest.raises(InputError, match=f"column `day`.*{message}"):
-        load(folder, columns={role: "day" if role == "time" else ["day"]})
-
-
-def test_times_of_objects(tmp_path):
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
-    noon = datetime.datetime(2024, 1, 2, 12)
-    for times, days in (
-        ([datetime.date(9999, 12, 31), datetime.date(2024, 1, 1), None], [2913173, 0, np.nan]),
-        ([noon, None, noon.replace(tzinfo=None)], [1.5, np.nan, 1.5]),
-        (pd.Series([noon] * 3).dt.tz_localize("Asia/Tokyo"), [1.125] * 3),
-        (pd.Series(["1.2.2024", "1.2.2024", None], dtype="category"), [31, 31, np.nan]),
-        (pd.Series([noon] * 3).astype("datetime64[s]").astype("category"), [1.5] * 3),
-    ):
-        frame = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 0], "x": 1.0, "when": times})
-        frame.to_parquet(folder / "nodes.parquet")
-        graph = load(folder, columns={"time": "when"})
-        found = (graph.node_time - JANUARY) / DAY
-        assert np.allclose(found, days, equal_nan=True)
-    times = np.array(["2024-01-01", "2024-01-02T12"], "datetime64[h]")
-    arrays = {"label": [0, 1], "feat": np.eye(2), "edge_time": times}
-    np.savez(tmp_path / "g.npz", src=[0, 1], dst=[1, 0], **arrays)
-    assert load(tmp_path / "g.npz").edge_time.tolist() == [JANUARY, JANUARY + 1.5 * DAY]
-
-
-def test_labels_of_some_rows_of_an_npy(tmp_path):
-    folder = write(tmp_path / "toy", labels="id,label\n3,1\n0,0\n", edges="0,3\n")
-    np.save(folder / "features.npy", np.arange(4.0))
-    graph = load(folder)
-    assert graph.labels.tolist() == [0, -1, -1, 1]
-
-
-def test_a_list_column_and_a_csr_file(tmp_path):
-    folder = write(tmp_path / "toy", edges="src,dst\n1,0\n")
-    pd.DataFrame({"id": [1, 0], "label": ["x", None], "emb": [[1.0, 2.0], [3.0, 4.0]]}).to_parquet(
-        folder / "nodes.parquet"
+    nodes = pd.DataFrame({"id": range(len(cells)), "x": 1, "day": cells})
+    name = "nodes.csv" if isinstance(cells[0], str) else "nodes.parquet"
+    nodes["label"] = nodes.id % 2
+    graph = load(
+        write_files(tmp_path, {name: nodes, "edges.csv": ONE_EDGE}), columns={"time": "day"}
     )
-    graph = load(folder)
-    assert graph.features.tolist() == [[1, 2], [3, 4]]
-    assert graph.labels.tolist() == [0, -1]
-    (folder / "nodes.parquet").unlink()
-    write(folder, nodes="id,label\n1,x\n0,\n")
-    sp.save_npz(folder / "features.npz", sp.csr_array(np.array([[0, 5.0], [7, 0]])))
-    assert load(folder).features.toarray().tolist() == [[0, 5], [7, 0]]
-    sp.save_npz(folder / "features.npz", sp.coo_array(np.eye(2)))
-    with pytest.raises(
-        InputError, match=r"features\.npz: its format is coo; expected a CSR matrix"
-    ):
-        load(folder)
+    found = (graph.node_time - JANUARY) / DAY
+    np.testing.assert_allclose(found, days, atol=1e-9)
 
 
-def test_nodes_that_only_edges_name(tmp_path):
-    folder = write(
-        tmp_path / "toy", labels="id,label\nb,x\na,y\n", edges="src,dst\na,q\nq,b\nr,a\n"
-    )
-    graph = load(folder, features=("degree",))
-    assert graph.node_names.tolist() == ["b", "a", "q", "r"]
-    assert graph.labels.tolist() == [0, 1, -1, -1]
-    assert graph.src.tolist() == [1, 2, 3]
-    assert np.allclose(graph.features, np.log1p([[1, 0], [1, 1], [1, 1], [0, 1]]))
-    write(folder, labels="id,label\n5,0\n3,1\n", edges="src,dst\n5,9\n9,3\n")
-    graph = load(folder, features=("degree",))
-    assert graph.node_ids.tolist() == [5, 3, 9]
+def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
+    nodes = "id,label,when\n0,0,2024-01-01T00:00:00.125\n1,1,2024-01-01\n2,0,2024-01-01T00:00:01\n"
+    folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE})
+    graph = datasets.read_graph(dataset_settings("file", str(folder), columns={"date": ("when",)}))
+    found = graph.features[:, 0].astype(np.float64) + graph.schema.columns[0].offset
+    np.testing.assert_allclose(found - JANUARY, [0.125, 0, 1], atol=1e-6)
 
 
-def test_duplicates(tmp_path):
-    folder = write(tmp_path / "toy", nodes=NODES, edges=EDGES)
-    merged = load(folder, duplicates="merge", **NAMED)
-    assert sorted(zip(merged.src, merged.dst, merged.edge_weight, strict=True)) == [
-        (0, 1, 5),
-        (1, 2, 0.5),
-        (2, 0, 1),
-    ]
-    write(folder, edges="src,dst\nann,bob\nann,bob\n007,ann\n")
-    merged = load(folder, duplicates="merge", **NAMED)
-    assert (merged.src.tolist(), merged.dst.tolist(), merged.edge_weight) == ([0, 2], [1, 0], None)
-
-
-def test_one_hot_labels(tmp_path, caplog):
-    folder = write(
-        tmp_path / "toy", features="x\n1\n2\n3\n", labels="u,v\n1,0\n0,1\n1,0\n", edges="0,1\n"
-    )
-    assert load(folder).label_kind == "multilabel"
-    assert "a single 1 in every row" in caplog.text
-    assert load(folder, labels="multiclass").labels.tolist() == [0, 1, 0]
-    write(folder, labels="u,v\n1,0\n1,1\n1,0\n")
-    with pytest.raises(
-        InputError, match=r"labels\.csv: number of ones: row 1 is 2\.0; expected one"
-    ):
-        load(folder, labels="multiclass")
-    write(folder, labels="u\n1\n1\n0\n")
-    with pytest.raises(
-        InputError, match=r"labels=multilabel: .*labels\.csv: column `u` has one column"
-    ):
-        load(folder, labels="multilabel")
-
-
-def test_integers_without_a_class_0_are_numbered(tmp_path):
-    """Two classes, 1 and 2, are two, not three."""
-    read = load(write(tmp_path / "toy", nodes="x,label\n1,2\n2,1\n3,\n4,2\n", edges="0,1\n"))
-    assert (read.labels.tolist(), read.num_classes, read.class_names) == ([1, 0, -1, 1], 2, (1, 2))
-
-
-def test_gaps_and_one_class_are_said(tmp_path, caplog):
-    folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,4\n3,4\n", edges="0,1\n")
-    load(folder)
-    assert "3 of 5 classes have no node, the first is 1" in caplog.text
-    write(folder, nodes="x,label\n1,1\n2,-1\n3,1\n")
-    load(folder)
-    assert "all labelled nodes are of one class" in caplog.text
-
-
-def test_classes_may_be_integers_beyond_int64(tmp_path):
-    """The last of them would be -1, no class, as an int64."""
-    path = tmp_path / "toy.npz"
-    label = np.array([2**64 - 1, 7, 2**64 - 1], np.uint64)
-    np.savez(path, src=[0, 1], dst=[1, 2], feat=np.eye(3), label=label, node_id=np.arange(3))
-    graph = load(path)
-    assert graph.labels.tolist() == [1, 0, 1]
-    assert graph.class_names == (7, 2**64 - 1)
-
-
-@pytest.mark.parametrize(
-    "mask",
-    [["1.0", "", "0.0", ""], ["True", "", "", "False"], ["1", "", "", "0"], ["TRUE", "0", "", ""]],
-)
-@pytest.mark.parametrize("table", ["nodes", "labels"])
-def test_blank_cells_of_a_mask_are_in_none(tmp_path, table, mask):
-    """As a join leaves them, which makes whole columns floats."""
-    masks = [[*mask], ["", "1.0", "", ""], ["0", "0", "1", "0"]]
-    rows = "".join(f"{i},{i % 2},{','.join(cells)}\n" for i, cells in enumerate(zip(*masks)))  # noqa: B905
-    nodes = "id,x\n3,1\n2,2\n1,3\n0,4\n"
-    tables = {"features": nodes, table: "id,label,train_mask,val_mask,test_mask\n" + rows}
-    graph = load(write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n", **tables))
-    order = graph.node_ids.argsort()
-    found = np.stack([graph.train_mask, graph.val_mask, graph.test_mask])[:, order]
-    assert found.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
-
-
-def test_another_word_in_a_mask_is_named_by_its_row(tmp_path):
-    labels = "id,label,train_mask,val_mask,test_mask\n1,0,1,0,0\n0,1,{},1,0\n"
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n", nodes="id,x\n0,1\n1,2\n")
-    for cell, shown in (("2", "2"), ("0.5", "0.5"), ("yes", "'yes'")):
-        write(folder, labels=labels.format(cell))
-        expected = rf"labels\.csv: column `train_mask`[,:] row 1 is {shown}; expected True or False"
-        with pytest.raises(InputError, match=expected):
-            load(folder)
-
-
-def test_masks_on_unlabelled_nodes(tmp_path):
-    names = "id,label,x,train_mask,val_mask,test_mask"
-    nodes = f"{names}\na,u,1,1,0,0\nb,,2,1,0,0\nc,v,3,0,1,0\nd,,4,0,0,1\n"
-    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n"))
-    expected = (
-        "1 nodes are in train and have no label, the first is node b; .*split.drop_unlabelled=true"
-    )
-    with pytest.raises(InputError, match=expected):
-        draw(graph, split_settings(), SplitRecipe("given"))
+def test_a_split_leaves_out_nodes_without_a_label(tmp_path):
+    nodes = "id,label,x,split\n0,0,1,train\n1,,2,train\n2,1,3,val\n3,,4,test\n"
+    graph = load(write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE}))
     split = draw(graph, split_settings(drop_unlabelled=True), SplitRecipe("given"))
     assert split.describe()["nodes"] == {"train": 1, "val": 1, "test": 0}
 
 
-def test_a_split_is_in_one_column_or_in_masks(tmp_path):
-    nodes = "id,label,split,train_mask\na,0,train,1\nb,1,test,0\n"
-    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n")
-    with pytest.raises(InputError, match=r"both `split` and `train_mask`; .*columns.ignore=split"):
-        load(folder)
-
-
-@pytest.mark.parametrize("header", ["split", "train_mask,val_mask"])
-def test_a_split_is_in_the_table_or_in_files(tmp_path, header):
-    cells = ["train", "val"] if header == "split" else ["1,0", "0,1"]
-    nodes = f"id,label,{header}\na,0,{cells[0]}\nb,1,{cells[1]}\n"
-    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\na,b\n", train="id\nb\n")
-    with pytest.raises(InputError, match=r"train\.csv: .*nodes\.csv.* is the split, too; take one"):
-        load(folder)
-
-
-@pytest.mark.parametrize("named", [False, True])
-def test_a_table_may_have_only_the_split(tmp_path, named):
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n1,2\n")
-    ids, first = ("id,", ["2,", "0,", "1,"]) if named else ("", [""] * 3)
-    rows = zip(first, ("train", "val", "test"), strict=True)
-    (folder / "nodes.csv").write_text(f"{ids}split\n" + "".join(f"{i}{part}\n" for i, part in rows))
-    table = "".join(f"{i}{label}\n" for i, label in zip(first, (0, 1, 1), strict=True))
-    (folder / "labels.csv").write_text(f"{ids}label\n{table}")
-    graph = load(folder, features=("degree",))
-    assert graph.train_mask.tolist() == [True, False, False]
-    assert graph.test_mask.tolist() == [False, False, True]
-    assert graph.node_ids.tolist() == ([2, 0, 1] if named else [0, 1, 2])
-
-
-def test_files_of_pairs_beside_the_tables_are_no_masks(tmp_path):
-    """With task=link_prediction, split.dir may be the folder of the tables."""
-    edges = "src,dst\na,b\nb,c\nc,a\n"
-    folder = write(tmp_path / "toy", edges=edges, train="a,b\n", val="b,c\n", test="c,a\n")
-    assert load(folder, task=TASKS[2], features=("degree",)).num_edges == 3
-    with pytest.raises(InputError, match=r"train\.csv: has 2 columns"):
-        load(write(folder, labels="id,label\na,0\nb,1\nc,1\n"), features=("degree",))
-
-
-def test_nodes_without_features(tmp_path):
-    folder = write(
-        tmp_path / "toy",
-        nodes="id,label,x,y\na,0,1,3\nb,1,,\nc,1,3,5\n",
-        edges="src,dst\na,b\nc,b\n",
-    )
-    with pytest.raises(InputError, match="1 of 3 nodes have no features, node b for instance"):
-        load(folder)
-    filled = load(folder, features={"missing": "median"}).features
-    assert filled.tolist() == [[1, 0, 3], [2, 1, 4], [3, 0, 5]]  # one indicator: blank together
-    assert load(folder, features=("neighbours",)).features.tolist() == [[1, 3], [2, 4], [3, 5]]
-    both = load(folder, features=("given", "degree")).features
-    assert both[:, :2].tolist() == [[1, 3], [0, 0], [3, 5]]
-    assert np.allclose(both[:, 2], np.log1p([0, 2, 0]))
-    write(folder, nodes="id,label,x,y\na,0,1,3\nb,1,,4\nc,1,3,5\n")
-    with pytest.raises(InputError, match=r"nodes\.csv: column `x` is blank in 1 rows"):
-        load(folder)
-
-
 @pytest.mark.parametrize(
-    ("tables", "fields", "message"),
+    ("files", "lines"),
     [
         (
-            {"edges": "ann,bob\nbob,007\n"},
-            {},
-            r"edges\.csv: has the columns ann, bob; .*put the line src,dst before it",
+            {
+                "nodes.csv": THREE.drop(columns="id")
+                .set_index(pd.Index([0, 1, 2]))
+                .reset_index(names="")
+            },
+            ["nodes: left out: the nameless first column, an index without a name"],
         ),
         (
-            {"edges": "from,to\nann,bob\nann,eve\n"},
-            {},
-            r"edges\.csv: column `to`: row 1 is eve; .* 3 node ids",
+            {
+                "nodes.parquet": THREE.assign(
+                    id=range(3), city=["Rome", "Oslo", None], created=pd.to_datetime([0, 1, 2])
+                )
+            },
+            ["nodes: left out: created, a date"],
         ),
         (
-            {"edges": "src,dst\nann,bob\n,bob\n"},
-            {},
-            r"edges\.csv: column `src`, row 1 is blank; expected a node's id",
-        ),
-        (
-            {"nodes": NODES.replace("bob", "ann")},
-            {},
-            r"nodes\.csv: column `name`: rows 0 and 1 are both ann; expected each id once",
-        ),
-        ({"nodes": NODES.replace("bob", "")}, {}, r"nodes\.csv: column `name`, row 1 is blank"),
-        (
-            {"nodes": NODES.replace("22", "x")},
-            {},
-            r"nodes\.csv: column `age`, row 1 is 'x'; expected a number",
-        ),
-        (
-            {},
-            {"columns": {"id": "nam"}},
-            r"columns\.id=nam: no table has such a column",
-        ),
-        (
-            {},
-            {"columns": {"id": "name", "label": "clas"}},
-            r"columns\.label=clas: no table has such a column: .*subject",
-        ),
-        (
-            {},
-            {"columns": {**NAMED["columns"], "weight": "w"}},
-            r"columns\.weight=w: .* source, target, weight; set columns",
-        ),
-        (
-            {"labels": "name,subject\nann,x\n"},
-            {},
-            r"labels\.csv: has label, and so has .*nodes\.csv",
-        ),
-        (
-            {"edges": "source,from,dst\nann,bob,bob\n"},
-            {},
-            r"has both columns source and from; set columns\.src",
+            {"nodes.csv": THREE.assign(id=range(3)), "edges.csv": RING.assign(Id=range(3))},
+            ["edges: left out: Id, it numbers the edges"],
         ),
     ],
 )
-def test_what_cannot_be_used_is_named(tmp_path, tables, fields, message):
-    folder = write(tmp_path / "toy", **{"nodes": NODES, "edges": EDGES} | tables)
-    with pytest.raises(InputError, match=message):
-        load(folder, **NAMED | fields)
+def test_what_columns_are_taken_for_is_described(tmp_path, caplog, files, lines):
+    write_files(tmp_path, {"edges.csv": RING, **files})
+    graph = datasets.read_graph(dataset_settings("file", str(tmp_path)))
+    described = "\n".join(describe(encode_tables(graph, FeatureSettings(), None)[1]))
+    for line in lines:
+        assert line in described
+    assert "left out" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "labels",
-            "id,label\nann,x\nbob,y\nann,z\n",
-            r"labels\.csv: column `id`: rows 0 and 2 are both ann; expected each id once",
-        ),
-        (
-            "features",
-            "id,x\nbob,1\nbob,2\n",
-            r"features\.csv: column `id`: rows 0 and 1 are both bob; expected each id once",
-        ),
-    ],
-)
-def test_an_id_twice_beside_the_table_of_nodes(tmp_path, name, content, message):
-    nodes = "id,label\nann,x\nbob,y\n" if name == "features" else "id,x\nann,1\nbob,2\n"
-    folder = write(tmp_path / "toy", nodes=nodes, edges="src,dst\nann,bob\n", **{name: content})
-    with pytest.raises(InputError, match=message):
-        load(folder)
+def test_names_of_nodes_as_classes_are_doubted(tmp_path, caplog):
+    names = [f"Person {row}" for row in range(60)]
+    nodes = pd.DataFrame({"Id": range(60), "Label": names, "group": np.arange(60) % 3})
+    folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": "Source,Target\n0,1\n"})
+    load(folder)
+    assert "60 classes of 60 labelled nodes; set columns.label" in caplog.text
+    caplog.clear()
+    columns = {"label": ("group",), "ignore": ("Label",)}
+    assert_graph(load(folder, columns=columns, **DEGREE), num_classes=3)
+    assert "classes of" not in caplog.text
 
 
-def test_names_without_a_table_that_has_them(tmp_path):
-    folder = write(tmp_path / "toy", nodes="x,label\n1,0\n2,1\n", edges="src,dst\nann,bob\n")
-    with pytest.raises(
-        InputError, match=r"column `src`, row 0 is 'ann'; .*names need a column `id` in nodes"
-    ):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"columns": {"id": "x"}},
-        {"labels": "multiclass"},
-        {"duplicates": "merge"},
-        {"unknown": "drop"},
-    ],
-)
-def test_settings_of_tables_mean_nothing_elsewhere(fields):
-    with pytest.raises(InputError, match="has no meaning with dataset_name=cora: remove it"):
-        datasets.load_graph(dataset_settings("cora", **fields))
-
-
-PLAIN = "id,label,x\n0,0,1.5\n7,1,2\n14,1,-3\n"
-LINKS = "src,dst\n0,7\n7,14\n"
-
-
-def same_as_plain(folder):
-    """Whether a folder is read as the tables above are."""
-    graph = load(folder)
-    return (
-        graph.node_ids.tolist() == [0, 7, 14]
-        and graph.labels.tolist() == [0, 1, 1]
-        and graph.features.tolist() == [[1.5], [2], [-3]]
-        and (graph.src.tolist(), graph.dst.tolist()) == ([0, 1], [1, 2])
-    )
-
-
-@pytest.mark.parametrize(
-    ("nodes", "edges"),
-    [
-        (PLAIN + "\n", LINKS + "\n\r\n"),
-        (PLAIN, "src,dst\n0.0,7.0\n7.0,14.0\n"),
-        (PLAIN.replace("7,", "7.0,").replace("0,0", "0.0,0").replace("14,", "14.0,"), LINKS),
-        (PLAIN.replace("label,x", "label,y").replace(",-3", ",-03"), LINKS),
-        ("\ufeff" + PLAIN, "# edges of a toy\n# src,dst\n0,7\n7,14\n"),
-        (PLAIN.replace(",", ";").replace(".", ","), LINKS.replace(",", ";")),
-        (",id,label,x\n0,0,0,1.5\n1,7,1,2\n2,14,1,-3\n", ",src,dst\n0,0,7\n1,7,14\n"),
-        ("id;label;x\n0;0;1,5\n7;1;2e+00\n14;1;-,3E1\n", LINKS.replace(",", ";")),
-        ("id;label;x, cm, or, in\n0;0;1,5\n7;1;2\n14;1;-3\n", "src;dst\n0;7\n7;14\n"),
-        ("id;x, cm, wide;label\n0;1,5;0,0\n7;2,0;1,0\n14;-3,0;1,0\n", LINKS),
-        ('id,"x; a; b; c",label\n0,1.5,0\n7,2,1\n14,-3,1\n', "0;7\n7;14\n"),
-    ],
-    ids=[
-        *("blank-end", "floats", "float-ids", "odd", "comments", "decimal", "index", "exponents"),
-        *("commas", "as-many-commas", "semicolons"),
-    ],
-)
-def test_a_csv_as_other_programs_write_it(tmp_path, nodes, edges):
-    assert same_as_plain(write(tmp_path / "toy", nodes=nodes, edges=edges))
-
-
-def test_compressed_files_and_utf_16(tmp_path):
-    folder = write(tmp_path / "toy", edges=LINKS.replace(",", "\t"))
-    (folder / "nodes.csv.gz").write_bytes(gzip.compress(PLAIN.encode()))
-    assert same_as_plain(folder)
-    assert load(folder / "edges.csv").name == "edges"
-    (folder / "nodes.csv.gz").write_bytes(gzip.compress(PLAIN.encode())[:-9])
-    with pytest.raises(InputError, match=r"nodes\.csv\.gz: not a readable csv table"):
-        load(folder)
-    (folder / "nodes.csv.gz").unlink()
-    (folder / "nodes.csv").write_text(PLAIN.replace(",", "\t"), encoding="utf-16")
-    assert same_as_plain(folder)
-    (folder / "nodes.csv").write_bytes(PLAIN.replace("x", "ä").encode("latin-1"))
-    with pytest.raises(
-        InputError, match=r"nodes\.csv: not a readable csv table .*save it as UTF-8"
-    ):
-        load(folder)
-
-
-def test_a_list_of_edges_as_snap_has_them(tmp_path):
-    folder = write(tmp_path / "toy", labels="id,label\n14,1\n0,0\n")
-    head = "# Directed graph: toy\n# Nodes: 3 Edges: 2\n"
-    (folder / "edges.txt").write_text(f"{head}# FromNodeId\tToNodeId\n0\t7\n7\t14\n")
-    graph = load(folder, features=("degree",))
-    assert (graph.node_ids.tolist(), graph.src.tolist()) == ([14, 0, 7], [1, 2])
-    (folder / "edges.txt").write_text("0 7\n 7  14\n")
-    assert load(folder, features=("degree",)).dst.tolist() == [2, 0]
-    (folder / "edges.txt").write_text("0 07\n07 14\n")
-    assert load(folder, features=("degree",)).node_names.tolist() == ["14", "0", "07"]
-
-
-def spark(folder, frame, rows=2):
-    """A parquet table in the parts that Spark writes."""
-    folder.mkdir(parents=True)
-    (folder / "_SUCCESS").touch()
-    for part in range(0, len(frame), rows):
-        path = folder / f"part-0000{part}.snappy.parquet"
-        frame.iloc[part : part + rows].to_parquet(path)
-        (folder / f".{path.name}.crc").write_bytes(b"crc")
-
-
-def test_folders_of_part_files(tmp_path):
-    folder = write(tmp_path / "toy", edges=LINKS)
-    frame = pd.DataFrame({"id": [0, 7, 14], "label": [0, 1, 1], "x": [1.5, 2, -3]})
-    spark(folder / "nodes.parquet", frame)
-    assert same_as_plain(folder)
-    (folder / "nodes.parquet/part-00009.parquet").mkdir()
-    with pytest.raises(
-        InputError, match=r"part-00009\.parquet: expected a parquet file, a part of"
-    ):
-        load(folder)
-    (folder / "nodes.parquet/part-00009.parquet").rmdir()
-    frame.rename(columns={"x": "y"}).to_parquet(folder / "nodes.parquet/part-00009.parquet")
-    with pytest.raises(InputError, match=r"has the columns id, label, y; expected id, label, x"):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "ids",
-    [
-        ["00007", "00014", "00021"],
-        ["622188820004259028000", "622188820004259028001", "-1"],
-        ["NA", "nan", "null"],
-        ["7", "07", "7.5"],
-        ["+7", "1e3", "1000"],
-        ["李明", "7", "李 明"],
-    ],
-)
-def test_ids_are_kept_as_they_are(tmp_path, ids):
-    nodes = "id,label,x\n" + "".join(f"{name},{row % 2},1\n" for row, name in enumerate(ids))
-    graph = load(write(tmp_path / "toy", nodes=nodes, edges=f"src,dst\n{ids[0]},{ids[2]}\n"))
-    assert graph.node_names.tolist() == ids
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0], [2])
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "classes"),
-    [
-        (["None", "low", "high", ""], ("None", "high", "low"), [0, 2, 1, -1]),
-        (["-1", "low", "high", "NA"], ("NA", "high", "low"), [-1, 2, 1, 0]),
-        (["01", "02", "", "10"], ("01", "02", "10"), [0, 1, -1, 2]),
-        (["1", "NA", "0", "nan"], None, [1, -1, 0, -1]),
-        (["1.0", "", "0.0", "2.0"], None, [1, -1, 0, 2]),
-        (["yes", "no", "yes ", "no\t"], ("no", "yes"), [1, 0, 1, 0]),
-        (["NA ", "no", "yes ", "NA"], ("NA", "no", "yes"), [0, 1, 2, 0]),
-        (["1 ", "0", "1", "NA "], None, [1, 0, 1, -1]),
-        (
-            ["1582218195625938945", "", "1582218195625938946", "1582218195625938945"],
-            (1582218195625938945, 1582218195625938946),
-            [0, -1, 1, 0],
-        ),
-    ],
-)
-def test_classes_are_kept_as_they_are(tmp_path, caplog, labels, names, classes):
-    caplog.set_level(logging.INFO)
-    nodes = "id,label,x\n" + "".join(f"{row},{name},1\n" for row, name in enumerate(labels))
-    graph = load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
-    assert (graph.class_names, graph.labels.tolist()) == (names, classes)
-    blank = classes.count(-1)
-    assert (f"{blank} of 4 rows have no label" in caplog.text) == bool(blank)
-
-
-def test_blanks_around_a_class_of_an_array(tmp_path):
-    np.savez(tmp_path / "g.npz", src=[0], dst=[1], feat=np.eye(4), label=["b", "b ", " a", " "])
-    graph = load(tmp_path / "g.npz")
-    assert (graph.class_names, graph.labels.tolist()) == (("a", "b"), [1, 1, 0, -1])
-
-
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ("01 1 2 3", "row 0 is 01, row 1 is 1, the same number in two spellings"),
-        ("0 1 inf 1", "row 2 is inf; expected a class: an integer, or a name"),
-        ("0 1 1e300 1", r"row 2 is 1e\+?300; expected a class"),
-        ("0 1 0.5 1", r"row 2 is 0\.5; expected a class"),
-    ],
-)
-def test_classes_that_cannot_be_told_apart(tmp_path, labels, message):
-    nodes = "id,label,x\n" + "".join(f"{row},{name},1\n" for row, name in enumerate(labels.split()))
-    with pytest.raises(InputError, match=rf"nodes\.csv: column `label`: {message}"):
-        load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"x": ["1" * 400, "2"]}, r"column `x`, row 0 is '1{50,}\.\.\.; expected a number"),
-        ({"x": [[[1.0]], [[2.0]]]}, r"column `x`, row 0 is .*expected a list of numbers"),
-        ({"x": [["a"], ["b"]]}, r"column `x`, row 0 is .*expected a list of numbers"),
-        ({"x": [[1.0], [1.0, 2.0]]}, r"column `x`, length: row 1 is 2; expected 1, as before"),
-        ({"x": [{"a": 1}, {"a": 2}]}, r"column `x`, row 0 is .*; expected a number"),
-        ({"x": [b"a", b"b"]}, r"column `x`, row 0 is b'a', of type binary; expected a number"),
-        ({"id": [b"a", b"b"]}, r"column `id`, row 0 is b'a', of type binary; expected a number"),
-        ({"id": [[1], [2]]}, r"column `id`, row 0 is \[1\], of type list"),
-    ],
-)
-def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
-    folder = write(tmp_path / "toy", edges="src,dst\n")
-    frame = pd.DataFrame({"id": [0, 7], "label": [0, 1], "x": [1.0, 2.0], **columns})
-    frame.to_parquet(folder / "nodes.parquet")
-    with pytest.raises(InputError, match=rf"nodes\.parquet: {message}"):
-        load(folder)
+@pytest.mark.parametrize(("ends", "is_warned"), [(("user", "item"), True), (("from", "to"), False)])
+def test_ids_of_two_types_in_one_table_are_warned_of(tmp_path, caplog, ends, is_warned):
+    write_files(tmp_path, {"edges.csv": RING.set_axis(list(ends), axis=1)})
+    columns = {"src": ends[0], "dst": ends[1]}
+    load(tmp_path, columns=columns, task=TASKS[2], **DEGREE)
+    assert ("edges/user__RELATION__item.csv" in caplog.text) == is_warned
 
 
 @pytest.mark.parametrize(
@@ -755,163 +960,10 @@ def test_columns_of_parquet_that_cannot_be_read(tmp_path, columns, message):
 )
 def test_categories_of_pandas_are_read_as_their_values(tmp_path, cells):
     """A category column with one value ended in a TypeError."""
-    read = []
-    for kind in ("category", None):
-        column = pd.Series(cells).astype(kind) if kind else pd.Series(cells)
-        folder = write(tmp_path / f"toy{kind}")
+    graphs = []
+    for column in (pd.Series(cells), pd.Series(cells).astype("category")):
         nodes = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 1], "x": column})
-        nodes.to_parquet(folder / "nodes.parquet")
-        edges = pd.DataFrame({"src": [0, 1, 2], "dst": [1, 2, 0], "kind": column})
-        edges.to_parquet(folder / "edges.parquet")
-        graph = load(folder, features={"scale": "none", "missing": "median"})
-        read.append((np.asarray(graph.features).tolist(), np.asarray(graph.edge_feat).tolist()))
-    assert read[0] == read[1]
-
-
-@pytest.mark.parametrize(
-    ("nodes", "message"),
-    [
-        (PLAIN.replace(",", "\t").replace("1.5", "1,5"), "'1,5', a decimal comma or a list; write"),
-        (PLAIN.replace(",", "\t").replace("1.5", "1,5e3"), "'1,5e3', a decimal comma or a list"),
-        (PLAIN.replace(",", ";").replace("1.5", "1.234,5"), "'1.234,5', a number with a separator"),
-    ],
-)
-def test_decimal_commas_that_may_be_something_else(tmp_path, nodes, message):
-    folder = write(tmp_path / "toy", nodes=nodes, edges=LINKS)
-    with pytest.raises(InputError, match=rf"nodes\.csv: column `x`, row 0 is {message}"):
-        load(folder)
-
-
-@pytest.mark.parametrize("cells", ["1.234 2,5 3", "3 2,5 1.25", "1.5 2 2,5", "2,5 3 1,5 1.75"])
-def test_decimal_points_beside_commas_are_refused(tmp_path, cells):
-    nodes = "id;label;x\n" + "".join(
-        f"{row};{row % 2};{cell}\n" for row, cell in enumerate(cells.split())
-    )
-    with pytest.raises(InputError, match=r"nodes\.csv: column `x`.*(decimal|thousands|number)"):
-        load(write(tmp_path / "toy", nodes=nodes, edges="src,dst\n0,1\n"))
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_texts_of_blanks_are_blank_cells(tmp_path, suffix):
-    """Parquet keeps the empty texts that a csv reads as missing."""
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
-    table = pd.DataFrame({"id": range(4), "label": [0, 1, 0, 1], "town": ["a", "  ", "", "a "]})
-    table["size"] = ["1", "", " ", "3"]
-    if suffix == "csv":
-        table.to_csv(folder / "nodes.csv", index=False)
-    else:
-        table.to_parquet(folder / "nodes.parquet")
-    graph = load(folder, features={"missing": "zero"})
-    assert graph.features.tolist() == [[1, 0, 1], [0, 1, 0], [0, 1, 0], [1, 0, 3]]  # a, blank, size
-
-
-@pytest.mark.parametrize(
-    "cells",
-    [
-        ["2,5", "1,2e-05", "-0,5"],
-        ["1 234,5", "12 000", "1 500,25"],
-        ["1'234.50", "12'000.00", "1'500.25"],
-        ["1,234.5", "12,000", "1,500.25"],
-        ["1\u202f234", "12\u202f000", "1\u202f500"],
-    ],
-)
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_numbers_in_another_notation_are_no_categories(tmp_path, cells, suffix):
-    folder = write(tmp_path / "toy", edges="src,dst\n0,1\n")
-    table = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 0], "x": cells})
-    if suffix == "csv":
-        table.to_csv(folder / "nodes.csv", index=False)
-    else:
-        table.to_parquet(folder / "nodes.parquet")
-    expected = re.escape(f"nodes.{suffix}: column `x`, row 0 is {cells[0]!r}, a ")
-    with pytest.raises(InputError, match=expected):
-        load(folder)
-    graph = load(folder, columns={"categorical": ("x",)})
-    assert graph.features.tolist() == np.eye(3)[np.argsort(np.argsort(cells))].tolist()
-
-
-def test_a_row_of_decimal_commas_is_no_header(tmp_path):
-    folder = write(tmp_path / "toy", nodes=PLAIN, edges="0;7;1,5\n7;14;2,5\n")
-    with pytest.raises(InputError, match="has the columns 0, 1, 2; expected src and dst"):
-        load(folder)
-
-
-@pytest.mark.parametrize(
-    "nodes", ["id,label,x\n0,0,1\n7,1,2\n14,1,3\n", "id,label,x\na,0,1\nb,1,2\nc,1,3\n"]
-)
-def test_edges_of_unknown_nodes_are_dropped_on_request(tmp_path, caplog, nodes):
-    first, _, last = (line.split(",")[0] for line in nodes.splitlines()[1:])
-    edges = (
-        f"src,dst,weight,since\n{first},{last},2,2001\n{last},9001,3,2002\n"
-        f"x9,{first},4,2003\n{last},{first},5,2004\n"
-    )
-    if first == "0":
-        edges = edges.replace("x9", "9002")
-    folder = write(tmp_path / "toy", nodes=nodes, edges=edges)
-    with pytest.raises(
-        InputError, match=r"row . is \w+; expected one of the 3 node ids; edges\.unknown=drop"
-    ):
-        load(folder)
-    graph = load(folder, unknown="drop", columns={"time": "since"})
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 2], [2, 0])
-    assert (graph.edge_weight.tolist(), graph.edge_time.tolist()) == ([2, 5], [2001, 2004])
-    assert "2 of 4 edges have an end that is no node, the first in row 1: left out" in caplog.text
-    graph = load(folder, unknown="add", features=("neighbours",))
-    assert graph.num_nodes == 5
-    assert graph.src.tolist() == [0, 2, 3, 2]
-    assert "2 nodes that only edges name are added" in caplog.text
-
-
-def test_edges_of_unknown_rows_are_dropped_on_request(tmp_path):
-    folder = write(tmp_path / "toy", nodes="label,x\n0,1\n1,2\n", edges="src,dst\n0,1\n2,0\n1,-1\n")
-    with pytest.raises(InputError, match=r"row 1 is 2; expected a node in \[0, 2\)"):
-        load(folder)
-    assert load(folder, unknown="drop").src.tolist() == [0]
-
-
-@pytest.mark.parametrize("weight", ["1e-50", "1e-19", "true", "1e30", "-1e-50"])
-@pytest.mark.parametrize("form", ["csv", "parquet", "npz"])
-def test_weights_are_tested_before_they_are_rounded(tmp_path, form, weight):
-    """1e-50 would become 0 in float32, and true 1."""
-    (tmp_path / "nodes.csv").write_text("id,label,x\n0,0,1\n1,1,2\n")
-    values = [True, True] if weight == "true" else [2.0, float(weight)]
-    edges = pd.DataFrame({"src": [0, 1], "dst": [1, 0], "weight": values})
-    if form == "csv":
-        edges.to_csv(tmp_path / "edges.csv", index=False)
-    elif form == "parquet":
-        edges.to_parquet(tmp_path / "edges.parquet")
-    else:
-        ends = edges.src.to_numpy(), edges.dst.to_numpy()
-        arrays = {"feat": np.eye(2), "label": np.arange(2), "edge_weight": edges.weight}
-        np.savez(tmp_path / "graph.npz", src=ends[0], dst=ends[1], **arrays)
-    row, shown = (0, "True") if weight == "true" else (1, repr(float(weight)))
-    message = (
-        rf"weight`.* row {row} is '?{shown.replace('+', '.')}'?; expected (0, or a weight|a num)"
-    )
-    with pytest.raises(InputError, match=message):
-        load(tmp_path / "graph.npz" if form == "npz" else tmp_path)
-
-
-@pytest.mark.parametrize("other", ["2", " 2"])
-def test_a_weight_too_small_for_float64_is_not_0(tmp_path, other):
-    edges = f"src,dst,weight\n0,1,{other}\n1,0,1e-400\n"
-    folder = write(tmp_path / "toy", nodes="id,label,x\n0,0,1\n1,1,2\n", edges=edges)
-    with pytest.raises(InputError, match=r"`weight`.* row 1 is 5e-324; expected 0, or a weight"):
-        load(folder)
-
-
-def test_a_time_that_python_cannot_show_is_named(tmp_path):
-    folder = write(tmp_path / "toy", nodes=NODES)
-    edges = pd.DataFrame({"source": ["ann"], "target": ["bob"]})
-    far = np.array([2**53], "datetime64[s]")
-    edges.assign(weight=far).to_parquet(folder / "edges.parquet")
-    with pytest.raises(InputError, match="`weight`, row 0 is 9007199254740992"):
-        load(folder, **NAMED)
-
-
-def test_lists_of_lists_are_no_classes(tmp_path):
-    folder = write(tmp_path / "toy", edges=EDGES)
-    nodes = pd.DataFrame({"name": ["ann", "bob", "007"], "subject": [[[1]], [[2]], [[1]]]})
-    nodes.to_parquet(folder / "nodes.parquet")
-    with pytest.raises(InputError, match=r"`subject`, row 0 is .*of type list"):
-        load(folder, **NAMED)
+        tables = {"nodes.parquet": nodes, "edges.parquet": RING.assign(kind=column)}
+        graph = load(write_files(tmp_path, tables), **MEDIAN)
+        graphs.append((np.asarray(graph.features).tolist(), np.asarray(graph.edge_feat).tolist()))
+    assert graphs[0] == graphs[1]

@@ -1,0 +1,50 @@
+"""Write the files of a small graph, and compare the graph that was read with what was expected."""
+
+from collections.abc import Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from partitioning.node_names import Names
+
+
+def write_files(folder: Path, files: Mapping[str, Any]) -> Path:
+    """Write each file as its content says; return the folder.
+
+    Texts, bytes, data frames (parquet where the name says so, else csv), sparse matrices, dicts of
+    arrays (npz) and arrays (npy). None leaves a file out.
+    """
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, str):
+            path.write_text(content, encoding="utf-8")
+        elif isinstance(content, bytes):
+            path.write_bytes(content)
+        elif isinstance(content, pd.DataFrame) and path.suffix == ".parquet":
+            content.to_parquet(path)
+        elif isinstance(content, pd.DataFrame):
+            content.to_csv(path, index=False)
+        elif sp.issparse(content):
+            sp.save_npz(path, content)
+        elif isinstance(content, dict):
+            np.savez(path, **content)
+        elif content is not None:
+            np.save(path, content)
+    return folder
+
+
+def assert_graph(graph: Any, **expected: Any) -> None:
+    """Compare attributes: numbers up to rounding in float32, everything else exactly."""
+    for name, value in expected.items():
+        found = attrgetter(name)(graph)
+        found = found.toarray() if hasattr(found, "toarray") else found
+        found = found.tolist() if isinstance(found, Names) else found
+        if np.asarray(value).dtype.kind == "f":
+            np.testing.assert_allclose(found, value, rtol=1e-6, err_msg=name)
+        else:
+            np.testing.assert_array_equal(found, value, err_msg=name)
