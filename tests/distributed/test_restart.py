@@ -1,12 +1,13 @@
 """Failures of workers in any phase, of parents, nodes and connections.
 
 The run restarts by itself, or is resumed, and its files equal those of an undisturbed run. The
-ordinary run takes each fault in one phase, --all all pairs. Parents that are killed are processes,
-others threads.
+ordinary run takes a sample of faults, phases, tasks and transports, --all takes all. Parents that
+are killed are processes, others threads.
 """
 
 import contextlib
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -20,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -46,23 +46,13 @@ from support import (
 from retexo.apps import partition_data, train
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
-from retexo.launch.certificates import read_credentials
 from retexo.launch.heartbeat import Progress
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
 
-WORLD = 3
 PHASES = ("rendezvous", "plan", "exchange", "round", "evaluation", "checkpoint", "embedding")
-WRITING = ("exchange", "round", "checkpoint")
-"""Phases that write more than fits in what the disk has given them already."""
 BACKENDS = ("gloo", "sockets", "tls")
-USUAL = {
-    ("kill", "rendezvous", "tls"),
-    ("stop", "plan", "sockets"),
-    ("terminate", "round", "gloo"),
-    ("full disk", "checkpoint", "gloo"),
-}
 
 
 def kill(disk: Path) -> None:
@@ -103,31 +93,25 @@ FAULTS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def victim(phase: str) -> int:
-    return 0 if phase == "checkpoint" else 1  # rank 0 writes it
-
-
 def struck(
     fault: str,
     phase: str,
     when: Path,
-    disk: Path,
-    keys: list[Path],
     rank: int,
     job: Any,
     parent: Connection,
     streams: Streams | None,
 ) -> None:
-    """A worker.
+    """A worker, struck once as it enters the phase; of the rounds the fourth of layer 1.
 
-    The victim is struck once, as it enters the phase: of the rounds the fourth of layer 1.
+    Rank 0 is struck in the phase `checkpoint`, which the others do not enter, else rank 1.
     """
-    if rank == victim(phase):
+    if rank == (phase != "checkpoint"):
         enter, at = Progress.enter, Progress.set_round
 
         def strike() -> None:
             when.touch()
-            FAULTS[fault](disk)
+            FAULTS[fault](when.parent)
 
         def enters(self: Progress, name: str) -> None:
             enter(self, name)
@@ -140,61 +124,12 @@ def struck(
                 strike()
 
         Progress.enter, Progress.set_round = enters, is_at  # type: ignore[method-assign]
-    if keys:  # as if each worker were a node
-        security = read_credentials(keys[rank], rank, WORLD).secure_stream
-        job = replace(job, rendezvous=replace(job.rendezvous, security=security, parts_per_node=1))
     train_worker.main(rank, job, parent, streams)
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("parts")
-    assignment = [node % 5 % WORLD for node in range(60)]
-    write_partitions(folder, random_graph(60, 240, width=400), thirds(60), assignment, WORLD)
-    return folder
-
-
-def settings(parts: Path, *more: str) -> Settings:
-    small = (
-        "hidden_dim=6",
-        "num_rounds=[5,6]",
-        "stopping=none",
-        "learning_rate=[0.05]",
-        "cluster.threads=1",
-    )
-    kept = (
-        "exchange.precision=fp32",
-        "checkpoint.every=2",
-        "distributed.heartbeat_timeout=3",
-        "num_partitions=3",
-    )
-    return compose(
-        [
-            *small,
-            *kept,
-            *more,
-            "dataset_name=file",
-            "dataset_file=toy.npz",
-            f"partition_dir={parts}",
-        ]
-    )
-
-
-def layers(run_dir: Path) -> list[bytes]:
-    return [(run_dir / "checkpoint" / f"layer{layer}.safetensors").read_bytes() for layer in (0, 1)]
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "FIRST_PAUSE", 0.01)
-
-
-@pytest.fixture(scope="module")
-def whole(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
-    """The parameters of a run that nothing happened to."""
-    run_dir = tmp_path_factory.mktemp("whole")
-    train.run(settings(parts), run_dir)
-    return layers(run_dir)
 
 
 @pytest.fixture
@@ -208,121 +143,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         )
     yield tmp_path
     subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-
-
-def pairs() -> list[Any]:
-    """A signal to end takes milliseconds, in which all rounds over sockets would be over."""
-    every = [
-        (fault, phase, backend)
-        for fault in FAULTS
-        for phase in PHASES
-        for backend in (BACKENDS if (fault, phase) != ("terminate", "round") else BACKENDS[:1])
-        if fault != "full disk" or phase in WRITING
-    ]
-    assert set(every) >= USUAL
-    long = pytest.mark.long("this fault runs in another phase, this phase with another fault")
-    return [pytest.param(*each, marks=[] if each in USUAL else long) for each in every]
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    pytest.importorskip("cryptography")
-    return make_credentials(tmp_path_factory.mktemp("keys") / "keys", *map(str, range(WORLD)))
-
-
-@pytest.mark.parametrize(("fault", "phase", "backend"), pairs())
-def test_a_fault_in_a_phase(
-    fault: str,
-    phase: str,
-    backend: str,
-    parts: Path,
-    whole: list[bytes],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
-    """The undisturbed run used gloo.
-
-    A dead worker restarts the run; the rest is resumed by hand.
-    """
-    when = tmp_path_factory.mktemp("struck") / "when"
-    keys = request.getfixturevalue("keys") if backend == "tls" else []
-    option = f"distributed.backend={'sockets' if backend == 'tls' else backend}"
-    place = request.getfixturevalue("disk" if fault == "full disk" else "tmp_path")
-    run_dir = place / "run"
-    restarts = fault in ("kill", "stop")
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(struck, fault, phase, when, place, keys))
-        with (
-            contextlib.nullcontext() if restarts else pytest.raises((TrainingError, SystemExit))
-        ) as raised:
-            summary = train.run(settings(parts, option), run_dir)
-    assert not multiprocessing.active_children()
-    if fault == "terminate":
-        assert raised.value.args == (143,)
-    else:
-        says = {
-            "kill": "was killed by SIGKILL",
-            "stop": "was stopped",
-            "full disk": "cannot be written",
-        }[fault]
-        (message,) = summary["restarts"]["causes"] if restarts else [str(raised.value)]
-        who = (
-            r"rank \d" if fault == "full disk" else f"rank {victim(phase)}"
-        )  # a disk is full for all
-        assert re.match(rf"{who} \(node 0\)", message)
-        assert says in message
-        assert f"phase: {phase}" in message
-        assert "\n" not in message.strip()
-    if not restarts:
-        (place / "filler").unlink(missing_ok=True)
-        summary = train.run(settings(parts, option, "resume=auto"), run_dir)
-    assert summary["status"] == "done"
-    assert layers(run_dir) == whole
-    if phase == "round":
-        kept = 5 if fault == "terminate" else 2  # told to stop, they end the next round and keep it
-        assert (summary["resumed"]["layer"], summary["resumed"]["round"]) == (1, kept)
-
-
-@pytest.mark.long("fifty runs of what others run once")
-@pytest.mark.timeout(1200)
-def test_fifty_runs_in_a_row_leave_nothing_behind(
-    parts: Path, whole: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No process, no thread, no file descriptor, no shared memory, no temporary file."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    train.run(settings(parts), tmp_path / "first")
-    before = left(temporary)
-    for number in range(50):
-        train.run(settings(parts), tmp_path / str(number))
-        assert layers(tmp_path / str(number)) == whole
-        assert {path.name for path in (tmp_path / str(number)).iterdir()} == {
-            "config.json",
-            "metrics.jsonl",
-            "summary.json",
-            "checkpoint",
-        }
-        assert left(temporary) == before, f"after {number + 1} runs"
-    print(f"50 runs left nothing behind: {before}")
-
-
-def left(temporary: Path) -> dict[str, Any]:
-    gc.collect()
-    me = psutil.Process()
-    shared = re.findall(r"torch_(\d+)_", " ".join(path.name for path in Path("/dev/shm").iterdir()))
-    return {
-        "processes": sorted(
-            child.pid for child in me.children(recursive=True)
-        ),  # the fork server stays
-        "file descriptors": me.num_fds(),
-        "shared memory": sorted(
-            pid for pid in shared if not psutil.pid_exists(int(pid))
-        ),  # of processes that ended
-        "temporary files": sorted(path.name for path in temporary.rglob("*")),
-        "threads": me.num_threads(),
-    }
 
 
 COMMON = (
@@ -428,21 +248,18 @@ def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
         return list(pool.map(run, (0, 1)))
 
 
-WORKER_SAMPLE = {("kill", "exchange", "links", "tls", 1)}
+WORKER_SAMPLE = {
+    ("kill", "rendezvous", "classes", "sockets"),
+    ("kill", "exchange", "links", "tls"),
+    ("stop", "plan", "classes", "gloo"),
+}
 
 
 @pytest.mark.parametrize(
-    ("fault", "phase", "task", "backend", "victim"),
+    ("fault", "phase", "task", "backend"),
     [
         pytest.param(*case, marks=[] if case in WORKER_SAMPLE else LONG)
-        for case in (
-            (fault, phase, task, backend, victim)
-            for fault in ("kill", "stop")
-            for phase in PHASES
-            for task in TASKS
-            for backend in BACKENDS
-            for victim in ((0,) if phase == "checkpoint" else (1,))
-        )
+        for case in itertools.product(("kill", "stop"), PHASES, TASKS, BACKENDS)
     ],
 )
 def test_a_worker_dies(
@@ -450,24 +267,75 @@ def test_a_worker_dies(
     phase: str,
     task: str,
     backend: str,
-    victim: int,
     base: Path,
     undisturbed: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected, common, port = undisturbed(task), settings_of(base, task), free_port()
-    if fault == "stop":
-        common.append("distributed.heartbeat_timeout=3")
+    common.append("distributed.heartbeat_timeout=3")
     settings = [compose([*common, *on_node(base, backend, node, port)]) for node in (0, 1)]
-    when = tmp_path / "when"
-    monkeypatch.setattr(train, "main", partial(struck, fault, phase, when, tmp_path, []))
+    monkeypatch.setattr(train, "main", partial(struck, fault, phase, tmp_path / "when"))
     summaries = in_threads(settings, tmp_path)
     assert [each["status"] for each in summaries] == ["done"] * 2, summaries
+    how = {"kill": "killed by SIGKILL", "stop": "stopped"}[fault]
     for summary in summaries:
         assert summary["restarts"]["count"] == 1
-        assert re.match(rf"rank {victim} \(node 0\) was", summary["restarts"]["causes"][0])
+        (cause,) = summary["restarts"]["causes"]
+        assert re.match(rf"rank {int(phase != 'checkpoint')} \(node 0\) was {how}", cause)
+        assert f"phase: {phase}" in cause
     assert_same_files(tmp_path / "node0", expected)
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "says"),
+    [("terminate", "round", "143"), ("full disk", "checkpoint", "cannot be written")],
+)
+def test_a_run_that_was_ended_is_resumed(
+    fault: str,
+    phase: str,
+    says: str,
+    base: Path,
+    undisturbed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Told to stop, workers end the next round and keep it."""
+    place = request.getfixturevalue("disk" if fault == "full disk" else "tmp_path")
+    settings = settings_of(base, "classes")
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "main", partial(struck, fault, phase, place / "when"))
+        with pytest.raises((TrainingError, SystemExit), match=says):
+            train.run(compose(settings), place / "run")
+    assert not multiprocessing.active_children()
+    (place / "filler").unlink(missing_ok=True)
+    summary = train.run(compose([*settings, "resume=auto"]), place / "run")
+    assert fault != "terminate" or list(summary["resumed"].values())[:2] == [1, 5]
+    assert_same_files(place / "run", undisturbed("classes"))
+
+
+@pytest.mark.long("twenty runs of what others run once")
+@pytest.mark.timeout(600)
+def test_runs_leave_nothing_behind(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No process, no thread, no file descriptor, no shared memory, no temporary file."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def left(number: int) -> list[Any]:
+        train.run(compose(settings_of(base, "classes")), tmp_path / str(number))
+        gc.collect()
+        me, shared = psutil.Process(), Path("/dev/shm").glob("torch_*")
+        pids = {path.name.split("_")[1] for path in shared}
+        processes = {child.pid for child in me.children(recursive=True)}  # the fork server stays
+        orphans = {pid for pid in pids if not psutil.pid_exists(int(pid))}
+        temporary = list((tmp_path / "temporary").iterdir())
+        return [processes, me.num_fds(), orphans, temporary, me.num_threads()]
+
+    first = left(0)
+    for number in range(1, 20):
+        assert left(number) == first
 
 
 # --- connections ----------
@@ -512,17 +380,11 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize(
-    ("backend", "limit"), [("tls", 25_000), pytest.param("sockets", 15_000, marks=LONG)]
-)
-def test_connections_that_are_reset(
-    backend: str, limit: int, base: Path, undisturbed: Any, tmp_path: Path
-) -> None:
-    """limit: bytes until then, in the middle of the rounds."""
+def test_connections_that_are_reset(base: Path, undisturbed: Any, tmp_path: Path) -> None:
     expected, common, port = undisturbed("classes"), settings_of(base, "classes"), free_port()
-    proxy = Proxy(port, limit)
+    proxy = Proxy(port, limit=25_000)  # bytes, in the middle of the rounds
     ports = (port, proxy.port)
-    settings = [compose([*common, *on_node(base, backend, node, ports[node])]) for node in (0, 1)]
+    settings = [compose([*common, *on_node(base, "tls", node, ports[node])]) for node in (0, 1)]
     summaries = in_threads(settings, tmp_path)
     proxy.listener.close()
     assert proxy.left <= 0
@@ -542,38 +404,20 @@ EVENTS = {
 """By phase, a file that appears in it."""
 
 
-def start_node(
-    base: Path, folder: Path, node: int, arguments: list[str]
-) -> "subprocess.Popen[str]":
-    slow = ("sleep_time=0.03", f"hydra.run.dir={folder}/node{node}")
-    return start_cli(*arguments, *slow, cwd=folder)
-
-
-@contextlib.contextmanager
-def two_nodes(
-    base: Path, folder: Path, backend: str, *more: str, task: str = "classes"
-) -> Iterator[tuple[list["subprocess.Popen[str]"], list[list[str]]]]:
-    """The parents of a run on two nodes, and their arguments."""
-    port, common = free_port(), settings_of(base, task)
-    arguments = [[*common, *on_node(base, backend, node, port), *more] for node in (0, 1)]
-    processes = [start_node(base, folder, node, own) for node, own in enumerate(arguments)]
+def kill_parent(folder: Path, node: int, arguments: list[str], event: str) -> None:
+    """Start a node's command and kill its parent once the event's file is there."""
+    run_dir = folder / f"node{node}"
+    process = start_cli(*arguments, f"hydra.run.dir={run_dir}", cwd=folder)
     try:
-        yield processes, arguments
+        file = run_dir / EVENTS[event].format(rank=2 * node)
+        wait_until(lambda: file.exists() or process.poll() is not None, 90, event)
+        assert process.poll() is None, finish(process).output
+        process.kill()
+        process.communicate()
+        wait_until(lambda: not group_members(process.pid), 10, "its workers end with it")
     finally:
-        for process in processes:
-            kill_group(process.pid)
-            process.wait()
-
-
-def kill_parent(
-    folder: Path, processes: list["subprocess.Popen[str]"], node: int, event: str
-) -> None:
-    file = folder / f"node{node}" / EVENTS[event].format(rank=2 * node)
-    wait_until(lambda: file.exists() or processes[node].poll() is not None, 90, event)
-    assert processes[node].poll() is None, finish(processes[node]).output
-    processes[node].kill()
-    processes[node].communicate()
-    wait_until(lambda: not group_members(processes[node].pid), 10, "its workers end with it")
+        kill_group(process.pid)
+        process.wait()
 
 
 PARENT_SAMPLE = {(1, "round", "types", "tls"), (0, "embedding", "classes", "gloo")}
@@ -583,43 +427,38 @@ PARENT_SAMPLE = {(1, "round", "types", "tls"), (0, "embedding", "classes", "gloo
     ("victim", "event", "task", "backend"),
     [
         pytest.param(*case, marks=[] if case in PARENT_SAMPLE else LONG)
-        for case in (
-            (victim, event, task, backend)
-            for victim in (0, 1)
-            for event in EVENTS
-            for task in TASKS
-            for backend in BACKENDS
-        )
+        for case in itertools.product((0, 1), EVENTS, TASKS, BACKENDS)
     ],
 )
 @pytest.mark.timeout(240)
 def test_a_parent_is_killed_and_started_again(
     victim: int, event: str, task: str, backend: str, base: Path, undisturbed: Any, tmp_path: Path
 ) -> None:
-    expected = undisturbed(task)
-    with two_nodes(base, tmp_path, backend, task=task) as (processes, arguments):
-        kill_parent(tmp_path, processes, victim, event)
-        processes[victim] = start_node(base, tmp_path, victim, [*arguments[victim], "resume=auto"])
-        ended = [finish(process, timeout=120) for process in processes]
-    assert [each.rc for each in ended] == [0, 0], "".join(each.output for each in ended)
-    cause = rf"node {victim} \(ranks? {('0, 1', '2')[victim]}\) is lost: .*: restart 1 of 3 in 1 s"
-    assert re.search(cause, ended[1 - victim].output)
-    if victim == 1:
-        summary = json.loads((tmp_path / "node0" / "summary.json").read_text())
-        assert summary["restarts"]["count"] == 1
+    expected, port, other = undisturbed(task), free_port(), 1 - victim
+    common = [*settings_of(base, task), "sleep_time=0.03"]
+    nodes = [[*common, *on_node(base, backend, node, port)] for node in (0, 1)]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(train.run, compose(nodes[other]), tmp_path / f"node{other}")
+        kill_parent(tmp_path, victim, nodes[victim], event)
+        train.run(compose([*nodes[victim], "resume=auto"]), tmp_path / f"node{victim}")
+        (cause,) = running.result(90)["restarts"]["causes"]
+    assert re.match(rf"node {victim} \(ranks? {('0, 1', '2')[victim]}\) is lost: ", cause)
     assert_same_files(tmp_path / "node0", expected)
 
 
 def test_a_node_that_does_not_return_is_named(base: Path, tmp_path: Path) -> None:
-    with two_nodes(base, tmp_path, "gloo", "distributed.rejoin_timeout=2") as (processes, _):
-        kill_parent(tmp_path, processes, 1, "round")
-        ended = finish(processes[0])
-    assert ended.rc == 1, ended.output
-    assert re.search(
-        r"error: node 1 \(rank 2\) did not come within distributed.rejoin_timeout=2 s; "
-        r"restarted because node 1 \(rank 2\) is lost",
-        ended.stderr,
-    )
+    port, common = free_port(), [*settings_of(base, "classes"), "sleep_time=0.03"]
+    common.append("distributed.rejoin_timeout=2")
+    nodes = [[*common, *on_node(base, "gloo", node, port)] for node in (0, 1)]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(train.run, compose(nodes[0]), tmp_path / "node0")
+        kill_parent(tmp_path, 1, nodes[1], "round")
+        with pytest.raises(
+            TrainingError,
+            match=r"node 1 \(rank 2\) did not come within distributed.rejoin_timeout=2 s; "
+            r"restarted because node 1 \(rank 2\) is lost",
+        ):
+            running.result(90)
     assert json.loads((tmp_path / "node0" / "summary.json").read_text())["status"] == "failed"
 
 
