@@ -5,6 +5,7 @@ A client that sends arbitrary data only loses its own connection.
 
 import contextlib
 import json
+import re
 import socket
 import threading
 import time
@@ -127,9 +128,7 @@ def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.Monkey
     assert len(set(outcomes)) == 1
     kind, message = outcomes[0]
     assert kind == "TrainingError"
-    assert "node 1 (rank 1)" in message
-    assert "node 2 (rank 2)" in message
-    assert "reach" in message
+    assert all(word in message for word in ("node 1 (rank 1)", "node 2 (rank 2)", "reach"))
 
 
 MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
@@ -162,38 +161,29 @@ def test_a_mismatch_ends_all_nodes_with_the_same_sentence(name: str) -> None:
     assert first == second
     assert first[0] == "InputError"
     assert "node 1 (rank 1" in first[1]
-    for word in words:
-        assert word in first[1]
+    assert all(word in first[1] for word in words)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_node_without_its_saved_state_ends_all(victim: int) -> None:
-    port, saved = free_port(), [2, 2]
-    states: list[int | None] = [*saved]
-    states[victim] = None
-    outcomes = together(
-        *(
-            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
-            for n in (0, 1)
-        )
-    )
-    assert outcomes[0] == outcomes[1]
-    assert outcomes[0][0] == "InputError"
-    assert (
-        f"node {victim} (rank {victim}) has no saved state in its run directory" in outcomes[0][1]
-    )
-
-
-@pytest.mark.parametrize("states", [(None, None), (1, 0), (2, 3)])
-def test_nodes_that_saved_nothing_or_nearly_as_much_resume_together(states: Any) -> None:
+@pytest.mark.parametrize(
+    ("states", "victim"),
+    [((None, 2), 0), ((2, None), 1), ((None, None), None), ((1, 0), None), ((2, 3), None)],
+)
+def test_nodes_resume_together_unless_one_lacks_its_state(
+    states: tuple[int | None, ...], victim: int | None
+) -> None:
     port = free_port()
-    outcomes = together(
+    (kind, message), other = together(
         *(
             lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
             for n in (0, 1)
         )
     )
-    assert len(outcomes[0][0]) == 16, outcomes
+    assert (kind, message) == other
+    if victim is None:
+        assert len(kind) == 16, message
+    else:
+        assert kind == "InputError"
+        assert f"node {victim} (rank {victim}) has no saved state in its run directory" in message
 
 
 def test_a_rank_taken_twice_ends_all() -> None:
@@ -222,21 +212,28 @@ def test_who_is_missing_is_named_by_node_and_rank() -> None:
     assert "node 1 (ranks 2, 3) and node 3 (rank 6) did not come" in message
 
 
-def test_without_node_0_the_others_say_so() -> None:
-    kind, message = attend(cluster(1, free_port(), init_timeout=1.0))
-    assert kind == "TrainingError"
-    assert "node 0 (rank 0) was not reached" in message
-    assert "refused" in message
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
-def test_loopback_between_nodes_is_refused_with_the_remedy_first(address: str) -> None:
-    kind, message = attend(cluster(0, free_port(), master_addr=address, interface=None))
-    assert kind == "InputError"
-    assert message.startswith(
-        f"distributed.master_addr={address}: set distributed.interface=lo on every node if all run"
-        " on this machine"
-    )
+@pytest.mark.parametrize(
+    ("node", "fields", "kind", "words"),
+    [
+        (1, {"init_timeout": 1.0}, "TrainingError", r"node 0 \(rank 0\) was not reached.*refused"),
+        (0, {"interface": "eth9"}, "InputError", "distributed.interface=eth9.*lo"),
+        *(
+            (
+                0,
+                {"master_addr": address, "interface": None},
+                "InputError",
+                rf"^distributed.master_addr={address}: set distributed.interface=lo on every node",
+            )
+            for address in ("127.0.0.1", "localhost")
+        ),
+    ],
+)
+def test_a_node_alone_says_what_is_wrong(
+    node: int, fields: dict[str, Any], kind: str, words: str
+) -> None:
+    found, message = attend(cluster(node, free_port(), **fields))
+    assert found == kind
+    assert re.search(words, message)
 
 
 def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,23 +297,22 @@ def test_an_error_closes_only_its_connection_and_tells_it() -> None:
         assert stream.recv(1000) == b""
 
 
+def stream_to(port: int) -> socket.socket:
+    """As soon as somebody listens there."""
+    for _ in range(1000):
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), 20)
+        time.sleep(0.02)
+    raise AssertionError(f"nobody listens on {port}")
+
+
 def visit(port: int, content: bytes) -> bytes:
-    """Connect, say something, and read until the other end closes."""
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            visitor = socket.create_connection(("127.0.0.1", port), 5)
-            break
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
+    """Connect once something listens, say something, and read until the other end closes."""
     answer = b""
-    with visitor:
-        try:
-            visitor.sendall(content)
-            while piece := visitor.recv(4096):
-                answer += piece
-        except (ConnectionResetError, BrokenPipeError):
-            pass
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError), stream_to(port) as visitor:
+        visitor.sendall(content)
+        while piece := visitor.recv(4096):
+            answer += piece
     return answer
 
 
@@ -331,12 +327,6 @@ def node_info(**fields: Any) -> bytes:
         "address": "127.0.0.1:1",
     }
     return json.dumps({"retexo": PROTOCOL, "node": {**content, **fields}}).encode() + b"\n"
-
-
-def wait_for(port: int) -> int:
-    """Until something listens."""
-    visit(port, b"\n")
-    return port
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +431,7 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         leading = pool.submit(lead)
-        wait_for(port)
+        visit(port, b"\n")
         assert listening() - before == {f"127.0.0.1:{port}"}
         outcome = attend(cluster(1, port))
         release.set()
@@ -457,16 +447,6 @@ def listening() -> set[str]:
         for entry in found
         if entry.status == psutil.CONN_LISTEN
     }
-
-
-# --- addresses ----------
-
-
-def test_an_unknown_interface_is_named_with_those_that_are_there() -> None:
-    kind, message = attend(cluster(0, free_port(), interface="eth9"))
-    assert kind == "InputError"
-    assert "distributed.interface=eth9" in message
-    assert "lo" in message
 
 
 SITES = ("north", "east")
@@ -500,18 +480,6 @@ CONTENT = st.binary(max_size=100) | st.lists(MESSAGE, min_size=1, max_size=3).ma
 )
 
 
-def say(port: int, content: bytes) -> None:
-    """Send this and nothing else, and wait until the other end has closed the connection."""
-    with (
-        contextlib.suppress(OSError),
-        socket.create_connection(("127.0.0.1", port), 20) as stranger,
-    ):
-        stranger.sendall(content)
-        stranger.shutdown(socket.SHUT_WR)
-        while stranger.recv(1 << 16):
-            pass
-
-
 def annoy(port: int) -> None:
     @given(CONTENT)
     @example(b'{"token": "\\ud800"}\n')
@@ -520,34 +488,22 @@ def annoy(port: int) -> None:
     @example(b'{"token": [1' + b"0" * 4000 + b"]}\n")
     @example(b'{"reach": 1}\n{"listen": 1}\nx')
     def strangers(content: bytes) -> None:
-        say(port, content)
+        with contextlib.suppress(OSError), stream_to(port) as stranger:
+            stranger.sendall(content)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(1 << 16):
+                pass
 
     strangers()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_credentials(tmp_path_factory.mktemp("strangers") / "keys", *SITES)[0].parent
-
-
-@pytest.fixture(params=["in the clear", "tls"])
-def node_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """The settings of a node."""
-    if request.param == "tls":
-        folder = request.getfixturevalue("folder")
-        return lambda node, port: cluster(
-            node, port, backend="sockets", credentials=str(folder / SITES[node])
-        )
-    return lambda node, port: cluster(node, port, backend="sockets", tls=False)
-
-
-def test_strangers_before_a_run(node_of: Callable[..., Any]) -> None:
+def test_strangers_before_a_run() -> None:
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, node_of(0, port))
-        annoy(wait_for(port))
+        first = pool.submit(attend, cluster(0, port))
+        annoy(port)
         assert not first.done()
-        assert attend(node_of(1, port)) == first.result(20)
+        assert attend(cluster(1, port)) == first.result(20)
 
 
 MATCHING = {
@@ -620,9 +576,10 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
 
 
 @pytest.fixture
-def own_hub(folder: Path) -> Iterator[Hub]:
+def own_hub(tmp_path: Path) -> Iterator[Hub]:
     """The hub within node 0, which waits there for connections, as node 1 sees it."""
-    tls = [read_credentials(folder / site, node, 2) for node, site in enumerate(SITES)]
+    keys = make_credentials(tmp_path / "keys", *SITES)
+    tls = [read_credentials(own, node, 2) for node, own in enumerate(keys)]
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     with serving_hub(listener, tls[0]), ThreadPoolExecutor(1) as pool:

@@ -52,7 +52,7 @@ from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
 
 PHASES = ("rendezvous", "plan", "exchange", "round", "evaluation", "checkpoint", "embedding")
-BACKENDS = ("gloo", "sockets", "tls")
+BACKENDS = ("gloo", "sockets", "tls", "hub")
 
 
 def kill(disk: Path) -> None:
@@ -197,10 +197,12 @@ def settings_of(base: Path, task: str, *more: str) -> list[str]:
 def on_node(base: Path, backend: str, node: int, port: int) -> list[str]:
     own = ["parts_per_node=2", "distributed.interface=lo"]
     own += [f"node_rank={node}", f"distributed.master_port={port}"]
-    if backend == "tls":
+    if backend in ("tls", "hub"):
         pytest.importorskip("cryptography")
         own.append(f"distributed.credentials={base}/keys/{('north', 'east')[node]}")
-    elif backend == "sockets":
+    if backend == "hub":  # in node 0
+        own.append(f"distributed.hub=127.0.0.1:{port}")
+    if backend == "sockets":
         own.append("distributed.tls=false")
     return [*own, f"distributed.backend={'gloo' if backend == 'gloo' else 'sockets'}"]
 
@@ -249,7 +251,7 @@ def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
 
 
 WORKER_SAMPLE = {
-    ("kill", "rendezvous", "classes", "sockets"),
+    ("kill", "rendezvous", "classes", "hub"),
     ("kill", "exchange", "links", "tls"),
     ("stop", "plan", "classes", "gloo"),
 }

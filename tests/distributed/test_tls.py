@@ -7,10 +7,10 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from support import (
     finish,
     free_port,
@@ -31,10 +30,10 @@ from support import (
     make_credentials,
     random_graph,
     run_main,
+    snapshot,
     start_cli,
     swap,
     thirds,
-    wait_until,
     write_partitions,
 )
 from test_rendezvous import Outcome, attend, cluster, connect_node
@@ -157,61 +156,43 @@ def claim(stream: socket.socket, node: int) -> str:
         return str(error)
 
 
-def client_context(own: Path | None) -> ssl.SSLContext:
+def secured(stream: socket.socket, own: Path | None) -> ssl.SSLSocket:
+    """By TLS, as one whose certificate is in this folder; None: as one who has none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if own is not None:
         context.load_cert_chain(own / "certificate.pem", own / "key.pem")
-    return context
+    return context.wrap_socket(stream)
 
 
 TURNED_AWAY = {
-    "no certificate": (None, 1, "CERTIFICATE_REQUIRED", "peer did not return a certificate"),
-    "another authority": ("elsewhere/east", 1, "UNKNOWN_CA", "certificate verify failed"),
-    "expired": ("expired", 1, "CERTIFICATE_EXPIRED", "certificate has expired"),
-    "revoked": ("revoked", 1, "CERTIFICATE_REVOKED", "certificate revoked"),
-    "of no member": ("unlisted", 1, "not in members.json", "not in members.json"),
-    "another's rank": (
-        "south",
-        1,
-        "it claims to be node 1, and has the certificate of node 2",
-        "of node 2",
-    ),
+    "": ("claims to be node 1, and has no certificate", "has no certificate"),
+    "nobody": ("CERTIFICATE_REQUIRED", "peer did not return a certificate"),
+    "elsewhere/east": ("UNKNOWN_CA", "certificate verify failed"),
+    "expired": ("CERTIFICATE_EXPIRED", "certificate has expired"),
+    "revoked": ("CERTIFICATE_REVOKED", "certificate revoked"),
+    "unlisted": ("not in members.json", "not in members.json"),
+    "south": ("it claims to be node 1, and has the certificate of node 2", "of node 2"),
 }
+"""By the folder of credentials (none: without TLS), what a stranger hears, and what is logged."""
 
 
-@pytest.mark.parametrize("kind", TURNED_AWAY)
-def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+@pytest.mark.parametrize("own", TURNED_AWAY)
+def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, own: str) -> None:
     """Both sides say why, and the nodes that wait go on."""
-    own, node, heard, logged = TURNED_AWAY[kind]
+    heard, logged = TURNED_AWAY[own]
     port = free_port()
 
     def attack() -> None:
-        with client_context(None if own is None else folder / own).wrap_socket(
-            stream_to(port)
-        ) as stream:
-            assert heard in claim(stream, node)
+        stream = stream_to(port)
+        with secured(stream, None if own == "nobody" else folder / own) if own else stream as end:
+            assert heard in claim(end, 1)
 
     assert good(meet(folder, port, attack))
     (line,) = [line for line in caplog.messages if "refused a connection" in line]
     assert logged in line
     key = (folder / "east" / "key.pem").read_text().splitlines()[1]
     assert key not in caplog.text
-
-
-def test_who_does_not_encrypt_is_turned_away(folder: Path) -> None:
-    port = free_port()
-
-    def attack() -> None:
-        with stream_to(port) as stream:
-            assert "it claims to be node 1, and has no certificate" in claim(stream, 1)
-        with stream_to(
-            port
-        ) as stream:  # a link of the run, or a stream of it, without the run's secret
-            stream.sendall(b'{"token": "00"}\n')
-            assert b"refused" in stream.recv(1 << 10)
-
-    assert good(meet(folder, port, attack))
 
 
 @pytest.mark.parametrize("own", ["elsewhere/north", "expired", "revoked", "unlisted", "south"])
@@ -234,45 +215,6 @@ def test_a_node_does_not_talk_to_a_false_node_0(folder: Path, own: str) -> None:
     assert kind == "TrainingError"
     assert "refused its certificate" in message
     assert not any(heard), "it said something"
-
-
-def test_nothing_can_be_replayed(folder: Path) -> None:
-    """All that node 1 sent to node 0 in one run, sent again in another."""
-    port, front = free_port(), socket.create_server(("127.0.0.1", 0))
-    recorded: list[bytes] = []
-
-    def pump(source: socket.socket, target: socket.socket, keep: bool) -> None:
-        with contextlib.suppress(OSError):
-            while content := source.recv(1 << 16):
-                recorded.append(content) if keep else None
-                target.sendall(content)
-            target.shutdown(socket.SHUT_WR)
-
-    def relay() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near, far = front.accept()[0], stream_to(port)
-                for arguments in ((near, far, True), (far, near, False)):
-                    threading.Thread(target=pump, args=arguments, daemon=True).start()
-
-    threading.Thread(target=relay, daemon=True).start()
-    with ThreadPoolExecutor(3) as pool:
-        ports = (port, front.getsockname()[1], port)
-        outcomes = list(
-            pool.map(lambda node: attend(tls_cluster(folder, node, ports[node])), range(3))
-        )
-    front.close()
-    assert good(outcomes)
-    assert len(b"".join(recorded)) > 1000
-    port = free_port()
-
-    def attack() -> None:
-        with stream_to(port) as stream, contextlib.suppress(OSError):
-            stream.sendall(b"".join(recorded))
-            while stream.recv(1 << 16):
-                pass
-
-    assert good(meet(folder, port, attack))
 
 
 # --- the workers' streams ----------
@@ -298,41 +240,31 @@ def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
 # --- credentials and settings ----------
 
 
-def damaged(folder: Path, place: Path, how: str) -> Path:
-    shutil.copytree(folder / "east", place / "own")
-    own = place / "own"
-    if how == "readable":
-        (own / "key.pem").chmod(0o640)
-    elif how == "renamed":
-        (own / "members.json").write_text(
-            (own / "members.json").read_text().replace("east", "west")
-        )
-    elif how in ("revoked", "expired", "unlisted"):
-        for name in ("key.pem", "certificate.pem"):
-            shutil.copy(folder / how / name, own / name)
-    elif how == "another key":
-        shutil.copy(folder / "south" / "key.pem", own / "key.pem")
-    else:
-        shutil.copy(folder / "elsewhere" / "east" / "revoked.pem", own / "revoked.pem")
-    return own
+def replace_by(own: Path, source: Path, *names: str) -> None:
+    for name in names:
+        shutil.copy(source / name, own / name)
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ("readable", "others may read it (mode 640)"),
-        ("renamed", "lists north 0, west 1, south 2, and certificate.pem is of east;"),
-        ("unlisted", "certificate.pem is of unlisted;"),
-        ("another key", "key.pem and certificate.pem do not fit"),
-        ("another list", "was not signed by authority.pem"),
-    ],
-)
-def test_credentials_that_cannot_be_used(
-    folder: Path, tmp_path: Path, how: str, words: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        read_credentials(damaged(folder, tmp_path, how), 1, 3)
-    assert words in str(error.value)
+DAMAGE: dict[str, Callable[[Path, Path], Any]] = {
+    "others may read it (mode 640)": lambda own, _: (own / "key.pem").chmod(0o640),
+    "lists north 0, east 1, south 2, and certificate.pem is of unlisted;": lambda own, every: (
+        replace_by(own, every / "unlisted", "key.pem", "certificate.pem")
+    ),
+    "key.pem and certificate.pem do not fit": lambda own, every: replace_by(
+        own, every / "south", "key.pem"
+    ),
+    "was not signed by authority.pem": lambda own, every: replace_by(
+        own, every / "elsewhere/east", "revoked.pem"
+    ),
+}
+
+
+@pytest.mark.parametrize("words", DAMAGE)
+def test_credentials_that_cannot_be_used(folder: Path, tmp_path: Path, words: str) -> None:
+    own = Path(shutil.copytree(folder / "east", tmp_path / "own"))
+    DAMAGE[words](own, folder)
+    with pytest.raises(InputError, match=re.escape(words)):
+        read_credentials(own, 1, 3)
 
 
 def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
@@ -546,10 +478,7 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
             with stream_to(served.port) as stream:
                 stream.sendall(request)
                 assert b"not a node of this hub" in stream.recv(1000)
-        with (
-            contextlib.suppress(OSError),
-            client_context(None).wrap_socket(stream_to(served.port)) as stream,
-        ):
+        with contextlib.suppress(OSError), secured(stream_to(served.port), None) as stream:
             stream.sendall(b'{"reach": 0}\n')
             assert b"token" not in stream.recv(1000)
         link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
@@ -609,85 +538,32 @@ def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPa
     assert f"distributed.hub=127.0.0.1:{there.port}: not reached" in outcome[1]
 
 
-@pytest.mark.long("test_restart.py has other lost connections")
-@pytest.mark.timeout(240)
-def test_a_run_restarts_when_its_hub_is_killed_and_started_again(tmp_path: Path) -> None:
-    """All connections break with it. The files equal those of a run on one node."""
-    graph = random_graph(60, 240, width=30)
-    write_partitions(tmp_path, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
-    common = [
-        "app=train",
-        "dataset_name=file",
-        "dataset_file=toy.npz",
-        "num_partitions=3",
-        "num_rounds=[30]",
-        "stopping=none",
-        "hidden_dim=8",
-        "cluster.threads=1",
-        "device=cpu",
-        "parts_per_node=1",
-        "distributed.backend=sockets",
-        "checkpoint.every=5",
-        f"partition_dir={tmp_path}",
-    ]
-    train.run(compose([*common, "parts_per_node=null"]), tmp_path / "alone")
-    keys = make_credentials(tmp_path / "keys", *SITES, "hub")
-    where = f"distributed.hub=127.0.0.1:{free_port()}"
-
-    def start_hub() -> subprocess.Popen[str]:
-        own = (
-            "app=hub",
-            "num_partitions=3",
-            "parts_per_node=1",
-            "distributed.backend=sockets",
-            where,
-        )
-        return start_cli(*own, f"distributed.credentials={keys[3]}", cwd=tmp_path)
-
-    nodes = [
-        start_cli(
-            *common,
-            where,
-            f"distributed.credentials={keys[node]}",
-            f"node_rank={node}",
-            "sleep_time=0.05",
-            f"hydra.run.dir={tmp_path}/run{node}",
-            cwd=tmp_path,
-        )
-        for node in range(3)
-    ]
-    server = start_hub()
-    try:
-        saved = tmp_path / "run0" / "state" / "rank0" / "step0-5.state"
-        wait_until(saved.exists, 90, "a saved round")
-        kill_group(server.pid)
-        server.communicate()
-        server = start_hub()
-        ended = [finish(process, timeout=120) for process in nodes]
-    finally:
-        kill_group(server.pid)
-        server.communicate()
-    assert [each.rc for each in ended] == [0, 0, 0], "".join(each.output for each in ended)
-    summary = json.loads((tmp_path / "run0" / "summary.json").read_text())
-    assert summary["restarts"]["count"] == 1
-    assert "is lost: connection closed" in summary["restarts"]["causes"][0]
-    for layer in ("layer0.safetensors", "layer1.safetensors"):
-        one, other = (
-            (tmp_path / name / "checkpoint" / layer).read_bytes() for name in ("run0", "alone")
-        )
-        assert one == other
-
-
 def test_settings_of_a_hub(tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"node 0 is reached at distributed\.master_port, or at the hub"
+    for fields, words in (
+        ({"inbound_port": 5}, r"node 0 is reached at distributed\.master_port, or at the hub"),
+        ({"hub": "a:1"}, "a hub joins encrypted connections only"),
     ):
-        cluster(0, 1, inbound_port=5)
-    with pytest.raises(InputError, match="a hub joins encrypted connections only"):
-        cluster(0, 1, hub="a:1")
+        with pytest.raises(InputError, match=words):
+            cluster(0, 1, **fields)
     ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path)
     assert ended.rc == 2
     assert "app=hub: needs distributed.hub=ADDRESS:PORT" in ended.stderr
+
+
+@pytest.mark.long("other tests have the hub in a thread")
+def test_the_command_of_a_hub(hub_folder: Path, tmp_path: Path) -> None:
+    there = Served(hub_folder, free_port(), [])
+    given = ("num_partitions=3", "parts_per_node=1", "distributed.backend=sockets")
+    where = (f"distributed.hub=127.0.0.1:{there.port}", f"distributed.credentials={hub_folder}/hub")
+    process = start_cli("app=hub", *given, *where, cwd=tmp_path)
+    try:
+        stream_to(there.port).close()
+        with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
+            there.seen_by(2).reach(0, 5.0)
+        process.terminate()
+        assert finish(process).rc == 143
+    finally:
+        kill_group(process.pid)
 
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")
@@ -723,10 +599,6 @@ def in_the_open(rank: int, job: Any, parent: Connection, streams: Streams | None
     train_worker.main(rank, job, parent, streams)
 
 
-def layers(run_dir: Path) -> list[dict[str, torch.Tensor]]:
-    return [load_file(run_dir / "checkpoint" / f"layer{layer}.safetensors") for layer in (0, 1)]
-
-
 def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -736,11 +608,10 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", in_the_open)
         open_ = train.run(compose(given), tmp_path / "open")
-    for name in ("layer0.safetensors", "layer1.safetensors", "model.json"):
-        assert (
-            len({(tmp_path / run / "checkpoint" / name).read_bytes() for run in ("secure", "open")})
-            == 1
-        )
+    secure_files, open_files = (
+        snapshot(tmp_path / run / "checkpoint") for run in ("secure", "open")
+    )
+    assert secure_files == open_files
     for key in ("test", "val", "train", "bytes"):
         assert secure[key] == open_[key]
     planned = plan.run(compose([*given, "app=plan"]), tmp_path / "plan")
