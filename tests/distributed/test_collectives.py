@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from support import over_sockets, random_graph, run_workers, save_npz, swap, thirds
 from torch import Tensor
 
-from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.read_directory import find_partition_directory
 from retexo.apps import partition_data, train
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import GlooTransport
@@ -64,13 +64,6 @@ def collectives(transport: Transport) -> dict[str, Any]:
         comm = Communicator(transport)
         value = call(comm)
         found[name] = (value, comm.meter.table(2))
-
-    def all_reduce(
-        comm: Communicator, dtype: torch.dtype = torch.float32, copies: int = 1
-    ) -> list[list[float]]:
-        tensor = torch.tensor([rank + 1.0, 0.5, 0.0], dtype=dtype).repeat(copies)
-        comm.all_reduce([ReduceInput(tensor)], GRADIENTS)
-        return distinct(tensor, copies)
 
     def exchange(comm: Communicator) -> list[list[int]]:
         # rank r sends p values (10 r + p) to peer p, also to itself
@@ -122,12 +115,10 @@ def collectives(transport: Transport) -> dict[str, Any]:
                 f"{copies} silent {name}",
                 lambda comm, zero=zero_ranks, times=copies: several(comm, zero, times),
             )
-        noted(f"{copies} all_reduce", lambda comm, times=copies: all_reduce(comm, copies=times))
     noted(
         "nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS)
     )
     noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
-    noted("all_reduce float64", lambda comm: all_reduce(comm, torch.float64))
     noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
     noted("all_to_all", exchange)
     noted("nothing", nothing)
@@ -157,36 +148,6 @@ def distinct(tensor: Tensor, copies: int) -> list[list[float]]:
 def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:
     """Bytes by sender and peer."""
     return [worker[name][1].sum(dim=(0, 1)).tolist() for worker in found]
-
-
-@pytest.mark.parametrize("name", ["1 all_reduce", f"{MANY} all_reduce", "all_reduce float64"])
-def test_all_reduce_adds_up(found: list[dict[str, Any]], name: str) -> None:
-    total = [len(found) * (len(found) + 1) / 2, 0.5 * len(found), 0.0]
-    assert [worker[name][0] for worker in found] == [[total]] * len(found)
-
-
-@pytest.mark.parametrize(("name", "size"), [("1 all_reduce", 4), ("all_reduce float64", 8)])
-def test_one_worker_adds_up_small_sums(found: list[dict[str, Any]], name: str, size: int) -> None:
-    others = range(1, len(found))
-    assert sent(found, name) == [
-        [0, *(3 * size for _ in others)],
-        *([3 * size, *(0 for _ in others)] for _ in others),
-    ]
-    tables = [worker[name][1] for worker in found]
-    assert (
-        sum(int(table[KINDS.index("gradients"), 1].sum()) for table in tables)
-        == 2 * len(others) * 3 * size
-    )
-
-
-def test_all_reduce_in_chunks_by_bytes(found: list[dict[str, Any]]) -> None:
-    world = len(found)
-    matrix = sent(found, f"{MANY} all_reduce")
-    assert sum(map(sum, matrix)) == 2 * (world - 1) * 3 * MANY * 4
-    chunks = [3 * MANY // world] * world
-    for rank, row in enumerate(matrix):
-        # A peer is sent its chunk, and later the sum of one's own.
-        assert row == [(chunks[peer] + chunks[rank]) * 4 * (peer != rank) for peer in range(world)]
 
 
 SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
@@ -267,16 +228,6 @@ def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
     assert torch.equal(after, first)
 
 
-def gather_failing_with(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collective whose messages fail as torch's do."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError(text)
-
-    monkeypatch.setattr(torch.distributed, "irecv", fail)
-    Communicator(GlooTransport(0, 2)).all_gather(torch.ones(2), SETUP)
-
-
 GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/"
 OF_A_PEER = (
     (
@@ -298,22 +249,21 @@ OF_THIS_WORKER = (
 )
 
 
-@pytest.mark.parametrize("text", OF_A_PEER)
-def test_a_peer_that_is_gone_is_named_as_the_reason(
+@pytest.mark.parametrize("text", [*OF_A_PEER, *OF_THIS_WORKER])
+def test_a_peer_that_is_gone_and_a_failure_of_this_worker_are_told_apart(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PeerLost, match="lost a peer while sending"):
-        gather_failing_with(text, monkeypatch)
+    """By the texts of torch's errors."""
 
+    def fail(*_: Any) -> None:
+        raise RuntimeError(text)
 
-@pytest.mark.parametrize("text", OF_THIS_WORKER)
-def test_a_failure_of_this_worker_is_not_a_lost_peer(
-    text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    monkeypatch.setattr(torch.distributed, "irecv", fail)
     with pytest.raises(RuntimeError) as caught:
-        gather_failing_with(text, monkeypatch)
-    assert str(caught.value) == text
-    assert not isinstance(caught.value, PeerLost)
+        Communicator(GlooTransport(0, 2)).all_gather(torch.ones(2), SETUP)
+    assert (type(caught.value) is PeerLost) == (text in OF_A_PEER)
+    expected = "lost a peer while sending" if text in OF_A_PEER else text
+    assert expected in str(caught.value)
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
@@ -437,15 +387,13 @@ TAIL = 2 * (3 + 2)
 floats."""
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirectory, dict[str, Any]]:
-    folder = Path(tmp_path_factory.mktemp("bytes"))
-    file = save_npz(folder / "toy.npz", random_graph(), thirds(40))
+def test_bytes_of_a_run_are_those_by_hand(tmp_path: Path) -> None:
+    save_npz(tmp_path / "toy.npz", random_graph(), thirds(40))
     settings = compose(
         [
-            f"partition_dir={folder}",
+            f"partition_dir={tmp_path}",
             "dataset_name=file",
-            f"dataset_file={file}",
+            f"dataset_file={tmp_path}/toy.npz",
             f"num_partitions={WORKERS}",
             "device=cpu",
             f"num_rounds=[{ROUNDS}]",
@@ -458,42 +406,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[PartitionDirector
         ]
     )
     partition_data.run(settings)
-    directory = find_partition_directory([folder / f"toy-random-vol-{WORKERS}"], WORKERS)
-    summary = train.run(settings, folder / "run")
-    assert json.loads((folder / "run" / "summary.json").read_text())["bytes"] == summary["bytes"]
-    return directory, summary
-
-
-def parameters(layer: int) -> int:
-    architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
-    return sum(parameter.numel() for parameter in build_stages(architecture, 0)[layer].parameters())
-
-
-def test_rows_and_gradients(trained: Any) -> None:
-    directory, summary = trained
+    directory = find_partition_directory([tmp_path / f"toy-random-vol-{WORKERS}"], WORKERS)
+    sent = train.run(settings, tmp_path / "run")["bytes"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["bytes"] == sent
+    assert directory.meta is not None
     halo = sum(part.halo for part in directory.meta.parts)
-    by_kind = summary["bytes"]["by_kind"]
     assert halo > 0
-    assert by_kind["features"] == halo * WIDTH * 4
-    assert by_kind["embeddings"] == halo * HIDDEN * 4
-    assert by_kind["gradients"] == sum(
-        (parameters(layer) + TAIL) * 4 * 2 * (WORKERS - 1) * ROUNDS for layer in (0, 1)
-    )
-    assert by_kind["parameters"] == 0
-
-
-def test_layers(trained: Any) -> None:
-    directory, summary = trained
-    halo = sum(part.halo for part in directory.meta.parts)
-    last_metrics = (
-        TAIL * 4 * 2 * (WORKERS - 1)
-    )  # loss and counts, without a gradient, once the last round is over
-    rows = (halo * WIDTH * 4, halo * HIDDEN * 4)
-    columns = [
-        WORKERS * (WORKERS - 1) * -(-width // 8) for width in (WIDTH, HIDDEN)
-    ]  # which of them are used, in bits
-    gradients = [(parameters(layer) + TAIL) * 4 * 2 * (WORKERS - 1) * ROUNDS for layer in (0, 1)]
-    digest = WORKERS * (WORKERS - 1) * 8  # of the parameters in the end
-    assert summary["bytes"]["by_layer"] == [
-        rows[layer] + gradients[layer] + last_metrics + columns[layer] + digest for layer in (0, 1)
-    ]
+    ways, both_ways = WORKERS * (WORKERS - 1), 2 * (WORKERS - 1)
+    architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
+    rows, gradients, by_layer = [], [], []
+    for width, stage in zip((WIDTH, HIDDEN), build_stages(architecture, 0), strict=True):
+        parameters = sum(parameter.numel() for parameter in stage.parameters())
+        rows.append(halo * width * 4)
+        gradients.append((parameters + TAIL) * 4 * both_ways * ROUNDS)
+        columns, digest = ways * -(-width // 8), ways * 8  # which are used, in bits; of the end
+        last_metrics = TAIL * 4 * both_ways  # without a gradient, once the last round is over
+        by_layer.append(rows[-1] + gradients[-1] + last_metrics + columns + digest)
+    by_kind = [*rows, sum(gradients), 0]
+    kinds = ("features", "embeddings", "gradients", "parameters")
+    assert [sent["by_kind"][kind] for kind in kinds] == by_kind
+    assert sent["by_layer"] == by_layer
