@@ -20,8 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from scipy.sparse import csr_array, eye_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
+from scipy.sparse import eye_array
 from support import (
     MODELS,
     ROOT,
@@ -43,11 +42,10 @@ from support import (
 from test_oracle import LOCK, assignment, context_of, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
-from partitioning import dgl_import
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from retexo.apps import evaluate, train
+from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, MessageTag
@@ -82,10 +80,31 @@ COMMON = (
     "base=published",
 )
 USUAL = ("gcn", "sage-mean", "gat-mean")
-FOUR = (*USUAL, "sage-pool")
-FULL_GRAPH = [(model, 7) for model in USUAL]
-FULL_GRAPH += [(model, 4) for model in ("sage-pool", "gat-concat", "gin")]
-FEDGCN = [("gcn", 1, 2), ("gcn", 3, 1), ("gcn", 3, 2), ("sage-mean", 2, 1), ("gin", 2, 2)]
+SKIPS = "model.self_weight=true model.input_skip=true model.residual=true"
+EQUAL = [
+    *((model, "trainer=full_graph num_partitions=7") for model in USUAL),
+    *((model, "trainer=full_graph") for model in ("sage-pool", "gat-concat", "gin")),
+    ("gin", "trainer=full_graph model.norm=none"),
+    ("gcn", "trainer=full_graph gradient.compression=powersgd gradient.rank=16 columns"),
+    ("sage-mean", "trainer=full_graph exchange=plain sparse"),
+    ("sage-mean", f"trainer=full_graph {SKIPS}"),
+    ("gat-mean", f"trainer=full_graph {SKIPS}"),
+    ("gcn", "trainer=local local.degrees=global"),
+    *((model, "trainer=local local.degrees=local") for model in (*USUAL, "sage-pool")),
+    ("gcn", "trainer=bns bns.p=0"),
+    ("sage-mean", f"trainer=bns bns.p=1 {SKIPS}"),
+    ("gat-mean", "trainer=bns bns.p=0"),
+    ("sage-pool", "trainer=bns bns.p=1"),
+    ("gcn", "trainer=fedgcn fedgcn.hops=2 num_layers=1"),
+    ("gcn", "trainer=fedgcn fedgcn.hops=1"),
+    ("sage-mean", f"trainer=fedgcn fedgcn.hops=2 {SKIPS}"),
+    ("sage-mean", "trainer=fedgcn fedgcn.hops=1 num_layers=2"),
+    ("gin", "trainer=fedgcn fedgcn.hops=2 num_layers=2"),
+]
+"""Model, settings, and the kind of the oracle's graph where it is not `dense`.
+
+columns: some that no training node has; sparse: sparse features, and nodes in no mask.
+"""
 
 
 # --- workers ----------
@@ -161,9 +180,6 @@ class Edges:
     weight: Tensor
     in_degree: Tensor
     out_degree: Tensor
-
-
-RESIDUAL = ("model.residual=true",)
 
 
 def whole_edges(graph: GraphData) -> Edges:
@@ -298,91 +314,37 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
 # --- the trainers ----------
 
 
-@pytest.mark.parametrize(
-    ("model", "num_parts", "norm"), [*((*case, "layer") for case in FULL_GRAPH), ("gin", 4, "none")]
-)
-def test_full_graph_equals_one_process(
-    tmp_path: Path, model: str, num_parts: int, norm: str
-) -> None:
-    settings = settings_of(num_parts, "trainer=full_graph", *MODELS[model], f"model.norm={norm}")
-    edges = whole_edges(oracle_graph("dense"))
-    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
-    assert_close(trained(parts_of(tmp_path, num_parts), settings), wanted)
+def edges_seen(settings: TrainSettings, graph: GraphData) -> tuple[list[Edges], list[Edges]]:
+    """Of each layer in training, and when it is scored.
+
+    The first layers see all edges, the others those within a part.
+    """
+    whole, layers = whole_edges(graph), settings.model.depth
+    name, parts = settings.trainer.name, assignment(settings.num_partitions)
+    local = inside(whole, parts, settings.local.degrees if name == "local" else "global")
+    num_whole = {
+        "full_graph": layers,
+        "local": 0,
+        "bns": layers * int(settings.bns.p),
+        "fedgcn": settings.fedgcn.hops,
+    }[name]
+    edges = [whole if layer < num_whole else local for layer in range(layers)]
+    return edges, [whole] * layers if name == "bns" else edges
 
 
-@pytest.mark.parametrize(
-    ("model", "kind", "masks", "options"),
-    [
-        ("gcn", "columns", "dense", ("gradient.compression=powersgd", "gradient.rank=16")),
-        ("sage-mean", "sparse", "third", ("exchange=plain",)),
-        ("gat-mean", "sparse", "third", ("exchange=plain",)),
-    ],
-)
-def test_full_graph_with_other_options(
-    tmp_path: Path, model: str, kind: str, masks: str, options: tuple[str, ...]
-) -> None:
-    """Rows sent plainly; columns that no training node has, sparse features, nodes in no mask."""
-    settings, edges = (
-        settings_of(4, "trainer=full_graph", *MODELS[model], *options),
-        whole_edges(oracle_graph(kind)),
-    )
-    wanted = alone(
-        settings, oracle_graph(kind), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS, masks
-    )
-    assert_close(trained(parts_of(tmp_path, 4, kind, masks), settings), wanted, masks)
-
-
-@pytest.mark.parametrize(
-    ("trainer", "model", "more"),
-    [
-        ("full_graph", "gcn", ()),
-        ("full_graph", "sage-mean", RESIDUAL),
-        ("full_graph", "gat-mean", RESIDUAL),
-        ("bns", "sage-mean", ()),
-        ("fedgcn", "sage-mean", RESIDUAL),
-    ],
-)
-def test_skip_connections_equal_one_process(
-    tmp_path: Path, trainer: str, model: str, more: tuple[str, ...]
-) -> None:
-    """Those of the lazy trainer's default and deep networks, in the others."""
-    skips = ("model.self_weight=true", "model.input_skip=true", *more)
-    options = ("bns.p=1",) if trainer == "bns" else ()
-    settings = settings_of(4, f"trainer={trainer}", *MODELS[model], *skips, *options)
-    whole = whole_edges(oracle_graph("dense"))
-    local = inside(whole, assignment(4), "global")
-    hops = 2 if trainer == "fedgcn" else LAYERS
-    edges = [whole if layer < hops else local for layer in range(LAYERS)]
-    outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
-
-
-@pytest.mark.parametrize(
-    ("model", "degrees"), [(model, "local") for model in FOUR] + [("gcn", "global")]
-)
-def test_local_equals_one_process_without_the_cut_edges(
-    tmp_path: Path, model: str, degrees: str
-) -> None:
-    settings = settings_of(4, "trainer=local", f"local.degrees={degrees}", *MODELS[model])
-    edges = inside(whole_edges(oracle_graph("dense")), assignment(4), degrees)
-    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [edges] * LAYERS)
-    outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, wanted)
-    assert all(outcome.sent["features"] == outcome.sent["embeddings"] == 0 for outcome in outcomes)
-
-
-@pytest.mark.parametrize(
-    ("model", "share"), [(model, place % 2) for place, model in enumerate(FOUR)]
-)
-def test_sampling_nothing_is_local_and_sampling_all_is_full_graph(
-    tmp_path: Path, model: str, share: int
-) -> None:
-    """Logits are those of the whole graph in both."""
-    settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
-    whole = whole_edges(oracle_graph("dense"))
-    edges = whole if share else inside(whole, assignment(4), "global")
-    wanted = alone(settings, oracle_graph("dense"), [[edges] * LAYERS] * EPOCHS, [whole] * LAYERS)
-    assert_close(trained(parts_of(tmp_path, 4), settings), wanted)
+@pytest.mark.parametrize(("model", "given"), EQUAL)
+def test_a_trainer_equals_one_process(tmp_path: Path, model: str, given: str) -> None:
+    options = given.split()
+    kind = "dense" if "=" in options[-1] else options.pop()
+    masks = "third" if kind == "sparse" else "dense"
+    settings = settings_of(4, *MODELS[model], *options)
+    edges, final = edges_seen(settings, oracle_graph(kind))
+    outcomes = trained(parts_of(tmp_path, settings.num_partitions, kind, masks), settings)
+    wanted = alone(settings, oracle_graph(kind), [edges] * EPOCHS, final, masks)
+    assert_close(outcomes, wanted, masks)
+    if settings.trainer.name in ("local", "fedgcn"):
+        assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
+        assert settings.trainer.name != "local" or total(outcomes, "features") == 0
 
 
 @pytest.mark.parametrize("model", USUAL)
@@ -431,27 +393,6 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
     )
     assert 0.4 < draws.mean() < 0.6
     assert draws.std() > 0.05  # a fresh one in each epoch
-
-
-@pytest.mark.parametrize(("model", "num_layers", "hops"), FEDGCN)
-def test_fedgcn_equals_one_process_with_the_edges_that_it_has(
-    tmp_path: Path, model: str, num_layers: int, hops: int
-) -> None:
-    """The first `hops` layers see all edges, the others those within a part.
-
-    2 hops and 2 layers are the full graph.
-    """
-    settings = settings_of(
-        4, "trainer=fedgcn", f"fedgcn.hops={hops}", *MODELS[model], f"num_layers={num_layers}"
-    )
-    whole = whole_edges(oracle_graph("dense"))
-    edges = [
-        whole if layer < hops else inside(whole, assignment(4), "global")
-        for layer in range(num_layers)
-    ]
-    outcomes = trained(parts_of(tmp_path, 4), settings)
-    assert_close(outcomes, alone(settings, oracle_graph("dense"), [edges] * EPOCHS, edges))
-    assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
 
 
 @pytest.mark.parametrize(("model", "kind"), [("gcn", "sparse"), ("sage-mean", "dense")])
@@ -566,37 +507,6 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert sent == predicted + one_pass + EPOCHS * 2 * TAIL
 
 
-def test_exact_embeddings_of_full_graph_are_minimum_covers(tmp_path: Path) -> None:
-    """Of the cut edges into training nodes, as many vectors as a maximum matching (Koenig)."""
-    graph, parts, masks = oracle_graph("dense"), assignment(2), oracle_masks()
-    settings = settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2")
-    outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)
-
-    def vectors(mask: np.ndarray) -> int:
-        edges = mask[graph.dst] & (parts[graph.src] != parts[graph.dst])
-        counted = 0
-        for sender in range(2):
-            own = edges & (parts[graph.src] == sender)
-            boundary = csr_array(
-                (np.ones(own.sum()), (graph.src[own], graph.dst[own])), shape=(60, 60)
-            )
-            counted += int((maximum_bipartite_matching(boundary) >= 0).sum())
-        return counted
-
-    used = total(outcomes, "embeddings") - EPOCHS * 2 * 4 * WIDTH * vectors(masks["train_mask"])
-    assert 0 < used <= 4 * 4 * WIDTH * halo_nodes(parts_of(tmp_path, 2))  # the final test
-    assert (
-        total(outcomes, "metrics")
-        == (EPOCHS + 1) * 4 * WIDTH * vectors(masks["val_mask"]) + 2 * TAIL + ONCE
-    )
-    plain = trained(
-        parts_of(tmp_path, 2),
-        settings_of(2, "trainer=full_graph", "model=gcn", "num_layers=2", "exchange=plain"),
-        torch.float32,
-    )
-    assert total(outcomes, "embeddings") < 0.8 * total(plain, "embeddings")
-
-
 def test_rounded_rows_of_full_graph_have_the_bytes_by_hand(tmp_path: Path) -> None:
     """In each pass the vectors of fp32 with half a byte per value, in whole bytes, and a scale."""
     sent = {}
@@ -707,10 +617,6 @@ def test_all_neighbours_are_full_graph_training(
     # A label is an int64, asked for by an int64 beside the pickled name, in each of the rounds that
     # use a batch.
     assert kinds["labels"] % 5 == 0
-    asked = ["app=evaluate", f"checkpoint_dir={tmp_path / 'sampled'}"]
-    assert evaluate.run(settings(parts, model, *asked), tmp_path / "again")[
-        "test"
-    ] == pytest.approx(found["test"], rel=1e-4)
 
 
 def start(parts: Path, run_dir: Path, *more: str) -> Any:
@@ -754,46 +660,29 @@ def running(group: int, module: str) -> list[psutil.Process]:
 @LONG
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("who", "how", "said"),
+    ("module", "how", "said"),
     [
-        (
-            "server",
-            signal.SIGKILL,
-            "cannot continue: the DGL server of its partition was killed by SIGKILL",
-        ),
+        ("server", signal.SIGKILL, "the DGL server of its partition was killed by SIGKILL"),
         ("server", signal.SIGSTOP, "the DGL server of its part was stopped"),
-        ("trainer", signal.SIGKILL, "was killed by SIGKILL"),
-        (
-            "batches",
-            signal.SIGKILL,
-            "cannot continue: trainer 1 of its partition was killed by SIGK",
-        ),
+        ("batches", signal.SIGKILL, "trainer 1 of its partition was killed by SIGKILL"),
     ],
 )
 def test_who_dies_is_named(
-    parts: Path, tmp_path: Path, who: str, how: signal.Signals, said: str
+    parts: Path, tmp_path: Path, module: str, how: signal.Signals, said: str
 ) -> None:
-    process = start(parts, tmp_path / "run", *["sampled.trainers=2"] * (who == "batches"))
-    found = running(process.pid, "retexo.trainers.sampled_dgl.server")
+    process = start(parts, tmp_path / "run", "sampled.trainers=2")
+    found = running(process.pid, f"retexo.trainers.sampled_dgl.{module}")
     assert len(found) == WORLD
-    for server in found:
-        listening = {
-            each.laddr.ip
-            for each in server.net_connections("inet")
-            if each.status == psutil.CONN_LISTEN
-        }
+    for each in found:
+        connections = each.net_connections("inet")
+        listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
         assert listening <= {"127.0.0.1"}
-    workers = [server.ppid() for server in found]
-    others = running(process.pid, "retexo.trainers.sampled_dgl.batches")
-    victim = {"server": found, "batches": others, "trainer": [found[0].parent()]}[who][0]
-    assert victim is not None
-    os.kill(victim.pid, how)
+    workers = [each.ppid() for each in found]
+    os.kill(found[0].pid, how)
     ended: Ended = finish(process, timeout=60)
     assert ended.rc == 1
     last = ended.stderr.splitlines()[-1]
-    assert "rank " in last
-    assert said in last
-    assert "phase: round" in last
+    assert all(words in last for words in ("rank ", said, "phase: round"))
     wait_until(lambda: not group_members(process.pid), 20, "all processes have ended")
     assert not [name for worker in workers for name in SHARED_MEMORY.glob(f"retexo-{worker}-*")]
 
@@ -844,12 +733,6 @@ def test_graphs_of_other_kinds_are_refused(parts: Path, tmp_path: Path) -> None:
         context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
         with pytest.raises(InputError, match="does not support edge weights or edge features"):
             sampled.SampledTrainer().train(context, [])
-
-
-def test_without_dgl_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dgl_import, "has_dgl", lambda: False)
-    with pytest.raises(InputError, match="trainer=sampled: needs DGL, which is not installed"):
-        train.run(settings(tmp_path, "sage", "trainer=sampled"), tmp_path / "run")
 
 
 def test_it_needs_dgls_files(tmp_path: Path) -> None:
