@@ -1,6 +1,7 @@
-"""An HTTP server on loopback that can break off, refuse, and continue a file from a byte on."""
+"""An HTTP server on loopback that can break off, refuse, and continue a file; a proxy that cuts."""
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -93,3 +94,46 @@ def serve(files: dict[str, bytes]) -> Iterator[Served]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+class Proxy:
+    """Passes connections on to a server; each ends after so many bytes of one direction."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.cuts: list[int] = []
+        """For the next answers longer than that: where the connection ends."""
+        self.cuts_of_requests: list[int] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.thread = threading.Thread(target=self._accept, daemon=True)
+        self.thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client = self.listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", self.target))
+                for pair, cuts in (
+                    ((client, server), self.cuts_of_requests),
+                    ((server, client), self.cuts),
+                ):
+                    threading.Thread(target=self._pump, args=(*pair, cuts), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, cuts: list[int]) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while piece := source.recv(4096):
+                passed += len(piece)
+                if cuts and passed > cuts[0]:
+                    cuts.pop(0)
+                    break
+                sink.sendall(piece)
+        for each in (source, sink):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)

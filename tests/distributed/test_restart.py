@@ -13,8 +13,6 @@ import multiprocessing
 import os
 import re
 import signal
-import socket
-import struct
 import subprocess
 import tempfile
 import threading
@@ -29,6 +27,7 @@ from typing import Any
 
 import psutil
 import pytest
+from loopback_server import Proxy
 from support import (
     finish,
     free_port,
@@ -343,53 +342,15 @@ def test_runs_leave_nothing_behind(
 # --- connections ----------
 
 
-class Proxy:
-    """Forwards connections to a port, and resets all of them once, after `limit` bytes."""
-
-    def __init__(self, port: int, limit: int) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port, self._to, self.left = self.listener.getsockname()[1], port, limit
-        self._lock = threading.Lock()
-        self._ends: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                near = self.listener.accept()[0]
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._to))
-                except OSError:
-                    near.close()
-                    continue
-                self._ends += [near, far]
-                for pair in ((near, far), (far, near)):
-                    threading.Thread(target=self._forward, args=pair, daemon=True).start()
-
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while content := source.recv(1 << 14):
-                with self._lock:
-                    before, self.left = self.left, self.left - len(content)
-                    if before > 0 >= self.left:
-                        for end in self._ends:
-                            linger = struct.pack("ii", 1, 0)
-                            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                            end.shutdown(socket.SHUT_RDWR)
-                            end.close()
-                        return
-                target.sendall(content)
-            target.shutdown(socket.SHUT_WR)
-
-
 def test_connections_that_are_reset(base: Path, undisturbed: Any, tmp_path: Path) -> None:
     expected, common, port = undisturbed("classes"), settings_of(base, "classes"), free_port()
-    proxy = Proxy(port, limit=25_000)  # bytes, in the middle of the rounds
+    proxy = Proxy(port)
+    proxy.cuts[:] = [8_000]  # bytes to node 1, in the middle of the rounds
     ports = (port, proxy.port)
     settings = [compose([*common, *on_node(base, "tls", node, ports[node])]) for node in (0, 1)]
     summaries = in_threads(settings, tmp_path)
-    proxy.listener.close()
-    assert proxy.left <= 0
+    proxy.close()
+    assert not proxy.cuts
     assert [each["status"] for each in summaries] == ["done"] * 2, summaries
     assert summaries[0]["restarts"]["count"] == 1
     assert_same_files(tmp_path / "node0", expected)
