@@ -150,20 +150,17 @@ def test_the_plan_has_the_bytes_of_setup_and_features(
         (["split.seed=3"], "split.seed: has no meaning"),
         (["partition_method=metis"], "partition_method: has no meaning"),
         (["partition.seed=1"], "partition.seed: has no meaning"),
+        (["app=partition_data"], "dataset_name=parts: there is nothing to partition"),
     ],
 )
 def test_settings_that_do_not_fit(
     place: Path, tmp_path: Path, overrides: list[str], message: str
 ) -> None:
+    settings = compose([*COMMON, *by_sites(place), f"partition_dir={tmp_path}/other", *overrides])
+    app: Any = partition_data if "app=partition_data" in overrides else train
     with pytest.raises(InputError, match=message):
-        train.run(compose([*COMMON, *by_sites(place), *overrides]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_there_is_nothing_to_partition(place: Path) -> None:
-    with pytest.raises(InputError, match="dataset_name=parts: there is nothing to partition"):
-        partition_data.run(compose([*COMMON, *by_sites(place), f"partition_dir={place}/other"]))
-    assert not (place / "other").exists()
+        app.run(settings, *[tmp_path / "run"] * (app is train))
+    assert not [*tmp_path.iterdir()]
 
 
 # --- sites on nodes of their own ----------
@@ -512,45 +509,32 @@ def test_sites_that_have_not_agreed(
         fit_together(tables, tmp_path / "spec", f"features.spec={agreed}")
 
 
-def test_masks_need_three_sites_with_rows(tables: Path, tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
-    asked = ["gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"]
-    with pytest.raises(TrainingError, match="2 of 3 partitions have training nodes"):
-        fit_together(tables, tmp_path, f"features.spec={agreed_file(tables)}", *asked)
-
-
 def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
-    def refuse(message: str, *, spec: bool = True) -> None:
+    sites = Path(shutil.copytree(tables, tmp_path / "sites"))
+    table = sites / "north/features.csv"
+    rows = table.read_text().splitlines()
+
+    def refuse(message: str, lines: list[str] | None = None, *, spec: bool = True) -> None:
+        """With such a table of north, if any."""
+        table.write_text("\n".join(lines)) if lines else table.unlink(missing_ok=True)
         with pytest.raises(InputError, match=message):
             find_or_make_partitions(compose(data(sites, spec=spec))).read(0)
 
-    def refuse_to_describe(message: str, name: str) -> None:
-        with pytest.raises(InputError, match=message):
-            write_columns(sites, name)
-
-    sites = tmp_path / "sites"
-    shutil.copytree(tables, sites)
-    table = sites / "north/features.csv"
-    refuse(r"features\.csv: needs features\.spec=FILE, the spec\.json that", spec=False)
-    rows = table.read_text().splitlines()
-    (sites / "void/features.csv").write_text("age\n3\n")
-    refuse_to_describe("there is no column `id`", "void")
-    (sites / "void/features.csv").unlink()
-    refuse_to_describe(r"void: has no features\.csv or", "void")
-    table.write_text("\n".join([*rows, "2000,1,1,Rome"]))
-    refuse(r"is 2000; expected one of the \d+ node ids")
-    table.write_text("\n".join([rows[0] + ",label", *(f"{row},1" for row in rows[1:])]))
-    refuse(r"has label, which part\.npz holds")
-    table.write_text("\n".join([rows[0], *(f"n{row}" for row in rows[1:])]))
-    refuse("its ids are names")
-    table.write_text("\n".join(row.rpartition(",")[0] for row in rows))
-    refuse("there is no column `city`")
-    table.unlink()
+    refuse(r"features\.csv: needs features\.spec=FILE, the spec\.json that", rows, spec=False)
+    refuse(r"is 2000; expected one of the \d+ node ids", [*rows, "2000,1,1,Rome"])
+    labels = [rows[0] + ",label", *(f"{row},1" for row in rows[1:])]
+    refuse(r"has label, which part\.npz holds", labels)
+    refuse("its ids are names", [rows[0], *(f"n{row}" for row in rows[1:])])
+    refuse("there is no column `city`", [row.rpartition(",")[0] for row in rows])
     with np.load(sites / "north/part.npz") as arrays:
         np.savez(sites / "north/part.npz", feat=np.zeros((sum(RANKS == 0), 5)), **arrays)
     refuse(r"array `feat` is taken as it is")
-    table.write_text("\n".join(rows))
-    refuse(r"has array `feat`, and there is .*features\.csv")
+    refuse(r"has array `feat`, and there is .*features\.csv", rows)
+    with pytest.raises(InputError, match=r"void: has no features\.csv or"):
+        write_columns(sites, "void")
+    (sites / "void/features.csv").write_text("age\n3\n")
+    with pytest.raises(InputError, match="there is no column `id`"):
+        write_columns(sites, "void")
 
 
 def test_tables_of_several_types_are_described(
