@@ -12,7 +12,6 @@ import shutil
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from support import (
     thirds,
     write_partitions,
 )
-from test_rendezvous import Outcome, attend, cluster, connect_node
+from test_rendezvous import Outcome, attend, cluster, connect_node, stream_to
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
@@ -102,15 +101,6 @@ def meet(folder: Path, port: int, meanwhile: Callable[[], None] = lambda: None) 
 
 def good(outcomes: list[Outcome]) -> bool:
     return len(set(outcomes)) == 1 and len(outcomes[0][0]) == 16
-
-
-def stream_to(port: int) -> socket.socket:
-    """As soon as somebody listens there."""
-    for _ in range(500):
-        with contextlib.suppress(ConnectionRefusedError):
-            return socket.create_connection(("127.0.0.1", port), 20)
-        time.sleep(0.02)
-    raise AssertionError(f"nobody listens on {port}")
 
 
 def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
@@ -421,54 +411,13 @@ def test_three_nodes_that_only_open_connections(served: Served) -> None:
     assert not any(each[:20] in through or each.hex()[:40].encode() in through for each in canaries)
 
 
-def met(clusters: list[Any]) -> list[dict[int, str]]:
-    """Nodes that meet and swap.
-
-    Of each, by the other worker, the address that its stream comes from or goes to.
-    """
-
-    def work(node: int) -> dict[int, str]:
-        with connect_node(clusters[node]) as here:
-            assert set(here.links) == {0, 1, 2} - {node}
-            for link in here.links.values():
-                link.send({"from": node})
-            assert {link.receive_one(20)["from"] for link in here.links.values()} == set(here.links)
-            assert here.streams is not None
-            assert set(here.streams[node]) == set(here.links)
-            ports = {peer: each.getpeername()[1] for peer, each in here.streams[node].items()}
-            ports |= {~peer: each.getsockname()[1] for peer, each in here.streams[node].items()}
-            with connected(here.rendezvous, node, here.streams[node]) as transport:
-                received = swap(
-                    transport, [torch.tensor([10 * node + peer]) for peer in range(3)], [1] * 3
-                )
-                assert [int(each) for each in received] == [10 * peer + node for peer in range(3)]
-            return ports
-
-    with ThreadPoolExecutor(3) as pool:
-        return [future.result(60) for future in [pool.submit(work, node) for node in range(3)]]
-
-
-def test_node_0_is_the_hub_where_no_other_is_listed(tmp_path: Path) -> None:
-    hub_folder, port = make_credentials(tmp_path / "keys", *SITES)[0].parent, free_port()
-    there = Served(hub_folder, port, [])
-    ports = met([there.cluster(node) for node in range(3)])
-    assert ports[1][2] == ports[2][1] == port
-    assert ports[1][0] == ports[2][0] == port
-    assert ports[0][1] == ports[0][2] == port, "node 0 comes to its own hub"
-    with socket.create_server(("127.0.0.1", port)):
-        kind, said = attend(there.cluster(0))
-    assert kind == "InputError"
-    assert "members.json lists no hub after the nodes, so node 0 is the hub" in said
-
-
 def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
     with ThreadPoolExecutor(3) as pool:
         late = [pool.submit(attend, served.cluster(node)) for node in (1, 2)]
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
             served.seen_by(2).reach(0, 5.0)
         outcomes = [future.result(60) for future in (pool.submit(attend, served.cluster(0)), *late)]
-    assert len(set(outcomes)) == 1
-    assert len(outcomes[0][0]) == 16
+    assert good(outcomes)
 
 
 def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
@@ -548,6 +497,12 @@ def test_settings_of_a_hub(tmp_path: Path) -> None:
     ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path)
     assert ended.rc == 2
     assert "app=hub: needs distributed.hub=ADDRESS:PORT" in ended.stderr
+    keys = make_credentials(tmp_path / "keys", *SITES)[0].parent
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        kind, said = attend(Served(keys, port, []).cluster(0))
+    assert kind == "InputError"
+    assert "members.json lists no hub after the nodes, so node 0 is the hub" in said
 
 
 @pytest.mark.long("other tests have the hub in a thread")
