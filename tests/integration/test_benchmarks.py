@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 EDGES, NODES = 2 * 61_859_140 // 612, 2_449_029 // 612
 LAYERS = ((100, 256), (256, 47))
 
 
+@pytest.mark.long("a benchmark, which is no part of the product")
 def test_the_table_of_a_gpu() -> None:
     command = "benchmarks/gpu.py --nodes 4000 --device cpu --rounds 2 --workers 2 --methods exact"
     ended = subprocess.run(

@@ -38,7 +38,7 @@ def enter(valid: Valid, count: float) -> None:
     ("valid", "share"), [(name, SHARE.get(name, 1)) for name in DOORS], indirect=["valid"]
 )
 def test_a_door_accepts_or_refuses(valid: Valid, share: float) -> None:
-    enter(valid, 30 * share)
+    enter(valid, 15 * share)
 
 
 @pytest.mark.long("20,000 inputs")
