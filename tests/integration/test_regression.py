@@ -15,7 +15,6 @@ from sklearn import metrics
 from support import run_main
 
 import retexo
-from partitioning.errors import InputError
 from retexo.apps import evaluate, plan, predict, report, train
 from retexo.settings.compose import compose
 
@@ -55,18 +54,12 @@ def write_houses(folder: Path) -> pd.DataFrame:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "secure", [False, pytest.param(True, marks=pytest.mark.long("test_tls.py has masks"))]
-)
 def test_tables_from_training_to_predictions(
-    secure: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     houses = write_houses(Path("houses"))
-    if secure:
-        pytest.importorskip("cryptography")
-    masks = ["gradient.secure=true", "gradient.precision=fp32", "distributed.backend=sockets"]
-    given = [*SETTINGS, *SPLIT, *TRAINED, *(masks if secure else [])]
+    given = [*SETTINGS, *SPLIT, *TRAINED]
     run = train.run(compose(given, SAGE), Path("run"))
     assert run["chosen"]["metric"] == "loss"
     assert [row["target"] for row in run["targets"]["test"]] == ["price", "age"]
@@ -77,8 +70,6 @@ def test_tables_from_training_to_predictions(
     found = evaluate.run(compose([*given, "checkpoint_dir=run"], SAGE), Path("evaluated"))
     for split in ("train", "val", "test"):
         assert found["targets"][split] == run["targets"][split]
-    if secure:
-        return
     _check_predictions(houses)
     report.run(compose(["app=report", "report.runs=run"]), Path("reported"))
     assert "R2 on test is 0." in Path("reported/report.md").read_text(encoding="utf-8")
@@ -117,33 +108,6 @@ def _check_predictions(houses: pd.DataFrame) -> None:
     np.testing.assert_allclose(asked.values, wanted.to_numpy(), rtol=1e-4)
     scores = json.loads(Path("predicted/predictions.json").read_text(encoding="utf-8"))
     assert scores["test"]["r2"] is None  # nothing is known there
-
-
-@pytest.mark.timeout(300)
-def test_houses_in_towns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heterogeneous graph: the price depends on the town's wealth."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    size, wealth, town = rng.normal(size=300), rng.normal(size=20), rng.integers(20, size=300)
-    for name in ("nodes", "edges"):
-        Path("places", name).mkdir(parents=True)
-    price = 100 + 10 * size + 20 * wealth[town]
-    houses = pd.DataFrame({"id": np.arange(300), "size": size, "price": price})
-    houses.to_parquet("places/nodes/house.parquet")
-    pd.DataFrame({"id": np.arange(20), "wealth": wealth}).to_parquet("places/nodes/town.parquet")
-    ends = pd.DataFrame({"src": np.arange(300), "dst": town})
-    ends.to_parquet("places/edges/house__in__town.parquet")
-    given = [*SETTINGS, *SPLIT, *TRAINED, "dataset_file=places", "columns.label=price"]
-    given = [each for each in given if each != "symmetrize=true"]
-    run = train.run(compose(given, "node_classification_hetero_sage"), Path("run"))
-    assert run["test"]["r2"] > 0.8
-    predict.run(compose([*given, "checkpoint_dir=run", "predict.format=csv"]), Path("predicted"))
-    table = pd.read_csv("predicted/predictions.csv").query("split == 'test'")
-    score = metrics.r2_score(table["known_value"], table["value"])
-    assert score == pytest.approx(run["test"]["r2"], abs=1e-3)  # in training rows were rounded
-    refused = compose([*given, "task=node_classification"], "node_classification_hetero_sage")
-    with pytest.raises(InputError, match="expected a class"):
-        train.run(refused, Path("refused"))
 
 
 NAMED_SPLIT = (
