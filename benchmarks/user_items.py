@@ -6,9 +6,10 @@ SIGIR 2020: LGConv, three layers, 64 columns, BPR loss).
     OMP_NUM_THREADS=1 python benchmarks/user_items.py ../shared/datasets/gowalla/pairs.npz
     python benchmarks/user_items.py pairs.npz --lightgcn 3600
 
-The npz file has `train` and `test`, int [2, n]: user and item of each pair. One random training
-pair of each user with two or more validates. Scores are of all users with test pairs, and of the
-items that are no training item of theirs. Runs that exist in --out are not repeated.
+The npz file has `train` and `test`, int [2, n]: user and item of each pair. A random tenth of each
+user's training pairs validates, as split.by=user draws it. Scores are of all users with test
+pairs, and of the items that are no training item of theirs. Runs that exist in --out are not
+repeated.
 """
 
 import argparse
@@ -26,6 +27,8 @@ from partitioning.links.score_ranks import measure_ranks, rank_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 MEASURES = ("recall@20", "ndcg@20", "mrr")
+SHARE = 0.1
+"""Of each user's training pairs that validate."""
 Pairs = NDArray[np.int64]
 
 
@@ -34,9 +37,11 @@ def split_pairs(path: Path) -> dict[str, Pairs]:
     with np.load(path) as arrays:
         train, test = (arrays[name].astype(np.int64).T for name in ("train", "test"))
     order = np.random.default_rng(0).permutation(len(train))
+    order = order[np.argsort(train[order, 0], kind="stable")]
     _, first, counts = np.unique(train[order, 0], return_index=True, return_counts=True)
+    rank = np.arange(len(train)) - np.repeat(first, counts)
     is_val = np.zeros(len(train), np.bool_)
-    is_val[order[first[counts > 1]]] = True
+    is_val[order] = rank < np.repeat(np.rint(SHARE * counts), counts)
     return {"train": train[~is_val], "val": train[is_val], "test": test}
 
 

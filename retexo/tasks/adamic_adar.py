@@ -80,8 +80,8 @@ class WeightedNeighbours:
         """
         return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
 
-    def score_all(self, by_neighbour: sp.csr_array, own: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Score all nodes of `by_neighbour`, [N, q], with the own nodes of a slice.
+    def score_all(self, by_neighbour: sp.csr_array, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Score all nodes of `by_neighbour`, [N, q], with some own nodes, int64 [n].
 
         The score is that of their common neighbours.
 
@@ -90,7 +90,7 @@ class WeightedNeighbours:
                 own
             nodes, the scores.
         """
-        pairs = (self.weights[own] @ by_neighbour).tocoo()
+        pairs = (self.weights[own.numpy()] @ by_neighbour).tocoo()
         other, row, score = (
             torch.from_numpy(array) for array in (pairs.col, pairs.row, pairs.data)
         )

@@ -27,11 +27,11 @@ class KnownEdges:
         edges = part.edges
         halo = info.id_bounds[edges.halo_owner] + edges.halo_index
         ids = torch.cat((part.first_id + torch.arange(part.num_inner), halo))
-        self.first, self.count = part.first_id, part.num_inner
-        has_candidates = info.num_candidates > 0
-        self.never_destination = torch.full((part.num_inner,), has_candidates)
-        """bool [I] nodes that cannot be a destination."""
-        self.never_destination[links["candidates"][:, 0] - self.first] = False
+        self.first = part.first_id
+        self.destinations = torch.arange(part.num_inner)
+        """int64 [C] the inner nodes that can be a destination, ascending."""
+        if info.num_candidates:
+            self.destinations = torch.unique(links["candidates"][:, 0]) - self.first
         pairs = torch.cat((links["val"], links["test"]))[: None if held_out else 0]
         self._held_out = pairs[pairs[:, 0].argsort(stable=True)]
         order = ids[edges.src.long()].argsort(stable=True)
@@ -46,13 +46,16 @@ class KnownEdges:
         return torch.stack((place, self._held_out[match, 1]), dim=1)
 
     def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
-        """Return positions of sources, [e], and inner nodes that they are not ranked among, [e]:
-        the source itself, and nodes that it has an edge to."""
+        """Return positions of sources, [e], and of `destinations` they are not ranked among, [e].
+
+        These are the source itself, and nodes that it has an edge to.
+        """
         place, match = _find_matches(self._source, ids)
         places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
         nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))
-        inner = (nodes >= 0) & (nodes < self.count)
-        return places[inner], nodes[inner]
+        columns = torch.searchsorted(self.destinations, nodes)
+        found = torch.isin(nodes, self.destinations)
+        return places[found], columns[found]
 
 
 def _find_matches(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -163,8 +163,8 @@ class EmbeddedNodes:
             scores += torch.outer(self.neighbour_shares, common.to(scores))
         return scores
 
-    def score_all(self, sources: FetchedNodes, own: slice) -> Tensor:
-        """Score each source with each of n nodes of this worker, the slice `own`: [A, q, n]."""
+    def score_all(self, sources: FetchedNodes, own: Tensor) -> Tensor:
+        """Score each source with each of some nodes of this worker, int64 [n]: [A, q, n]."""
         scores = self._score_embeddings(Scorer.against, sources.rows, self.rows[own])
         if self.neighbours is not None:
             source, node, common = self.neighbours.score_all(sources.by_neighbour, own)
@@ -389,18 +389,17 @@ class Ranked:
 def _count_above_here(
     embedded: EmbeddedNodes, known: KnownEdges, sources: FetchedNodes, ranked: Ranked
 ) -> Tensor:
-    """Count for each pair how many own nodes score above it, and at least as much.
+    """Count for each pair how many own destinations score above it, and at least as much.
 
     int32 [A, q, 2], without nodes that a source has an edge to. sources: those of `ranked`.
     """
-    place, node = known.find_excluded(ranked.sources, ranked.held_out)
+    place, column = known.find_excluded(ranked.sources, ranked.held_out)
     total = torch.zeros(*ranked.scores.shape, 2, dtype=torch.int32)
     step = max(1, MAX_SCORES // max(1, ranked.scores.numel()))
-    for first in range(0, len(embedded.rows), step):
-        scores = embedded.score_all(sources, slice(first, first + step))
-        inside = (node >= first) & (node < first + step)
-        scores[:, place[inside], node[inside] - first] = -torch.inf
-        scores[:, :, known.never_destination[first : first + step]] = -torch.inf
+    for first in range(0, len(known.destinations), step):
+        scores = embedded.score_all(sources, known.destinations[first : first + step])
+        inside = (column >= first) & (column < first + step)
+        scores[:, place[inside], column[inside] - first] = -torch.inf
         by_pair = scores[:, ranked.places]
         total[:, :, 0] += count_above(ranked.scores, by_pair)
         total[:, :, 1] += count_above(ranked.scores, by_pair, ties=True)
@@ -456,16 +455,16 @@ def find_top_destinations(
     """
     source = embedded.fetch(ids)
     held_out = torch.cat(embedded.all_gather(known.find_held_out(ids)))
-    place, node = known.find_excluded(ids, held_out)
+    place, column = known.find_excluded(ids, held_out)
     best = source.rows.new_full((len(ids), top), -torch.inf)
     nodes = torch.zeros(len(ids), top, dtype=torch.int64)
     step = max(1, MAX_SCORES // max(1, len(ids)))
-    for first in range(0, len(embedded.rows), step):
-        scores = embedded.score_all(source, slice(first, first + step))[0]
-        inside = (node >= first) & (node < first + step)
-        scores[place[inside], node[inside] - first] = -torch.inf
-        scores[:, known.never_destination[first : first + step]] = -torch.inf
-        some_nodes = first + torch.arange(scores.shape[1]).expand(len(ids), -1)
+    for first in range(0, len(known.destinations), step):
+        own = known.destinations[first : first + step]
+        scores = embedded.score_all(source, own)[0]
+        inside = (column >= first) & (column < first + step)
+        scores[place[inside], column[inside] - first] = -torch.inf
+        some_nodes = own.expand(len(ids), -1)
         best, chosen = torch.cat((best, scores), dim=1).topk(top, dim=1)
         nodes = torch.cat((nodes, some_nodes), dim=1).gather(1, chosen)
     return best, nodes
