@@ -308,7 +308,7 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
         sources = some[:, 0] - context.partition.first_id
         own = embedded.score_pairs(sources, embedded.fetch(some[:, 1]))
         above = _count_above_everywhere(embedded, known, some, own)
-        found.append((own, 1 + above.double().sum(dim=2) / 2))
+        found.append((own, 1 + above.double() / 2))
     totals = torch.zeros(len(embedded.weights), 1 + len(CUTOFFS) + len(OF_LISTS), dtype=torch.int64)
     source = pairs[:, 0].numpy()
     for place in range(len(totals) if found else 0):
@@ -344,7 +344,7 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: KnownEdges, pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """Count for each pair how many nodes score above it, and how many at least as much.
+    """Add up for each pair how many nodes score above it, and how many at least as much.
 
     Args:
         embedded: this worker's nodes.
@@ -353,7 +353,7 @@ def _count_above_everywhere(
         own: [A, q], their scores.
 
     Returns:
-        int64 [A, q, 2].
+        int64 [A, q].
     """
     comm = embedded.context.comm
     dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
@@ -366,10 +366,9 @@ def _count_above_everywhere(
         source = Ranked(ids.long(), place.long(), score.T, excluded.long())
         counts.append(_count_above_here(embedded, known, embedded.fetch(ids.long()), source))
     num_candidates = len(embedded.weights)
-    sizes = [len(pairs) * 2 * num_candidates] * comm.world_size
+    sizes = [len(pairs) * num_candidates] * comm.world_size
     received = comm.all_to_all([count.flatten() for count in counts], sizes, TAG)
-    by_worker = [counts_of_peer.view(num_candidates, len(pairs), 2) for counts_of_peer in received]
-    return torch.stack(by_worker).long().sum(dim=0)
+    return torch.stack(received).long().sum(dim=0).view(num_candidates, len(pairs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,20 +388,20 @@ class Ranked:
 def _count_above_here(
     embedded: EmbeddedNodes, known: KnownEdges, sources: FetchedNodes, ranked: Ranked
 ) -> Tensor:
-    """Count for each pair how many own destinations score above it, and at least as much.
+    """Add up for each pair how many own destinations score above it, and at least as much.
 
-    int32 [A, q, 2], without nodes that a source has an edge to. sources: those of `ranked`.
+    int32 [A, q], without nodes that a source has an edge to. sources: those of `ranked`.
     """
     place, column = known.find_excluded(ranked.sources, ranked.held_out)
-    total = torch.zeros(*ranked.scores.shape, 2, dtype=torch.int32)
+    total = torch.zeros(ranked.scores.shape, dtype=torch.int32)
     step = max(1, MAX_SCORES // max(1, ranked.scores.numel()))
     for first in range(0, len(known.destinations), step):
         scores = embedded.score_all(sources, known.destinations[first : first + step])
         inside = (column >= first) & (column < first + step)
         scores[:, place[inside], column[inside] - first] = -torch.inf
         by_pair = scores[:, ranked.places]
-        total[:, :, 0] += count_above(ranked.scores, by_pair)
-        total[:, :, 1] += count_above(ranked.scores, by_pair, ties=True)
+        total += count_above(ranked.scores, by_pair)
+        total += count_above(ranked.scores, by_pair, ties=True)
     return total
 
 
