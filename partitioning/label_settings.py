@@ -7,12 +7,12 @@ from partitioning.setting_fields import Checked, group, one_of, setting
 
 @group("labels", of_partitioner=True)
 class LabelSettings(Checked):
-    """Labels of nodes. `labels=KIND` is short for labels.kind=KIND."""
+    """Labels."""
 
     kind: str = setting(
         "auto",
-        "one class per node or several; auto: several if the labels are a matrix of 0 and 1; "
-        "multilabel also splits cells such as Action|Comedy",
+        "one class per node or several; auto: several for a matrix of 0 and 1; multilabel "
+        "also splits cells such as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
     )
     of: str = setting(

@@ -42,7 +42,7 @@ SHARE = Check(
 
 @group("synthetic")
 class SyntheticSettings(Checked):
-    """The synthetic graph: a degree-corrected stochastic block model, class-dependent features.
+    """Synthetic graph: a degree-corrected stochastic block model.
 
     Of dataset_name=synthetic_hetero: nodes and edges of all types and relations together.
     """
@@ -57,7 +57,7 @@ class SyntheticSettings(Checked):
 
 @group("split")
 class SplitSettings(Checked):
-    """Split of the nodes; null: as in the data set's published split."""
+    """Split; null: as published."""
 
     kind: str = setting(
         "default",
@@ -128,22 +128,22 @@ class SplitSettings(Checked):
     )
     by: str | None = setting(
         None,
-        "links: split.edges are shares of each source's edges (source), by time (time), or "
-        "of all edges (null)",
+        "links: split.edges are shares of each source's edges (source), by time, or of all "
+        "edges (null)",
         of_partitioner=True,
     )
 
 
 @group("columns", of_partitioner=True)
 class ColumnSettings(Checked):
-    """Names of columns of tables, one or a list; null: found by rule, reported in the log.
+    """Columns of tables, one or a list; null: found by rule.
 
     Lists may hold patterns such as emb_*.
     """
 
     id: Any = setting(
         None,
-        "node ids; null: id, node_id or similar, or unique values that the edges refer to",
+        "node ids; null: id, node_id or similar, or unique values that edges refer to",
         each=str,
     )
     label: Any = setting(
@@ -189,7 +189,7 @@ class ColumnSettings(Checked):
 
 @group("features", of_partitioner=True)
 class FeatureSettings(Checked):
-    """Node features. `features=KIND` is short for features.kind=KIND."""
+    """Features of nodes."""
 
     kind: Any = setting(
         "given",
@@ -198,9 +198,9 @@ class FeatureSettings(Checked):
     )
     scale: str = setting(
         "auto",
-        "scaling of numeric columns; auto: standard, embeddings only if their scales differ; "
-        "standard: mean 0 and deviation 1; robust: by median and quartiles; log: standard "
-        "scaling of logarithms",
+        "numeric columns; auto: standard, embeddings only if their scales differ; standard: "
+        "mean 0 and deviation 1; robust: by median and quartiles; log: standard scaling of "
+        "logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
     )
     missing: str = setting(
@@ -222,7 +222,7 @@ class FeatureSettings(Checked):
     )
     spec: str | None = setting(
         None,
-        "fitted feature pipeline to apply: a run or partition directory, or a file of app=describe",
+        "fitted pipeline to apply: a run or partition directory, or a file of app=describe",
         per_node=True,
     )
 
@@ -235,7 +235,7 @@ class FeatureSettings(Checked):
 
 @group("tables", of_partitioner=True)
 class TableSettings(Checked):
-    """Names of the tables in a folder (dataset_name=file)."""
+    """Names of the tables in a folder."""
 
     nodes: Any = setting(
         None,
@@ -292,8 +292,8 @@ class PairSettings(Checked):
     )
     message_edges: str = setting(
         "train",
-        "labelled edges that carry messages; all: also those of validation and test, by time "
-        "those until the last training edge",
+        "labelled edges that carry messages; all: also those of validation and test (by "
+        "time, until the last training edge)",
         one_of("train", "all"),
         of_partitioner=True,
     )
@@ -313,7 +313,7 @@ class PairSettings(Checked):
 
 @group()
 class DatasetSettings(Checked):
-    """Data set, and how its files are read."""
+    """Data set."""
 
     dataset_name: str = setting("reddit", "data set; docs/partitioning.md lists all")
     dataset_dir: str = setting(
@@ -330,7 +330,7 @@ class DatasetSettings(Checked):
     )
     dataset_max_gib: float = setting(
         4.0,
-        "limit on the unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
+        "largest unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
         at_least(0),
         FINITE,
         per_node=True,
@@ -413,8 +413,8 @@ class PlacementSettings(Checked):
     )
     dgl_files: bool | None = setting(
         None,
-        "also write files for dgl.distributed.load_partition; null: if DGL is installed, "
-        "with app=partition_data and trainer=sampled",
+        "also write DGL's files; null: if DGL is installed, with app=partition_data and "
+        "trainer=sampled",
         of_partitioner=True,
         compared=False,
     )
@@ -427,7 +427,7 @@ class PlacementSettings(Checked):
 
 @group()
 class PartitionSettings(DatasetSettings):
-    """Assignment of nodes to partitions, and the partition directory."""
+    """Partitions."""
 
     partition_dir: str = setting(
         "data/partitions",

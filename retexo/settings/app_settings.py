@@ -38,8 +38,8 @@ class PredictSettings(Checked):
     format: str = setting("parquet", "file format of predictions", one_of("parquet", "npy", "csv"))
     precision: str = setting(
         "fp32",
-        "boundary rows; trained: exchange.precision of the run; auto: the same, with int8 in "
-        "place of int4; rounded rows make predictions depend on the partitions",
+        "boundary rows; trained: as in training; auto: the same, with int8 in place of int4; "
+        "rounded rows make predictions depend on the partitions",
         one_of(*AT_PREDICTION),
     )
     pairs: str | None = setting(None, "links: file of id pairs to score (npy, csv)", per_node=True)
@@ -73,7 +73,7 @@ class ExportSettings(Checked):
 
 @group("serve", compared=False)
 class ServeSettings(Checked):
-    """Service of app=serve; its other limits are in retexo/service_limits.py."""
+    """Service of app=serve."""
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0: a free one", at_least(0), at_most(65_535))
@@ -87,7 +87,7 @@ class ServeSettings(Checked):
 
 @group("report")
 class ReportSettings(Checked):
-    """Input of app=report, and names of methods in it."""
+    """Reports."""
 
     runs: str | None = setting(
         None,
@@ -122,7 +122,7 @@ class RemoteSettings(Checked):
 
 @group(compared=False, per_node=True)
 class DisplaySettings(Checked):
-    """Where the metrics of a run go while it runs."""
+    """Display of a run."""
 
     logger: Any = setting(
         None,

@@ -55,7 +55,7 @@ class ThreadSettings(Checked):
 
 @group("distributed", compared=False, per_node=True)
 class DistributedSettings(Checked):
-    """Connections between nodes, and their time limits."""
+    """Connections between nodes."""
 
     backend: str = setting(
         "gloo",
@@ -71,8 +71,7 @@ class DistributedSettings(Checked):
     )
     hub: str | None = setting(
         None,
-        "hub (app=hub or node 0) that forwards messages of nodes without "
-        "distributed.inbound_port; null: that of members.json, if any",
+        "hub (app=hub or node 0) that forwards messages; null: that of members.json, if any",
         Check(
             lambda value: re.fullmatch(r"[\w.-]+:[0-9]{1,5}", value) is not None,
             "must be ADDRESS:PORT, with an IPv4 address or a host name",
@@ -80,7 +79,7 @@ class DistributedSettings(Checked):
     )
     inbound_port: int | None = setting(
         None,
-        "port of this node for other nodes (not node 0); null: any free port, or none with a hub",
+        "port of this node for other nodes; null: any free port, or none with a hub",
         within(1, 65535),
     )
     master_addr: str = setting("127.0.0.1", "address of node 0; ignored with one node")
@@ -113,7 +112,7 @@ class DistributedSettings(Checked):
 
 @group()
 class ClusterSettings(PartitionSettings):
-    """Nodes and devices that the workers run on."""
+    """Nodes and devices."""
 
     parts_per_node: int | None = setting(
         None,

@@ -26,12 +26,12 @@ BY_NETWORK = ("exchange.precision", "gradient.precision", "gradient.compression"
 
 @group("gradient")
 class GradientSettings(Checked):
-    """How workers combine their gradients or parameters."""
+    """Gradients."""
 
     mode: str = setting(
         "sync",
-        "sync: all-reduce of full-batch gradients every round; local: local_epochs steps "
-        "per worker, then an average of the changes",
+        "sync: all-reduce of gradients every round; local: local_epochs steps per worker, "
+        "then an average of the changes",
         one_of("sync", "local"),
         is_group=True,
     )
@@ -67,19 +67,19 @@ class GradientSettings(Checked):
 
 @group("exchange")
 class ExchangeSettings(Checked):
-    """How boundary rows are encoded and sent."""
+    """Boundary rows."""
 
     mode: str = setting(
         "selected",
-        "selected: only needed rows or partial sums of them, with the fewest bytes; plain: the "
-        "dense row of every halo node",
+        "selected: only needed rows or partial sums, with the fewest bytes; plain: every "
+        "halo row, dense",
         one_of("selected", "plain"),
         is_group=True,
     )
     precision: Any = setting(
         [AUTO],
-        "boundary rows, for all layers or as a list; fp32 is lossless, int8 and int4 have "
-        "one scale per row; auto: by network, int4 for wan",
+        "boundary rows, for all layers or as a list; int8 and int4 have one scale per row; "
+        "auto: by network, int4 for wan",
         one_of(AUTO, *ROWS),
         each=str,
         per_layer=True,
@@ -121,12 +121,12 @@ class ExchangeSettings(Checked):
 
 @group()
 class CommunicationSettings(Checked):
-    """What workers send each other."""
+    """Communication of workers."""
 
     network: str = setting(
         "wan",
-        "wan (bytes are dear: 4-bit rows, low-rank gradients) or lan (no compression), "
-        "unless exchange.precision, gradient, +experiment or trainer say otherwise",
+        "wan: bytes are dear, so 4-bit rows and low-rank gradients; lan: no compression, "
+        "unless other settings say otherwise",
         one_of("wan", "lan"),
         compared=False,
     )

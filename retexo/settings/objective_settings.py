@@ -41,7 +41,7 @@ def _are_class_weights(value: Any) -> bool:
 
 @group("task")
 class TaskSettings(PairSettings):
-    """Loss of tasks of nodes; scorer and negative samples of link prediction."""
+    """Loss, class weights, and scores of links."""
 
     loss: str = setting(
         "cross_entropy",
@@ -56,8 +56,8 @@ class TaskSettings(PairSettings):
     )
     class_weights: Any = setting(
         "auto",
-        "weights of the classes in the loss; none: 1; balanced: the same total for each "
-        "class; auto: balanced where a class is very rare",
+        "in the loss; balanced: the same total for each class; auto: balanced where a class "
+        "is very rare",
         Check(_are_class_weights, "must be auto, none, balanced, or a list of positive numbers"),
     )
     dim: int = setting(
@@ -125,8 +125,8 @@ class StoppingSettings(Checked):
     )
     metric: str = setting(
         "auto",
-        "validation metric that chooses the best round and the output heads; auto: by the "
-        "labels (docs/training.md)",
+        "chooses the best round and the output heads on validation; auto: by the labels "
+        "(docs/training.md)",
         one_of(*METRICS),
     )
     use_loss: bool = setting(

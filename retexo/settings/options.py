@@ -31,7 +31,7 @@ ACTIVATIONS = ("relu", "gelu", "elu", "leaky_relu", "tanh")
 
 @group("model")
 class ModelSettings(Checked):
-    """Convolution, width and skip connections of the layers."""
+    """Convolution and skip connections."""
 
     name: str = setting(
         "gcn",
@@ -56,8 +56,8 @@ class ModelSettings(Checked):
     )
     self_weight: bool = setting(
         True,
-        "skip connection from a node's own row, with weights of its own; gat adds it to its "
-        "output, others use half of hidden_dim for it",
+        "skip connection from a node's own row; gat adds it to its output, others use half "
+        "of hidden_dim for it",
     )
     input_skip: bool = setting(
         True,
@@ -65,8 +65,8 @@ class ModelSettings(Checked):
     )
     output: str = setting(
         "aggregate",
-        "input of the next layer: the activation, or the weighted aggregate before norm and "
-        "activation (not gat and pooling)",
+        "input of the next layer: the activation, or the weighted aggregate before it (not "
+        "gat and pooling)",
         one_of("activation", "aggregate"),
     )
     residual: bool = setting(
@@ -188,7 +188,7 @@ class LocalOptions(Checked):
 
 @group("sampled")
 class SampledOptions(Checked):
-    """Neighbour sampling, trainer=sampled; batch_size is 1024 by default."""
+    """Neighbour sampling, trainer=sampled."""
 
     fanout: Any = setting(
         [15, 10],
@@ -223,8 +223,8 @@ class NetworkSettings(Checked):
 
     num_layers: int | str = setting(
         2,
-        "auto (default for rgcn, rgat and hetero_sage): layers are added until two in a row "
-        "have not improved validation",
+        "auto (default for rgcn, rgat, hetero_sage): until two layers in a row have not "
+        "improved validation",
         number_or(AUTO, 1, MAX_LAYERS),
     )
     max_layers: int = setting(

@@ -57,7 +57,7 @@ RATE = (at_least(0), FINITE, at_most(MAX_RATE))
 
 @group()
 class OptimizerSettings(Checked):
-    """The optimizer and its arguments."""
+    """Optimizer."""
 
     optimizer: dict[str, Any] = setting(
         {"_target_": "torch.optim.Adam"},
@@ -83,15 +83,15 @@ class OptimizerSettings(Checked):
     )
     max_grad_norm: float | None = setting(
         None,
-        "gradient clipping: largest norm of the gradient of all workers, or with gradient=local "
-        "of each step; null: off",
+        "largest norm of the gradient of all workers, or with gradient=local of each step; "
+        "null: off",
         Check(lambda value: 0 < value < math.inf, "must be above 0 and finite"),
     )
 
 
 @group("smoothing")
 class SmoothingSettings(Checked):
-    """Label propagation of the predictions after training (APPNP; Gasteiger et al., ICLR 2019)."""
+    """Label propagation of the predictions (APPNP; Gasteiger et al., ICLR 2019)."""
 
     steps: int = setting(
         5,
@@ -119,7 +119,7 @@ class SmoothingSettings(Checked):
 
 @group("checkpoint")
 class CheckpointSettings(Checked):
-    """State that an interrupted run is resumed from, besides the finished layers."""
+    """States that an interrupted run resumes from."""
 
     every: int | None = setting(
         None,
@@ -149,15 +149,14 @@ class SiteSettings(Checked):
 
     max_rows_shared: float | None = setting(
         None,
-        "nodes of this site whose rows another site may request, over all runs: a number, or "
-        "a share if below 1; null: unlimited",
+        "nodes of this site whose rows another site may request in all runs together: a "
+        "number, or a share below 1",
         *RATE,
         per_node=True,
     )
     share_aggregates: bool = setting(
         False,
-        "allow model.lookahead, which sends aggregates that contain rows of nodes that no "
-        "other site needs",
+        "allow model.lookahead, whose aggregates contain rows of nodes that no other site needs",
     )
 
 
@@ -171,28 +170,28 @@ class TrainSettings(
     batch_size: int | str | None = setting(
         "auto",
         "training nodes per step and worker; null: all; auto: all below 131,072 training "
-        "nodes, else 32,768 per step over all workers",
+        "nodes, else 32,768 per step over all workers; trainer=sampled: 1024",
         number_or("auto", 1),
     )
     stopping: StoppingSettings = subgroup(StoppingSettings)
     classifiers: str = setting(
         "validation",
-        "last: the last layer predicts; validation: one layer, or the mean of several, with "
-        "the best validation metric",
+        "last: the last layer predicts; validation: one layer, or the mean of several, by "
+        "the validation metric",
         one_of("last", "validation"),
     )
     smoothing: SmoothingSettings = subgroup(SmoothingSettings)
     temperature: str = setting(
         "auto",
-        "calibration by validation log loss: one temperature, with class weights a slope and "
-        "a bias for each class; none: off",
+        "calibration by validation log loss: one temperature, or with class weights a slope "
+        "and a bias for each class",
         one_of("auto", "none"),
     )
     threshold: float | str = setting(
         "auto",
         "probability from which the positive class, or a label of a multi-label node, is "
-        "predicted; auto: the best F1 on validation, or 0.5 if stopping.metric is accuracy or "
-        "loss",
+        "predicted; auto: the best F1 on validation, or 0.5 where accuracy or loss is the "
+        "metric",
         Check(
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
@@ -200,8 +199,7 @@ class TrainSettings(
     )
     histogram_bins: int = setting(
         512,
-        "bins of the final ROC AUC, average precision and threshold; fewer disclose less to "
-        "other sites",
+        "of the final ROC AUC, average precision and threshold; fewer disclose less to other sites",
         at_least(8),
         at_most(1 << 20),
     )
@@ -290,7 +288,7 @@ class TrainSettings(
 
 @group(compared=False)
 class Settings(TrainSettings):
-    """The application and all settings."""
+    """The application and what it reads and returns."""
 
     app: str = setting("train", "application to run", one_of(*APPS))
     seeds: Any = setting(
@@ -302,8 +300,8 @@ class Settings(TrainSettings):
     )
     objective: Any = setting(
         None,
-        "numbers of summary.json that a run returns to a Hydra sweeper, such as val.roc_auc; "
-        "null: the metric of stopping, R2 for regression",
+        "numbers of summary.json for a Hydra sweeper, such as val.roc_auc; null: the metric "
+        "of stopping, R2 for regression",
         each=str,
     )
     checkpoint_dir: str | None = setting(

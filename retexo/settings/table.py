@@ -30,8 +30,7 @@ def markdown() -> str:
     text = INTRODUCTION
     differing = _collect_other_defaults()
     for cls, settings in _sections():
-        title = cls.__name__.removesuffix("Settings").removesuffix("Options") or "Run"
-        text += f"\n## {title}\n\n{_summary(cls)}\n\n{HEAD}"
+        text += f"\n## {_summary(cls)}\n\n{HEAD}"
         for defined in settings:
             also = [f"`{alias}`" for alias, name in ALIASES.items() if name == defined.key]
             name = ", also ".join([f"`{defined.name}`", *([", ".join(also)] if also else [])])
@@ -64,8 +63,8 @@ def _sections() -> list[tuple[type, list[Setting]]]:
 
 
 def _summary(cls: type) -> str:
-    """Return the first line of a class's docstring."""
-    return (cls.__doc__ or "").strip().splitlines()[0]
+    """Return the first line of a class's docstring, without its full stop."""
+    return (cls.__doc__ or "").strip().splitlines()[0].removesuffix(".")
 
 
 def _collect_other_defaults() -> dict[str, list[str]]:
