@@ -1,7 +1,7 @@
 """What app=describe proposes about feature columns, and the pipeline that all sites fit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,14 +53,24 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
         return _describe_site(sites[0], dataset.columns, dataset.features.fit), []
     graph = datasets.read_graph(dataset)
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
-    split = node_split.draw(labelled, dataset.split, datasets.recipe(dataset.dataset_name).split)
+    chosen, recipe = dataset.split, datasets.recipe(dataset.dataset_name).split
+    has_split = (chosen.kind, recipe.kind) != (
+        "default",
+        "given",
+    ) or labelled.train_mask is not None
+    if not has_split:  # the columns can be looked at before a split is chosen
+        chosen = replace(chosen, kind="none")
+    split = node_split.draw(labelled, chosen, recipe)
     train = split.train
     rows = train if dataset.features.fit == "train" and train.any() else None
     sizes = ", ".join(f"{getattr(split, name).sum()} {name}" for name in node_split.SPLITS)
+    if not has_split:
+        sizes = "none in the data: training needs split=fraction, per_class or files"
+    states = encode_tables(graph, dataset.features, train)[1]
     lines = [
         f"label: {graph.label_kind}, {graph.num_classes} classes, of"
         f" {labelled.labelled.sum()} of {labelled.num_nodes} nodes; split: {sizes}",
-        *describe(encode_tables(graph, dataset.features, train)[1]),
+        *describe(states),
     ]
     tables: dict[str, tuple[Any, Schema | None, NDArray[np.bool_] | None]] = {}
     plain = not isinstance(graph, HeteroGraphData)
@@ -75,11 +85,13 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
             key = "edges" if plain else f"edges/{SEPARATOR.join(edge_type)}"
             tables[key] = relation.edge_feat, relation.schema, None
         described.add(id(relation.edge_feat))
-    proposals = {
-        name: _propose(features, schema, used)
-        for name, (features, schema, used) in tables.items()
-        if isinstance(features, np.ndarray) and schema is not None and schema.columns
-    }
+    proposals = {}
+    for name, (features, schema, used) in tables.items():
+        if isinstance(features, np.ndarray) and schema is not None:
+            left_out = states[name]["ignored"]
+            kept = tuple(column for column in schema.columns if column.name not in left_out)
+            if kept:
+                proposals[name] = _propose(features, replace(schema, columns=kept), used)
     if not proposals:
         raise InputError(f"{graph.name}: has no table with feature columns to describe")
     return proposals, lines

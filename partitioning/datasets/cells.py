@@ -29,6 +29,7 @@ INVISIBLE = (
     + "\0\u200b\u200c\u200d\u2060\ufeff"
 )
 """Letters that an id cannot have alone: spaces, also of no width."""
+TRUE, FALSE = ("true", "yes", "y", "t"), ("false", "no", "n", "f")
 ABOVE_ZERO = "^[^eE]*[1-9]"
 """Matches the texts of numbers that are not 0."""
 SMALLEST = 5e-324
@@ -123,15 +124,17 @@ class Cells:
 
     def flags(self) -> NDArray[np.bool_]:
         """Return True and False, or 1 and 0, as bool [K]; a blank cell is False."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         expected = "expected True or False, or 1 or 0"
         cells = self
         if self.kind == "text":
-            words = pc.utf8_lower(trim(self.data))
-            for word, digit in (("true", "1"), ("false", "0")):
-                words = pc.if_else(pc.equal(words, word), digit, words)
-            cells = replace(self, data=words)
+            text = trim(self.data)
+            for words, digit in ((TRUE, "1"), (FALSE, "0")):
+                is_word = pc.is_in(pc.utf8_lower(text), pa.array(words))
+                text = pc.if_else(is_word, digit, text)
+            cells = replace(self, data=text)
         values = cells.numbers(expected)
         self.refuse_first((values != 0) & (values != 1) & ~np.isnan(values), expected)
         return np.asarray(values == 1)
@@ -256,6 +259,13 @@ def trim(text: Any) -> Any:
     trimmed = pc.utf8_trim_whitespace(text)
     is_blank = pc.is_in(trimmed, pa.array(BLANK))
     return pc.if_else(is_blank, pa.scalar(None, trimmed.type), trimmed)
+
+
+def has_leading_zeros(text: "pa.Array") -> bool:
+    """Return whether a text begins as 007 does, which is a code rather than a number."""
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(text, r"^0\d")).as_py())
 
 
 def as_numbers(text: "pa.Array") -> "pa.Array | None":

@@ -1,7 +1,7 @@
 """Detects the layout of a csv file, and reads its cells as text.
 
 The encoding is UTF-8, or UTF-16 with a byte order mark; the file may be compressed by gzip.
-Separators are commas, semicolons, tabs or `::`, and blanks in a .txt file.
+Separators are commas, semicolons, tabs, `|` or `::`, and blanks in a .txt file.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from partitioning.file_io import open_regular
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEPARATORS = (",", "\t", ";", "::")
+SEPARATORS = (",", "\t", ";", "|", "::")
 BLANKS = r"\s+"
 """Separator of a .txt file in which no other fits."""
-COMMENT = re.compile(r"[#%]+(\s|$)|%%")
-"""How a line before the table begins that is no part of it."""
+COMMENT = re.compile(r"[#%]+(\s|$)|%%|(?i:sep=.\s*$)")
+"""How a line before the table begins that is no part of it; Excel's says the separator."""
 HEAD = 10
 """Lines by which the separator is found."""
 MAX_LINE = 1 << 24
@@ -135,7 +135,9 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
             f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected"
             " as many"
         )
-    if header is None and comments:  # such as SNAP's: # FromNodeId ToNodeId
+    if (
+        header is None and comments and comments[-1][0] in "#%"
+    ):  # such as SNAP's: # FromNodeId ToNodeId
         named = next(_cells([comments[-1].strip("#%").strip()], separator), [])
         if 1 < len(named) == len(first) and not any(" " in cell.strip() for cell in named):
             return Layout(len(comments), separator, [cell.strip() for cell in named], False)

@@ -194,7 +194,9 @@ def _read_columns(
     found_ends = _convert_ends([cells.pop(name) for name in ends], nodes)
     weights = None
     if weight is not None:
-        values = cells.pop(weight).numbers()
+        held = cells.pop(weight)
+        values = held.numbers()
+        held.refuse_first(np.isnan(values), "expected a number: fill it in")
         refuse_odd_weights(values, f"{path}: column `{weight}`")
         weights = values.astype(np.float32)
     times = None if time is None else read_times(cells.pop(time))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
-from partitioning.datasets.cells import DECIMAL_COMMA, GROUPED, NUMBER, Cells
+from partitioning.datasets.cells import DECIMAL_COMMA, FALSE, GROUPED, NUMBER, TRUE, Cells
 from partitioning.datasets.times import is_date, read_times
 from partitioning.errors import InputError
 from partitioning.features.schema import Column, Schema, Source
@@ -28,8 +28,7 @@ LARGE = 2.0**24
 """From here on float32 does not hold every integer."""
 FEW = 10
 """A column with at most so many different texts is categorical."""
-BOOLEANS = ({"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"})
-TRUE = {"true", "yes", "y", "t"}
+BOOLEANS = [{*pair} for pair in zip(TRUE, FALSE, strict=True)]
 CURRENCY = "[$€£¥]|USD|EUR|GBP|CHF|JPY|CNY|INR"
 UNIT = (
     rf"^(?P<sign>[+-]?)(?P<before>(?:{CURRENCY})?)\s?(?P<number>[0-9+.,' \x{{a0}}\x{{202f}}-]*?)"
@@ -136,7 +135,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
         )
     different = pc.unique(text.drop_null()).to_pylist()
     if any({cell.lower() for cell in different[:FEW]} <= words for words in BOOLEANS):
-        values = pc.is_in(pc.utf8_lower(text), pa.array(sorted(TRUE))).to_numpy().astype(np.float64)
+        values = pc.is_in(pc.utf8_lower(text), pa.array(TRUE)).to_numpy().astype(np.float64)
         values[~text.is_valid().to_numpy()] = np.nan
         return _to_float32(cells, replace(column, role="boolean"), values)
     if all(map(is_date, different)):
@@ -169,7 +168,9 @@ def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
 
     known = text.drop_null()
     for rows in (known.slice(0, 1), known):  # most texts are told from vectors by the first
-        inner = pc.replace_substring_regex(rows, r"^[\[(]\s*|\s*[\])]$", "")
+        # NumPy writes its numbers in a list as np.float64(0.1).
+        plain = pc.replace_substring_regex(rows, r"np\.\w+\(([^()]*)\)", r"\1")
+        inner = pc.replace_substring_regex(plain, r"^[\[(]\s*|\s*[\])]$", "")
         parts = pc.split_pattern_regex(inner, r"\s*[,;]\s*|\s+")
         widths = pc.unique(pc.list_value_length(parts)).to_pylist()
         try:

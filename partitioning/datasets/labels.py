@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 FEW_CLASSES = 20
 """So many classes are no reason to warn, even of few nodes."""
+UNKNOWN = ("?", "-", "missing", "undefined", "unknown", "unlabeled", "unlabelled")
+"""Names of classes that often stand for no label."""
 SEVERAL = re.compile(r"[|;,]")
 LIST = re.compile(r"[|;]|^[\[({].*[\])}]$")
 """A name of a class that may be several labels."""
@@ -133,15 +135,14 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
 
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
     """Warn of classes that may be none: negative numbers, lists, and nearly one for each node."""
-    names = labels.names or ()
-    negative = [name for name in names if isinstance(name, int) and name < 0]
-    if negative:
-        log.warning(
-            "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
-            where,
-            negative[0],
-            negative[0],
-        )
+    for name in labels.names or ():
+        if name.casefold() in UNKNOWN if isinstance(name, str) else name < 0:
+            log.warning(
+                "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
+                where,
+                name,
+                name,
+            )
     if labels.num_classes > max(FEW_CLASSES, num_labelled // 10):
         log.warning(
             "%s: %d classes of %d labelled nodes; set columns.label to another column if they are"
@@ -150,7 +151,7 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             labels.num_classes,
             num_labelled,
         )
-    lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
+    lists = [name for name in labels.names or () if isinstance(name, str) and LIST.search(name)]
     if lists:
         log.warning(
             "%s: %s is one class; labels=multilabel reads it as several labels of a node",

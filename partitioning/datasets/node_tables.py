@@ -245,6 +245,8 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = Fal
     kind = f"`{name}`" if name else "node"
     if not tables:
         return Nodes(0, np.zeros(0, np.int64), grows=True, kind=kind)
+    if not (name or grows or max(table.rows for table in tables)):
+        raise InputError(f"{tables[0].path}: has no rows; expected one per node")
     named = [table for table in tables if table.ids is not None]
     placed = [table for table in tables if table.ids is None]
     longest = max((table.rows for table in placed), default=0)

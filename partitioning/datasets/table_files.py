@@ -19,7 +19,13 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Ints
 from partitioning.datasets import csv_files
-from partitioning.datasets.cells import Cells, as_integers, as_numbers, read_decimal_commas
+from partitioning.datasets.cells import (
+    Cells,
+    as_integers,
+    as_numbers,
+    has_leading_zeros,
+    read_decimal_commas,
+)
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Frame, Source
 from partitioning.file_io import open_regular
@@ -37,6 +43,8 @@ TRANSACTIONS = ("_delta_log", ".hoodie", "metadata")
 """What the folders of Delta, Hudi and Iceberg have; files of theirs may have been replaced."""
 ROWS = 1 << 18
 """Rows of a parquet file that are decoded at a time."""
+SAMPLE = 1000
+"""Rows of each piece in which leading zeros are looked for."""
 
 
 def kind_of(path: Path) -> str:
@@ -205,6 +213,7 @@ def _read_pieces(
     """
     pieces: dict[str, list[pa.Array]] = {name: [] for name in names}
     mixed: dict[str, None] = {}
+    padded: dict[str, None] = {}
     left = math.inf if limit is None else limit * len(names)
     for part in _parts(path):
         with _explain_errors(part):
@@ -213,12 +222,22 @@ def _read_pieces(
                 if name in mixed or (left < 0 and len(pieces[name])):
                     continue
                 if KINDS[kind_of(path)] == "csv":
+                    if name not in exact and has_leading_zeros(cells[:SAMPLE]):
+                        padded[name] = None
                     cells = as_integers(cells) if name in exact else as_numbers(cells)
                 if cells is None:
                     mixed[name] = None
                     pieces[name].clear()
                 else:
                     pieces[name].append(cells)
+    if limit is None and (lost := [name for name in padded if name not in mixed]):
+        log.warning(
+            "%s: numbers with leading zeros, such as 007, are read as numbers in %s; if they are"
+            " codes, columns.categorical=%s keeps them",
+            path,
+            join_names(lost, "`"),
+            lost[0],
+        )
     return pieces, [*mixed]
 
 

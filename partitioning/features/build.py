@@ -187,9 +187,11 @@ def _encode_edges(
     a stored pipeline has no features of edges.
     """
     if not stored:
+        if features is not None:
+            features, schema = _without_useless(features, schema, None, constants=True)
         learnt = np.empty((0, 0), np.float32) if features is None else features
         to[name] = fit_pipeline(learnt, schema, settings)
-        return None if features is None else _encode(features, schema, to[name], None)
+        return _encode(features, schema, to[name], None) if schema.columns else None
     state = stored.get(name)
     if state is not None and state["roles"].get("weight") and not schema.roles.get("weight"):
         raise InputError(
@@ -204,6 +206,29 @@ def _encode_edges(
         return apply_pipeline(state, features, schema)
     warn_of_unused(schema.path, [column.name for column in schema.columns])
     return None
+
+
+def _without_useless(
+    features: Any, schema: Schema, rows: Mask | None, *, constants: bool = False
+) -> tuple[Any, Schema]:
+    """Leave out columns of a table that are blank in all rows, bool [N] (None: every row).
+
+    constants: whether columns with one value are left out, too: of edges, they tell nothing.
+    """
+    reasons: dict[str, str] = {}
+    for column in schema.columns if isinstance(features, np.ndarray) else ():
+        values = features[:, column.columns]
+        values = values if rows is None else values[rows]
+        if not len(values) or column.role == "matrix":
+            continue
+        if np.isnan(values[0]).all() and np.isnan(values).all():
+            reasons[column.name] = "blank in every row" + " of training" * (rows is not None)
+        elif constants and len(values) > 1 and (values == values[0]).all():
+            reasons[column.name] = "the same in every row"
+    columns = tuple(column for column in schema.columns if column.name not in reasons)
+    if reasons and not columns:
+        features = features[:, :0]
+    return features, replace(schema, columns=columns, ignored=schema.ignored | reasons)
 
 
 def _check_edge_tables(stored: States, fitted: States, graph: str) -> None:
@@ -264,6 +289,7 @@ def encode_nodes(
     if settings.missing == "error" and isinstance(features, np.ndarray):
         _check_blanks(features, schema, featured)
     used = rows if featured is None else (featured if rows is None else featured & rows)
+    features, schema = _without_useless(features, schema, used)
     state = fit_pipeline(features, schema, settings, used)
     if used is featured:
         state["fitted_on"] = "all"

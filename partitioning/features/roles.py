@@ -145,5 +145,5 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
 
 def without_index(names: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the columns without pandas' index without a name, and why it is left out."""
-    index = dict.fromkeys(filter(NAMELESS.fullmatch, names), "an index without a name")
+    index = dict.fromkeys(filter(NAMELESS.fullmatch, names), "such as the index of pandas")
     return [name for name in names if name not in index], index

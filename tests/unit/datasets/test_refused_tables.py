@@ -476,7 +476,7 @@ def dated(*cells):
                         {},
                         rf"column `train_mask`[,:] row 1 is {shown}; expected True or False",
                     )
-                    for cell, shown in (("2", "2"), ("0.5", "0.5"), ("yes", "'yes'"))
+                    for cell, shown in (("2", "2"), ("0.5", "0.5"), ("maybe", "'maybe'"))
                 ),
                 (
                     {

@@ -13,6 +13,7 @@ from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.datasets import csv_files
+from partitioning.describe_tables import describe_tables
 from partitioning.features.build import encode_tables
 from partitioning.features.schema import describe
 from partitioning.node_split import SplitRecipe, draw
@@ -354,6 +355,7 @@ def masked(*cells):
                 ([0, 4, 4], "3 of 5 classes have no node, the first is 1"),
                 ([1, -1, 1], "all labelled nodes are of one class"),
                 ([0, 1, -100], "labels.unknown=[-100] if it"),
+                (["0", "1", "?"], "labels.unknown=[?] if it"),
             )
         ),
         *(
@@ -798,6 +800,54 @@ def masked(*cells):
             [],
             id="an empty part file",
         ),
+        *(
+            pytest.param(
+                {"nodes.csv": first + PLAIN.replace(",", cell), "edges.csv": LINKS},
+                {},
+                IS_PLAIN,
+                [],
+                id=f"cells apart by {cell} {first}",
+            )
+            for cell, first in (("|", ""), (";", "sep=;\n"))
+        ),
+        pytest.param(
+            {
+                "nodes.csv": THREE.assign(x=["[np.float64(0.5), np.float64(-2.0)]"] * 3),
+                "edges.csv": RING * 10 + 10,
+            },
+            {},
+            {"features": [[0.5, -2]] * 3},
+            [],
+            id="a list of numbers as NumPy writes it",
+        ),
+        pytest.param(
+            {"nodes.csv": THREE.assign(x=["007", "010", "100"]), "edges.csv": RING * 10 + 10},
+            {},
+            {"num_features": 1},
+            ["numbers with leading zeros", "columns.categorical=x keeps them"],
+            id="codes that become numbers",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": THREE.assign(id=range(3), blank=NAN, one=7),
+                "edges.csv": RING.assign(Type="Directed", Label="", kind=["a", "b", "a"]),
+            },
+            MEDIAN,
+            {"num_features": 2, "edge_feat": [[1, 0], [0, 1], [1, 0]]},
+            [],
+            id="columns that tell nothing",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x,train_mask,val_mask,test_mask\n"
+                "0,0,1,T,no,FALSE\n1,1,2,F,Yes,\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {},
+            {"train_mask": [True, False], "val_mask": [False, True]},
+            [],
+            id="masks of words",
+        ),
     ],
 )
 def test_a_folder_of_tables_is_read(tmp_path, caplog, files, fields, expected, said):
@@ -902,7 +952,7 @@ def test_a_split_leaves_out_nodes_without_a_label(tmp_path):
                 .set_index(pd.Index([0, 1, 2]))
                 .reset_index(names="")
             },
-            ["nodes: left out: the nameless first column, an index without a name"],
+            ["nodes: left out: a column without a name, such as the index of pandas"],
         ),
         (
             {
@@ -925,6 +975,18 @@ def test_what_columns_are_taken_for_is_described(tmp_path, caplog, files, lines)
     for line in lines:
         assert line in described
     assert "left out" not in caplog.text
+
+
+def test_a_table_is_described_before_a_split_is_chosen(tmp_path):
+    """With the columns that are left out because they tell nothing in training."""
+    nodes, edges = THREE.assign(id=range(3), blank=NAN), RING.assign(Type="Directed")
+    folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": edges})
+    proposed, lines = describe_tables(dataset_settings("file", str(folder), **MEDIAN))
+    assert lines[0].endswith("none in the data: training needs split=fraction, per_class or files")
+    assert "nodes: left out: blank, blank in every row" in lines
+    assert "edges: left out: Type, the same in every row" in lines
+    assert [*proposed] == ["nodes"]
+    assert [*proposed["nodes"]["columns"]] == ["x"]
 
 
 def test_names_of_nodes_as_classes_are_doubted(tmp_path, caplog):
