@@ -23,8 +23,6 @@ from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag
 from retexo.exchange import layer_exchange
 from retexo.models.stage import Stage
 from retexo.plan.traffic import PHASE_NAMES, ROW_KINDS, Entry, TrafficEstimate, estimate_traffic
-from retexo.rounds import training_loop
-from retexo.rounds.parameters import FlatParameters
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import lazy
 from retexo.trainers.context import Context
@@ -278,37 +276,32 @@ class Run:
         return unittest.mock.patch.object(layer_exchange, "MAX_BATCH_BYTES", self.max_batch_bytes)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one worker sent and made."""
-
-    summary: dict[str, Any]
-    """Of worker 0."""
-    sent: Counter[Key]
-    everything_used: list[bool]
-    """A layer: whether no entry of the gradient is left out."""
-
-
 class Noted(threading.local):
-    """What a worker, a thread, has made while it trained."""
+    """What a worker, a thread, sends with, and where it trained."""
 
     def __init__(self) -> None:
         self.comm: Any = None
-        self.contexts: list[tuple[Context, list[Stage]]] = []
-        self.flat: list[FlatParameters] = []
+        self.context: Any = None
 
 
 LOCK = threading.Lock()
 """torch's random state is all threads' in common."""
+Outcome = tuple[dict[str, Any], Counter[Key]]
+"""A worker's summary, and what it sent."""
 
 
 def train_run(run: Run) -> list[Outcome]:
     """retexo.worker.train.run, as each worker calls it, of threads of this process."""
-    noted, build = Noted(), train.build_network  # type: ignore[attr-defined]
+    noted, train_lazily = Noted(), lazy.train
+    build = train.build_network  # type: ignore[attr-defined]
 
     def build_alone(*arguments: Any) -> list[Stage]:
         with LOCK:
             return build(*arguments)
+
+    def note(context: Context, stages: list[Stage]) -> Any:
+        noted.context = context
+        return train_lazily(context, stages)
 
     run.run_dir.mkdir(exist_ok=True)
     patch = unittest.mock.patch.object
@@ -320,16 +313,7 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train.TrainJob, "connected", lambda *_: contextlib.nullcontext()),
         patch(train.TrainJob, "communicator", lambda *_: noted.comm),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
-        patch(
-            lazy,
-            "train",
-            _noting(lazy.train, lambda arguments, _: noted.contexts.append(arguments)),
-        ),
-        patch(
-            training_loop,
-            "flatten_parameters",
-            _noting(training_loop.flatten_parameters, lambda _, flat: noted.flat.append(flat)),  # type: ignore[attr-defined]
-        ),
+        patch(lazy, "train", note),
     ):
         return run_threads(WORLD, lambda comm: _train(comm, run, noted))
 
@@ -338,24 +322,7 @@ def _train(comm: Communicator, run: Run, noted: Noted) -> Outcome:
     noted.comm = comm
     job = train.TrainJob(run.settings, run.directory, run.run_dir, None, "0" * 64)  # type: ignore[arg-type]
     summary = train.run(comm.rank, job, None)
-    context, _ = noted.contexts[0]
-    sent = account(context.comm)
-    return Outcome(
-        summary,
-        sent,
-        [each.used_entries() is None for each in noted.flat],
-    )
-
-
-def _noting(function: Any, note: Any) -> Any:
-    """The function, which also notes its arguments and its result."""
-
-    def noting(*arguments: Any, **named: Any) -> Any:
-        result = function(*arguments, **named)
-        note(arguments, result)
-        return result
-
-    return noting
+    return summary, account(noted.context.comm)
 
 
 def account(comm: Communicator) -> Counter[Key]:
@@ -379,11 +346,11 @@ class Measured:
 
     @property
     def rounds(self) -> list[int]:
-        return list(self.workers[0].summary["rounds"])
+        return list(self.workers[0][0]["rounds"])
 
     @cached_property
     def sent(self) -> Counter[Key]:
-        return sum((worker.sent for worker in self.workers), Counter())
+        return sum((sent for _, sent in self.workers), Counter())
 
     def predicted(self, entry: Entry) -> int:
         return entry.num_bytes * (self.rounds[entry.layer or 0] if entry.each_round else 1)
@@ -442,9 +409,6 @@ def mark_long(cases: list[Case]) -> list[Any]:
     ]
 
 
-each_case = pytest.mark.parametrize("case", mark_long(CASES))
-
-
 @pytest.mark.parametrize("case", [*mark_long(CASES), *PATIENCE], ids=str)
 def test_what_was_sent_is_what_was_estimated(
     measured: Callable[[Case], Measured], case: Case
@@ -460,10 +424,18 @@ def test_what_was_sent_is_what_was_estimated(
             assert sent <= found.predicted(entry), entry
         else:
             assert sent <= found.predicted(entry) + CUT * found.rounds[entry.layer or 0], entry
-    for layer in range(1, case.num_layers):
-        assert sum_of(found.sent, "gradients", layer) <= found.estimated.total(
-            found.rounds, ["gradients"], layer
-        )
+    later = range(1, case.num_layers)
+    for layer in later:
+        sent = sum(amount for key, amount in found.sent.items() if key[:2] == ("gradients", layer))
+        bound = found.estimated.total(found.rounds, ["gradients"], layer)
+        assert bound / 2 < sent <= bound  # nearer where no unit is dead
+    # Only what depends on training is a bound: whose rows are zero, which units are dead.
+    trained = [("embeddings", layer) for layer in later]
+    if case.ahead:
+        trained = [("aggregates", layer) for layer in later[:-1]]
+    bounds = {(entry.kind, entry.layer) for entry in found.estimated.entries if not entry.exact}
+    rows = set(trained) if case.exchange != "plain" else set()
+    assert bounds == rows | {("gradients", layer) for layer in later}
 
 
 @pytest.mark.parametrize("helps", [True, False])
@@ -486,7 +458,7 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
     run = Run(directory, case.settings(*longer), tmp_path / "run", layer_exchange.MAX_BATCH_BYTES)
     estimated = estimate_of(run)
     found = Measured(run, estimated if helps else estimated.unsmoothed, train_run(run))
-    assert (found.workers[0].summary["chosen"]["smoothing_alpha"] < 1) == helps
+    assert (found.workers[0][0]["chosen"]["smoothing_alpha"] < 1) == helps
     for kind in ("predictions", "metrics", "setup", "features"):
         sent = sum(num_bytes for key, num_bytes in found.sent.items() if key[0] == kind)
         assert sent == found.estimated.total(found.rounds, [kind]), kind
@@ -494,34 +466,3 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
         each.total([0, 0], ["predictions"]) for each in (estimated.unsmoothed, estimated)
     ]
     assert 0 < 5 * predictions[0] < predictions[1]
-
-
-def sum_of(sent: Counter[Key], kind: str, layer: int) -> int:
-    return sum(num_bytes for key, num_bytes in sent.items() if key[:2] == (kind, layer))
-
-
-@each_case
-def test_only_what_training_makes_is_a_bound(
-    measured: Callable[[Case], Measured], case: Case
-) -> None:
-    bounds = {
-        (entry.kind, entry.layer) for entry in measured(case).estimated.entries if not entry.exact
-    }
-    later = range(1, case.num_layers)
-    trained = (
-        [("aggregates", layer) for layer in later[:-1]]
-        if case.ahead
-        else [("embeddings", layer) for layer in later]
-    )
-    rows = set(trained) if case.exchange != "plain" else set()
-    assert bounds == rows | {("gradients", layer) for layer in later}
-
-
-@each_case
-def test_gradients_are_exact_where_no_unit_is_dead(
-    measured: Callable[[Case], Measured], case: Case
-) -> None:
-    found = measured(case)
-    for entry in found.estimated.entries:
-        if entry.kind == "gradients" and found.workers[0].everything_used[entry.layer or 0]:
-            assert found.sent[key_of(entry)] == found.predicted(entry), entry
