@@ -152,28 +152,6 @@ PLACEMENTS = [
 ]
 
 
-@pytest.fixture(
-    scope="module",
-    params=PLACEMENTS,
-    ids=lambda placement: f"{placement[0]}-parts-by-{placement[1]}",
-)
-def placed(
-    request: pytest.FixtureRequest, one_node: OneNode, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[list[range], Run, Run]:
-    """The ranks of each node, the run on one node, and the run on several."""
-    parts, per_node = request.param
-    directory, alone = one_node(parts)
-    folder = Path(tmp_path_factory.mktemp("several"))
-    return ranks_of(parts, per_node), alone, run_on_nodes(directory, folder, per_node)
-
-
-def test_the_same_parameters_bit_for_bit(placed: tuple[list[range], Run, Run]) -> None:
-    _, alone, several = placed
-    assert sorted(alone.parameters) == ["layer0.safetensors", "layer1.safetensors"]
-    assert several.parameters == alone.parameters
-    assert several.summary["test"] == alone.summary["test"]
-
-
 def crossing(by_peer: list[list[int]], own: range) -> int:
     """Bytes that the workers of a node sent to workers of other nodes, by their account."""
     return sum(
@@ -183,7 +161,10 @@ def crossing(by_peer: list[list[int]], own: range) -> int:
     )
 
 
-def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) -> None:
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+def test_parameters_are_those_of_one_node_and_the_wire_agrees_with_the_account(
+    placement: tuple[int, int], one_node: OneNode, tmp_path: Path
+) -> None:
     """Of what left a node at least 95 % is payload.
 
     Headers of packets apart, gloo and the store add under 1 %.
@@ -191,20 +172,21 @@ def test_the_wire_agrees_with_the_account(placed: tuple[list[range], Run, Run]) 
     The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a
     header each: 94 %.
     """
-    groups, _, several = placed
-    for own, (wire, packets) in zip(groups, several.sent, strict=True):
+    directory, alone = one_node(placement[0])
+    several = run_on_nodes(directory, tmp_path, placement[1])
+    assert sorted(alone.parameters) == ["layer0.safetensors", "layer1.safetensors"]
+    assert several.parameters == alone.parameters
+    assert several.summary["test"] == alone.summary["test"]
+    for own, (wire, packets) in zip(ranks_of(*placement), several.sent, strict=True):
         payload = crossing(several.summary["bytes"]["by_peer"], own)
         rest = wire - HEADERS * packets - payload
-        print(
-            f"ranks {own}: payload {payload:,}, on the wire {wire:,} in {packets:,} packets, rest"
-            f" {rest:,}"
-        )
+        print(f"ranks {own}: payload {payload:,}, wire {wire:,} in {packets:,} packets")
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload
 
 
 @pytest.mark.long("test_restart.py has connections that are reset, test_watch.py silent ones")
-@pytest.mark.parametrize(("seconds", "restarts"), [(1, 0), (12, 1), (30, 1), (120, 1)])
+@pytest.mark.parametrize(("seconds", "restarts"), [(1, 0), (12, 1)])
 @pytest.mark.timeout(400)
 def test_a_cut_link_that_comes_back(
     seconds: int, restarts: int, one_node: OneNode, tmp_path: Path
