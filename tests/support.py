@@ -391,23 +391,13 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
         dataset_dir=".",
         columns=columns,
         features=FeatureSettings(**features),
-        synthetic=synthetic_settings(),
+        synthetic=SyntheticSettings(
+            nodes=60, edges=150, features=5, classes=3, homophily=0.7, seed=0
+        ),
         split=split_settings(),
         task=PairSettings(spectral=0, paths=False),
     )
     return with_values(settings, {SHORT.get(key, key): value for key, value in fields.items()})
-
-
-def synthetic_settings(**fields: Any) -> SyntheticSettings:
-    defaults = {
-        "nodes": 60,
-        "edges": 150,
-        "features": 5,
-        "classes": 3,
-        "homophily": 0.7,
-        "seed": 0,
-    }
-    return SyntheticSettings(**{**defaults, **fields})
 
 
 def graph_info(**known: Any) -> GraphInfo:
@@ -497,17 +487,10 @@ def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
     return Ended(process.returncode, stdout, stderr)
 
 
-def run_cli(
-    *arguments: str, cwd: Path, timeout: float = 90.0, env: dict[str, str] | None = None
-) -> Ended:
-    """Run main.py in `cwd` to its end."""
-    return finish(start_cli(*arguments, cwd=cwd, env=env), timeout)
-
-
 def run_main(
     *arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py"
 ) -> Ended:
-    """As run_cli, but within this process, without the seconds that imports take.
+    """Run main.py to its end within this process, without the seconds that imports take.
 
     What workers print is not kept.
     """
@@ -571,14 +554,12 @@ def kill_group(group: int) -> None:
 
 def group_members(group: int) -> list[psutil.Process]:
     """The processes of a process group that are alive."""
-    return list(_members(group))
-
-
-def _members(group: int) -> Iterator[psutil.Process]:
+    members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                yield process
+                members.append(process)
+    return members
 
 
 def wait_until(condition: Callable[[], Any], seconds: float, what: str) -> Any:

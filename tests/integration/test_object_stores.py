@@ -5,9 +5,9 @@ The store is moto's S3 server on loopback, behind a proxy that cuts connections.
 
 import gzip
 import hashlib
+import io
 import json
 import logging
-import os
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -96,13 +96,10 @@ def store(server: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 def toy(seed: int = 0) -> bytes:
-    rng = np.random.default_rng(seed)
+    rng, content = np.random.default_rng(seed), io.BytesIO()
     src, dst = rng.integers(0, 60, (2, 240))
-    file = Path(os.environ.get("TMPDIR", "/tmp")) / f"toy-{os.getpid()}.npz"
-    np.savez(file, src=src, dst=dst, feat=rng.random((60, 500)), label=np.arange(60) % 3)
-    content = file.read_bytes()
-    file.unlink()
-    return content
+    np.savez(content, src=src, dst=dst, feat=rng.random((60, 500)), label=np.arange(60) % 3)
+    return content.getvalue()
 
 
 def run(folder: Path, app: str, *arguments: str) -> Ended:
