@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from support import (
     ROOT,
     Ended,
     finish,
-    free_port,
     group_members,
     kill_group,
     random_graph,
@@ -35,10 +33,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.errors import InputError
-from retexo.apps import train
-from retexo.launch import handshake
-from retexo.settings.compose import compose, load_settings
+from retexo.settings.compose import load_settings
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR
 
@@ -69,35 +64,6 @@ def listens(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return any(entry.status == psutil.CONN_LISTEN for entry in process.net_connections("tcp"))
     return False
-
-
-def test_two_nodes_that_differ_end_before_anything_is_started(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The parents, in threads.
-
-    Neither comes as far as its workers. test_rendezvous.py has all that is compared.
-    """
-    monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
-    own, says = ("hidden_dim=16",), "other settings than node 0: hidden_dim=16 instead of 8"
-    common = (
-        *SHORT,
-        f"partition_dir={place}/parts",
-        "parts_per_node=1",
-        "distributed.interface=lo",
-        f"distributed.master_port={free_port()}",
-    )
-    both = [compose([*common, *own * node, f"node_rank={node}"]) for node in (0, 1)]
-
-    def run(node: int) -> str:
-        with pytest.raises(InputError) as refused:
-            train.run(both[node], tmp_path / f"node{node}")
-        return str(refused.value)
-
-    with ThreadPoolExecutor(2) as pool:
-        for message in pool.map(run, (0, 1)):
-            assert f"node 1 (rank 1) has {says}" in message
-    assert not (tmp_path / "node0" / "summary.json").exists()
 
 
 # --- torchrun ----------
