@@ -9,24 +9,22 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import free_port, make_credentials
+from support import free_port
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
 from retexo.errors import TrainingError
 from retexo.launch import addresses, channels, handshake, rendezvous
-from retexo.launch.certificates import read_credentials
 from retexo.launch.channels import AcceptedConnections, Channel, connect
 from retexo.launch.handshake import (
     PROTOCOL,
@@ -35,7 +33,6 @@ from retexo.launch.handshake import (
     code_version,
     parse_node_info,
 )
-from retexo.launch.hub import Hub, serving_hub
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
@@ -264,17 +261,6 @@ def test_a_taken_port_is_a_mistake() -> None:
     assert "distributed.master_port" in message
 
 
-def test_something_else_listens_at_the_master() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
-        outcome = pool.submit(attend, cluster(1, server.getsockname()[1]))
-        other, _ = server.accept()
-        with other:
-            other.sendall(b"SSH-2.0-OpenSSH_9\r\n")
-            kind, message = outcome.result(20)
-    assert kind == "TrainingError"
-    assert "not a message of retexo" in message
-
-
 # --- who does not belong there ----------
 
 
@@ -353,6 +339,12 @@ def answering(*answers: bytes | None) -> Outcome:
                 if answer is not None:
                     connection.sendall(answer)
         return outcome.result(30)
+
+
+def test_something_else_listens_at_the_master() -> None:
+    kind, message = answering(b"SSH-2.0-OpenSSH_9\r\n")
+    assert kind == "TrainingError"
+    assert "not a message of retexo" in message
 
 
 def test_a_node_whose_connection_is_closed_tries_again() -> None:
@@ -449,7 +441,6 @@ def listening() -> set[str]:
     }
 
 
-SITES = ("north", "east")
 SURROGATES = st.text(st.characters(), max_size=6)
 """Includes lone surrogates, which UTF-8 cannot encode."""
 JSON = st.recursive(
@@ -573,40 +564,3 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
         found, problem = accepting.result(20)
         assert problem is None
         assert set(found) == {(1,)}
-
-
-@pytest.fixture
-def own_hub(tmp_path: Path) -> Iterator[Hub]:
-    """The hub within node 0, which waits there for connections, as node 1 sees it."""
-    keys = make_credentials(tmp_path / "keys", *SITES)
-    tls = [read_credentials(own, node, 2) for node, own in enumerate(keys)]
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    with serving_hub(listener, tls[0]), ThreadPoolExecutor(1) as pool:
-        waiting, ended = Hub("127.0.0.1", port, tls[0], 0).wait(5.0), threading.Event()
-        accepted = AcceptedConnections(waiting)
-
-        def accept() -> None:
-            while not ended.is_set():
-                accepted.step(0.05, lambda channel, message: channel.close())
-
-        accepting = pool.submit(accept)
-        yield Hub("127.0.0.1", port, tls[1], 0)
-        ended.set()
-        accepting.result(10)
-        waiting.close()
-
-
-def test_strangers_at_a_hub(own_hub: Hub) -> None:
-    annoy(own_hub.port)
-    own_hub.reach(0, 5.0).close()
-
-
-def test_who_sends_a_hub_more_than_its_token_fails_alone(own_hub: Hub) -> None:
-    link = connect(own_hub.address, own_hub.port, 5.0, own_hub.tls, own_hub.node)
-    link.send({"reach": 0})
-    token = link.receive_one(5.0)
-    with socket.create_connection((own_hub.address, own_hub.port), 5.0) as stream:
-        stream.sendall(json.dumps(token).encode() + b"\nx")
-        assert b"refused" in stream.recv(1000)
-    own_hub.reach(0, 5.0).close()

@@ -430,16 +430,21 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
         with contextlib.suppress(OSError), secured(stream_to(served.port), None) as stream:
             stream.sendall(b'{"reach": 0}\n')
             assert b"token" not in stream.recv(1000)
-        link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
-        link.send({"reach": 0})
-        token = link.receive_one(5.0)["token"]
+        tokens = []
+        for _ in range(2):
+            link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
+            link.send({"reach": 0})
+            tokens.append(link.receive_one(5.0))
         first, second = (connect("127.0.0.1", served.port, 5.0) for _ in range(2))
-        first.send({"token": token})
+        first.send(tokens[0])
         while not (arrived := accepted(listener)):
             pass
         assert first.receive_one(5.0) == {"joined": True}
-        second.send({"token": token})
+        second.send(tokens[0])
         assert "refused" in second.receive_one(5.0)
+        with stream_to(served.port) as stream:  # more than its token
+            stream.sendall(json.dumps(tokens[1]).encode() + b"\nx")
+            assert b"refused" in stream.recv(1000)
         first.detach().sendall(b"through")
         assert arrived.recv(100) == b"through"
 
