@@ -429,7 +429,9 @@ def test_what_was_sent_is_what_was_estimated(
         sent = sum(amount for key, amount in found.sent.items() if key[:2] == ("gradients", layer))
         bound = found.estimated.total(found.rounds, ["gradients"], layer)
         assert bound / 2 < sent <= bound  # nearer where no unit is dead
-    # Only what depends on training is a bound: whose rows are zero, which units are dead.
+    if case in PATIENCE:  # metrics of rounds that are not needed are bounds, too
+        return
+    # Else only what training makes is a bound: which rows are zero, which units are dead.
     trained = [("embeddings", layer) for layer in later]
     if case.ahead:
         trained = [("aggregates", layer) for layer in later[:-1]]
