@@ -62,6 +62,8 @@ CASES = {
     ),
     "sage-published": ("model=sage", "base=published"),
     "full_graph": ("model=gcn", "trainer=full_graph"),
+    "relations": ("model=rgcn_union",),
+    "relations-full_graph": ("model=rgcn_union", "trainer=full_graph"),
 }
 NODES = 60
 
@@ -178,36 +180,28 @@ def joined(workers: list[Any]) -> tuple[Any, list[np.ndarray], Any]:
     return workers[0][1], [np.concatenate(each)[order] for each in stages], workers[0][3]
 
 
+def train_case(folder: Path, num_parts: int, name: str) -> tuple[Any, list[np.ndarray], Any]:
+    whole = with_relations() if name.startswith("relations") else graph()
+    return joined(trained(directory_of(folder, num_parts, whole), CASES[name]))
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    directory = directory_of(tmp_path_factory.mktemp("alone"), 1)
-    return {name: joined(trained(directory, overrides)) for name, overrides in CASES.items()}
+    folder = tmp_path_factory.mktemp("alone")
+    return {name: train_case(folder, 1, name) for name in CASES}
 
 
 @pytest.mark.parametrize("num_parts", [2, 4, 7])
 def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[str, Any]) -> None:
-    directory = directory_of(tmp_path, num_parts)
-    for name, overrides in CASES.items():
-        if num_parts == 4 or name == "gcn":
-            lines, embedded, scores = joined(trained(directory, overrides))
-            np.testing.assert_allclose(
-                np.array(lines, float), np.array(alone[name][0], float), rtol=1e-8, err_msg=name
-            )
-            for own, one in zip(embedded, alone[name][1], strict=True):
-                np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8, err_msg=name)
-            for part, found in scores.items():
-                assert found == pytest.approx(alone[name][2][part], rel=1e-9), name
-
-
-def test_rgcn_of_several_parts_gives_what_one_gives(tmp_path: Path) -> None:
-    for overrides in (("model=rgcn_union",), ("model=rgcn_union", "trainer=full_graph")):
-        alone, several = (
-            joined(trained(directory_of(tmp_path / str(parts), parts, with_relations()), overrides))
-            for parts in (1, 3)
+    for name in CASES if num_parts == 4 else ["gcn"]:
+        lines, embedded, scores = train_case(tmp_path, num_parts, name)
+        np.testing.assert_allclose(
+            np.array(lines, float), np.array(alone[name][0], float), rtol=1e-8, err_msg=name
         )
-        for own, one in zip(several[1], alone[1], strict=True):
-            np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8)
-        assert several[2]["test"] == pytest.approx(alone[2]["test"], rel=1e-9)
+        for own, one in zip(embedded, alone[name][1], strict=True):
+            np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8, err_msg=name)
+        for part, found in scores.items():
+            assert found == pytest.approx(alone[name][2][part], rel=1e-9), name
 
 
 @pytest.mark.parametrize(
