@@ -41,6 +41,8 @@ WRITES_DATA = ("docs/data.md", "docs/links.md", "docs/rare-class.md")
 """Pages whose Python writes the data that their commands read."""
 CONTINUES = {"docs/inference.md": "README.md", "docs/report.md": "README.md"}
 SMALL = ("num_rounds=[2]", "hidden_dim=16", "device=cpu")
+FEWER = ("num_partitions=2",)
+"""In the usual run, whose pages name no number of partitions."""
 MACHINES = "needs several machines; "
 HOURS = "takes up to hours; its page has what it said"
 NOT_RUN = {
@@ -164,17 +166,17 @@ def test_commands_in_a_fresh_folder(
             if language == "python":
                 exec(text, {})
     for number, command in enumerate(wanted):
-        run(command, folder, number, request)
+        run(command, folder, number, (*SMALL, *FEWER) if first in USUAL else SMALL)
     for page in FOLDERS[first]:
         for language, text in fenced(page):
             if language == "python" and "retexo.load" in text:
                 exec(text, {})
 
 
-def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest) -> None:
+def run(command: str, folder: Path, number: int, small: tuple[str, ...]) -> None:
     """Run one command of the documents for few rounds; it has to end with status 0."""
     words = shlex.split(
-        command.replace("RUN_DIR", "predicted").replace("'parquet'", "'csv'"), comments=True
+        command.replace("RUN_DIR'), 4, 'parquet'", "predicted'), 2, 'csv'"), comments=True
     )
     if words[1] == "-c":
         with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -188,7 +190,7 @@ def run(command: str, folder: Path, number: int, request: pytest.FixtureRequest)
             if any(word.startswith("hydra.run.dir=") for word in words)
             else [f"hydra.run.dir={run_dir}"]
         )
-        ended = run_main(*words[2:], *SMALL, *named, cwd=folder)
+        ended = run_main(*words[2:], *small, *named, cwd=folder)
         assert ended.rc == 0, f"{command}\n{ended.output}"
     else:
         script = [sys.executable, str(ROOT / words[1]), *words[2:]]
