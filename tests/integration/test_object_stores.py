@@ -152,57 +152,33 @@ def test_partition_train_and_predict_from_a_store(store: Store, tmp_path: Path) 
     assert len(lines) == 61
 
 
-@pytest.fixture
-def stored(store: Store, tmp_path: Path) -> tuple[Place, Meta]:
-    """A directory of two partitions in the store, written by the command."""
-    graph = store.put("data/toy.npz", toy())
-    base = f"s3://{BUCKET}/{tmp_path.name}"
-    made = run(
-        tmp_path / "maker", "partition_data", *TOY, f"dataset_file={graph}", f"partition_dir={base}"
-    )
+def test_a_node_copies_its_own_parts_once(store: Store, tmp_path: Path) -> None:
+    given = (f"dataset_file={store.put('data/toy.npz', toy())}", f"partition_dir=s3://{BUCKET}/own")
+    made = run(tmp_path / "maker", "partition_data", *TOY, *given)
     assert made.rc == 0, made.output
     (folder,) = (tmp_path / "maker").glob("data/remote/*/*/toy-random-vol-2")
-    meta = Meta.read(folder)
-    assert meta is not None
-    return Place("partition_dir", base), meta
-
-
-def test_a_node_copies_its_own_parts_once(
-    store: Store, stored: tuple[Place, Meta], tmp_path: Path
-) -> None:
-    place, meta = stored
-    base = local_copies.mirror(place, tmp_path / "cache")
+    base = local_copies.mirror(Place("partition_dir", f"s3://{BUCKET}/own"), tmp_path / "cache")
     local_copies.find_stored(base, "toy-random-vol-4", "toy")
     directory = base / "toy-random-vol-2"  # found, although another number of partitions is named
-    assert Meta.read(directory) == meta
+    meta = Meta.read(directory)
+    assert meta is not None
+    assert meta == Meta.read(folder)
     local_copies.fetch_parts(directory, meta, [1])
     assert not (directory / "part0").exists()
     assert meta.first_damaged(directory, "part1/", ".npy") is None
-    name = "toy-random-vol-2/part1/feat.npy"
-    whole = store.get(f"{tmp_path.name}/{name}")
-    store.files.rm_file(f"{BUCKET}/{tmp_path.name}/{name}")
+    file, name = directory / "part1/feat.npy", "own/toy-random-vol-2/part1/feat.npy"
+    whole = store.get(name)
+    store.files.rm_file(f"{BUCKET}/{name}")
     local_copies.fetch_parts(directory, meta, [1])  # nothing is asked for
-    (directory / "part1/feat.npy").write_bytes(whole[:-1])
+    file.write_bytes(whole[:-1])
     with pytest.raises(InputError, match=r"part1/feat\.npy: cannot read \(.*correct the address"):
         local_copies.fetch_parts(directory, meta, [1])
-    store.put(f"{tmp_path.name}/{name}", whole)
+    store.put(name, whole[:-1] + b"!")
+    with pytest.raises(InputError, match=f"{name}: its sha256 is .* or of another version; upload"):
+        local_copies.fetch_parts(directory, meta, [1])
+    store.put(name, whole)
     local_copies.fetch_parts(directory, meta, [1])
-    assert (directory / "part1/feat.npy").read_bytes() == whole
-
-
-def test_a_wrong_checksum_ends_before_training(
-    store: Store, stored: tuple[Place, Meta], tmp_path: Path
-) -> None:
-    place, _ = stored
-    name = f"{tmp_path.name}/toy-random-vol-2/part1/feat.npy"
-    store.put(name, store.get(name)[:-1] + b"!")
-    graph = f"dataset_file=s3://{BUCKET}/data/toy.npz"
-    ended = run(tmp_path / "b", "train", *TOY, graph, f"partition_dir={place.url}")
-    assert ended.rc == 2, ended.output
-    assert f"partition_dir=s3://{BUCKET}/{name}: its sha256 is " in ended.stderr
-    assert "is stated for it: it is damaged or of another version; upload it again" in ended.stderr
-    (part,) = (tmp_path / "b").glob("data/remote/*/*/*/part1")
-    assert not [path for path in part.iterdir() if "feat" in path.name]
+    assert file.read_bytes() == whole
 
 
 @pytest.mark.parametrize(
