@@ -200,7 +200,6 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     with pytest.raises(InputError, match=r"no column `amount`, .* found nothing"):
         model.predict(edges=bank[["src", "dst"]].head(1))
     further = [*settings[:-1], "init=run", "num_rounds=[1]"]
-    train.run(compose(further, TASK), Path("more"))
     with pytest.raises(InputError, match=r"task\.head=mlp: the model of .* has task.head=dot"):
         train.run(compose([*further, "task.head=mlp"], TASK), Path("other"))
     with pytest.raises(InputError, match=r"task\.message_edges says which labelled edges carry"):
