@@ -231,7 +231,7 @@ def weighted_case(kind: str, folder: Path) -> tuple[Path, Any]:
     return checkpoint_of(folder / "run", typed, graph=TRAINED_ON), data
 
 
-@pytest.mark.parametrize("kind", ["gat", "rgcn"])
+@pytest.mark.parametrize("kind", ["sage", "rgcn"])
 def test_an_exported_file_takes_the_weights_and_features_of_edges(
     tmp_path: Path, kind: str
 ) -> None:
