@@ -10,42 +10,92 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from support import dataset_settings, split_settings
+from graph_files import assert_graph, write_files
+from support import dataset_settings, dgl, split_settings
 
 import retexo
 from partitioning import datasets, prediction_graph
-from partitioning.array_checks import CSR
 from partitioning.errors import InputError
 
 
 def load(path, **fields):
-    return datasets.load_graph(dataset_settings("file", path, **fields))
+    return datasets.load_graph(dataset_settings("file", str(path), **fields))
 
 
-def test_pyg(tmp_path):
+# Three edges in a path of four nodes.
+DATA = {
+    "x": torch.eye(4),
+    "edge_index": torch.tensor([[0, 1, 2], [1, 2, 3]]),
+    "y": torch.tensor([[4], [5], [4], [5]]),
+}
+SEVERAL_MASKS = {
+    "train_mask": torch.eye(4).bool(),
+    "val_mask": torch.eye(4).bool()[:, [1, 0, 2, 3]],
+    "test_mask": torch.eye(4).bool()[0],
+}
+
+
+@pytest.mark.parametrize(
+    ("data", "fields", "expected"),
+    [
+        (
+            {
+                "edge_weight": torch.tensor([0.5, 2, 1]),
+                "edge_attr": torch.ones(3, 2),
+                "train_mask": torch.tensor([True, False, False, True]),
+                "val_mask": torch.tensor([False, True, False, False]),
+                "test_mask": torch.tensor([False, False, True, False]),
+            },
+            {},
+            {
+                "src": [0, 1, 2],
+                "dst": [1, 2, 3],
+                "labels": [0, 1, 0, 1],
+                "class_names": (4, 5),
+                "features": np.eye(4),
+                "edge_weight": [0.5, 2, 1],
+                "edge_feat": np.ones((3, 2)),
+                "train_mask": [1, 0, 0, 1],
+                "val_mask": [0, 1, 0, 0],
+                "test_mask": [0, 0, 1, 0],
+            },
+        ),
+        ({"x": torch.eye(4).to_sparse()}, {}, {"features": np.eye(4), "features.format": "csr"}),
+        (
+            {
+                "x": torch.eye(4, dtype=torch.bfloat16),
+                "node_id": torch.tensor([70, 10, 30, 50]),
+                "train_idx": torch.tensor([0, 2]),
+                "val_idx": torch.tensor([1]),
+                "test_idx": torch.tensor([3]),
+            },
+            {},
+            {"node_ids": [70, 10, 30, 50], "features": np.eye(4), "train_mask": [1, 0, 1, 0]},
+        ),
+        (
+            SEVERAL_MASKS,
+            {"split": split_settings("given", index=1)},
+            {"train_mask": [0, 1, 0, 0], "val_mask": [1, 0, 0, 0], "test_mask": [1, 0, 0, 0]},
+        ),
+        (
+            {"y": torch.tensor([[1.5], [2.25], [torch.nan], [4]])},
+            {"task": "node_regression"},
+            {"labels": [[1.5], [2.25], [math.nan], [4]], "class_names": None},
+        ),
+    ],
+    ids=["edges and masks", "sparse", "ids and lists of nodes", "several masks", "targets"],
+)
+def test_pyg(tmp_path, data, fields, expected):
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-    data = pyg.data.Data(
-        x=torch.eye(3), edge_index=torch.tensor([[0, 1], [1, 2]]), y=torch.tensor([[4], [5], [4]])
-    )
-    data.edge_weight, data.edge_attr = torch.tensor([0.5, 2]), torch.ones(2, 3)
-    data.train_mask = data.val_mask = data.test_mask = torch.tensor([True, False, False])
-    graph = load(retexo.from_pyg(data, tmp_path / "g.npz"))
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1], [1, 2])
-    assert (graph.labels.tolist(), list(graph.class_names)) == ([0, 1, 0], [4, 5])
-    assert graph.features.tolist() == np.eye(3).tolist()
-    assert graph.edge_weight.tolist() == [0.5, 2]
-    assert graph.edge_feat.shape == (2, 3)
-    assert graph.train_mask.tolist() == [True, False, False]
-    with pytest.raises(InputError, match="exists; choose another"):
-        retexo.from_pyg(data, tmp_path / "g.npz")
-    data.x = data.x.to_sparse()
-    assert sp.issparse(load(retexo.from_pyg(data, tmp_path / "g.npz", overwrite=True)).features)
-    with pytest.raises(InputError, match="no labels"):
-        retexo.from_pyg(
-            pyg.data.Data(x=torch.eye(3), edge_index=data.edge_index), tmp_path / "h.npz"
-        )
-    with pytest.raises(InputError, match="this dict has no edge_index; expected a Data"):
-        retexo.from_pyg({"x": data.x}, tmp_path / "i.npz")
+    graph = load(retexo.from_pyg(pyg.data.Data(**DATA | data), tmp_path / "g.npz"), **fields)
+    assert_graph(graph, **expected)
+
+
+def test_of_several_masks_of_pyg_one_is_asked_for(tmp_path):
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    path = retexo.from_pyg(pyg.data.Data(**DATA | SEVERAL_MASKS), tmp_path / "g.npz")
+    with pytest.raises(InputError, match=r"4 masks; set split\.index to one of 0 \.\.\. 3"):
+        load(path)
 
 
 def read_to_predict(given, **fields):
@@ -55,130 +105,175 @@ def read_to_predict(given, **fields):
     return prediction_graph.read_prediction_graph(given, settings, {}).graph
 
 
-@pytest.mark.parametrize("case", ["bare", "sparse", "dense"])
-@pytest.mark.parametrize("library", ["pyg", "dgl", "dgl file", "npz"])
-def test_the_last_nodes_may_be_isolated(tmp_path, library, case):
-    feat = {"bare": None, "sparse": torch.eye(5).to_sparse(), "dense": torch.eye(5)}[case]
-    kinds = ("degree",) if case == "bare" else ("given",)
-    if library == "pyg":
-        pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-        given = pyg.data.Data(x=feat, edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=5)
-    elif library == "npz":
-        given = tmp_path / "g.npz"
-        arrays = {"src": [0, 1], "dst": [1, 2], "train_mask": np.arange(5) < 2}
-        if feat is not None:
-            csr = sp.csr_array(feat.to_dense().numpy())
-            parts = (csr.data, csr.indices, csr.indptr, csr.shape)
-            sparse = dict(zip(CSR, parts, strict=True))
-            arrays |= sparse if case == "sparse" else {"feat": feat.numpy()}
-        np.savez(given, **arrays)
-    else:
-        dgl = pytest.importorskip("dgl", reason="the extra dgl")
-        given = dgl.graph(([0, 1], [1, 2]), num_nodes=5)
-        if case == "sparse":
-            pytest.skip("ndata is dense")
-        if case == "dense":
-            given.ndata["feat"] = feat
-        if library == "dgl file":
-            dgl.save_graphs(str(tmp_path / "g.dgl"), [given])
-            given = tmp_path / "g.dgl"
-    graph = read_to_predict(given, features=kinds)
-    assert graph.num_nodes == graph.features.shape[0] == 5
-    assert graph.node_ids.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_pyg_keeps_ids_and_the_split(tmp_path):
+def make_pyg(_folder, feat):
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-    data = pyg.data.Data(
-        x=torch.eye(4, dtype=torch.bfloat16),
-        edge_index=torch.tensor([[0, 1], [1, 2], [2, 3]]),
-        y=torch.tensor([0, 1, 0, 1]),
-        node_id=torch.tensor([70, 10, 30, 50]),
-        train_idx=torch.tensor([0, 2]),
-        val_idx=torch.tensor([1]),
-        test_idx=torch.tensor([3]),
-    )
-    graph = load(retexo.from_pyg(data, tmp_path / "g.npz"))
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1, 2], [1, 2, 3])
-    assert graph.node_ids.tolist() == [70, 10, 30, 50]
-    assert graph.train_mask.tolist() == [True, False, True, False]
-    several = torch.eye(4).bool()
-    data.train_mask, data.val_mask, data.test_mask = several, several[:, [1, 0, 2, 3]], several[0]
-    path = retexo.from_pyg(data, tmp_path / "several.npz")
-    with pytest.raises(InputError, match=r"4 masks; set split\.index to one of 0 \.\.\. 3"):
-        load(path)
-    graph = load(path, split=split_settings("given", index=1))
-    assert graph.train_mask.tolist() == [False, True, False, False]
-    assert graph.val_mask.tolist() == graph.test_mask.tolist() == [True, False, False, False]
-    with pytest.raises(InputError, match="a list of 1 graphs"):
-        retexo.from_pyg([data])
+    return pyg.data.Data(x=feat, edge_index=torch.tensor([[0, 1], [1, 2]]), num_nodes=5)
+
+
+def make_dgl(_folder, feat):
+    graph = dgl.graph(([0, 1], [1, 2]), num_nodes=5)
+    graph.ndata.update({} if feat is None else {"feat": feat})
+    return graph
+
+
+def make_dgl_file(folder, feat):
+    dgl.save_graphs(str(folder / "g.dgl"), [make_dgl(folder, feat)])
+    return folder / "g.dgl"
+
+
+def make_npz(folder, feat):
+    arrays = {"src": [0, 1], "dst": [1, 2], "train_mask": np.arange(5) < 2, **(feat or {})}
+    return write_files(folder, {"g.npz": arrays}) / "g.npz"
+
+
+CSR = {
+    "feat_data": np.ones(5),
+    "feat_indices": np.arange(5),
+    "feat_indptr": np.arange(6),
+    "feat_shape": [5, 5],
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "feat"),
+    [
+        (make_pyg, None),
+        (make_pyg, torch.eye(5)),
+        (make_pyg, torch.eye(5).to_sparse()),
+        (make_dgl, None),
+        (make_dgl, torch.eye(5)),
+        (make_dgl_file, None),
+        (make_dgl_file, torch.eye(5)),
+        (make_npz, None),
+        (make_npz, {"feat": np.eye(5)}),
+        (make_npz, CSR),
+    ],
+)
+def test_the_last_nodes_may_be_isolated(tmp_path, make, feat):
+    features = ("degree",) if feat is None else ("given",)
+    graph = read_to_predict(make(tmp_path, feat), features=features)
+    width = 2 if feat is None else 5
+    assert_graph(graph, **{"node_ids": [0, 1, 2, 3, 4], "features.shape": (5, width)})
 
 
 def test_pandas(tmp_path):
-    nodes = pd.DataFrame(
-        {"label": ["x", "y"], "age": [3, 4]}, index=pd.Index(["b", "a"], name="id")
-    )
+    index = pd.Index(["b", "a"], name="id")
+    nodes = pd.DataFrame({"label": ["x", "y"], "age": [3, 4]}, index=index)
     edges = pd.DataFrame({"src": ["a"], "dst": ["b"], "since": [1999]})
     graph = load(retexo.from_pandas(nodes, edges, tmp_path / "toy"))
-    assert graph.shown_ids == ["b", "a"]
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([1], [0])
-    assert (graph.features.tolist(), graph.edge_feat.tolist()) == ([[3], [4]], [[1999]])
-    with pytest.raises(InputError, match="exists; choose another"):
+    expected = {"features": [[3], [4]], "edge_feat": [[1999]], "src": [1], "dst": [0]}
+    assert_graph(graph, shown_ids=["b", "a"], **expected)
+    with pytest.raises(InputError, match=r"toy.* exists; choose another"):
         retexo.from_pandas(nodes, edges, tmp_path / "toy")
 
 
 def test_dgl(tmp_path):
-    dgl = pytest.importorskip("dgl", reason="has no wheels for this Python")
     g = dgl.graph((torch.tensor([0, 1]), torch.tensor([1, 2])))
-    g.ndata["feat"], g.ndata["label"] = torch.eye(3), torch.tensor([0, 1, -1])
+    g.ndata.update({"feat": torch.eye(3), "label": torch.tensor([0, 1, -1])})
     g.edata["weight"] = torch.tensor([0.5, 3])
     graph = load(retexo.from_dgl(g, tmp_path / "g.npz"))
-    assert (graph.src.tolist(), graph.dst.tolist()) == ([0, 1], [1, 2])
-    assert graph.labels.tolist() == [0, 1, -1]
-    assert graph.edge_weight.tolist() == [0.5, 3]
-
-
-def test_networkx(tmp_path):
-    nx = pytest.importorskip("networkx", reason="comes with the extra pyg")
-    G = nx.Graph()
-    for name, kind, feat in (("ann", "x", [1.0, 2]), ("bob", None, None), ("eve", "y", [3, 4])):
-        G.add_node(name, label=kind, feat=feat)
-    G.add_edge("ann", "bob", weight=2)
-    G.add_edge("bob", "eve")
-    graph = load(retexo.from_networkx(G, tmp_path / "g.npz"), features=("neighbours",))
-    names = graph.node_names.tolist()
-    assert names == ["ann", "bob", "eve"]
-    edges = zip(graph.src, graph.dst, graph.edge_weight, strict=True)
-    found = {(names[src], names[dst]): weight for src, dst, weight in edges}
-    assert found == {("ann", "bob"): 2, ("bob", "ann"): 2, ("bob", "eve"): 1, ("eve", "bob"): 1}
-    assert [None if label < 0 else graph.class_names[label] for label in graph.labels] == [
-        "x",
-        None,
-        "y",
-    ]
-    assert graph.features.tolist() == [[1, 2], [2, 3], [3, 4]]
-    club = load(
-        retexo.from_networkx(nx.karate_club_graph(), tmp_path / "k.npz", label="club"),
-        features=("degree",),
-    )
-    assert (club.num_nodes, club.num_edges, club.class_names) == (34, 156, ("Mr. Hi", "Officer"))
+    assert_graph(graph, src=[0, 1], dst=[1, 2], labels=[0, 1, -1], edge_weight=[0.5, 3])
 
 
 def test_scipy(tmp_path):
     A = sp.csr_array(np.array([[0, 2.0, 0], [0, 0, 1], [0, 0, 0]]))
-    graph = load(
-        retexo.from_scipy(A, sp.eye_array(3), np.array(["u", "v", ""]), tmp_path / "g.npz")
-    )
-    assert (graph.src.tolist(), graph.dst.tolist(), graph.edge_weight.tolist()) == (
-        [0, 1],
-        [1, 2],
-        [2, 1],
-    )
-    assert graph.labels.tolist() == [0, 1, -1]
-    graph = load(
-        retexo.from_scipy(A != 0, None, [0, 1, 1], tmp_path / "h.npz"), features=("degree",)
-    )
-    assert graph.edge_weight is None
+    path = retexo.from_scipy(A, sp.eye_array(3), np.array(["u", "v", ""]), tmp_path / "g.npz")
+    assert_graph(load(path), src=[0, 1], dst=[1, 2], labels=[0, 1, -1], edge_weight=[2, 1])
+    with pytest.raises(InputError, match=r"g\.npz.* exists; choose another"):
+        retexo.from_scipy(A != 0, None, [0, 1, 1], path)
+    path = retexo.from_scipy(A != 0, None, [0, 1, 1], path, overwrite=True)
+    assert_graph(load(path, features=("degree",)), labels=[0, 1, 1], edge_weight=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "edges", "fields", "expected", "said"),
+    [
+        pytest.param(
+            "Graph",
+            [
+                ("ann", {"label": "x", "feat": [1.0, 2]}),
+                ("bob", {"label": None, "feat": None}),
+                ("eve", {"label": "y", "feat": [3, 4]}),
+            ],
+            [("ann", "bob", {"weight": 2}), ("bob", "eve")],
+            {"features": ("neighbours",)},
+            {
+                "shown_ids": ["ann", "bob", "eve"],
+                "src": [0, 1, 1, 2],
+                "dst": [1, 0, 2, 1],
+                "edge_weight": [2, 2, 1, 1],
+                "labels": [0, -1, 1],
+                "class_names": ("x", "y"),
+                "features": [[1, 2], [2, 3], [3, 4]],
+            },
+            [],
+            id="names, both directions, weights of some edges",
+        ),
+        pytest.param(
+            "Graph",
+            [
+                (0, {"label": 1, "feat": 0, "train_mask": True}),
+                (1, {"label": math.nan, "feat": 1}),
+                (2, {"label": 0, "feat": 2, "val_mask": True}),
+                (3, {"label": 0, "feat": 3, "test_mask": True}),
+            ],
+            [(0, 1)],
+            {},
+            {"labels": [1, -1, 0, 0], "val_mask": [0, 0, 1, 0], "features": [[0], [1], [2], [3]]},
+            [],
+            id="masks of their own nodes, a label that is NaN",
+        ),
+        pytest.param(
+            "Graph",
+            [(0, {"label": "b"}), (1, {"label": math.nan}), (2, {"label": "a"})],
+            [(0, 1)],
+            {"features": ("degree",)},
+            {"labels": [1, -1, 0], "class_names": ("a", "b")},
+            [],
+            id="names and NaN as labels",
+        ),
+        pytest.param(
+            "MultiDiGraph",
+            [(0, {"label": torch.tensor(4), "age": 30}), (1, {"label": 5})],
+            [(0, 1, {"weight": 2}), (0, 1, {"kind": "x"}), (1, 0)],
+            {"features": ("degree",)},
+            {"edge_weight": [2, 1, 1], "class_names": (4, 5)},
+            [
+                "2 of 3 edges have no attribute 'weight', (0, 1) for instance",
+                "nodes: `age`: left out",
+                "edges: `kind`: left out",
+            ],
+            id="attributes without a meaning, missing weights",
+        ),
+        pytest.param(
+            "DiGraph",
+            [(0, {"label": [1, 0]}), (1, {"label": (0, 1)})],
+            [(0, 1)],
+            {"features": ("degree",)},
+            {"labels": [[1, 0], [0, 1]]},
+            [],
+            id="lists of labels",
+        ),
+    ],
+)
+def test_networkx(tmp_path, caplog, kind, nodes, edges, fields, expected, said):
+    nx = pytest.importorskip("networkx", reason="comes with the extra pyg")
+    graph = getattr(nx, kind)()
+    graph.add_nodes_from(nodes)
+    graph.add_edges_from(edges)
+    path = retexo.from_networkx(graph, tmp_path / "new" / "g.npz")
+    assert_graph(load(path, **fields), **expected)
+    for words in said:
+        assert words in caplog.text
+
+
+def test_the_attribute_that_is_the_label_may_be_named(tmp_path):
+    nx = pytest.importorskip("networkx", reason="comes with the extra pyg")
+    path = retexo.from_networkx(nx.karate_club_graph(), tmp_path / "k.npz", label="club")
+    club = load(path, features=("degree",))
+    assert_graph(club, num_nodes=34, num_edges=156, class_names=("Mr. Hi", "Officer"))
+    with pytest.raises(InputError, match=r"feat='size': no node has .*; they have `club`"):
+        retexo.from_networkx(nx.karate_club_graph(), tmp_path / "i.npz", label="club", feat="size")
 
 
 def heterograph():
@@ -200,22 +295,17 @@ EDGE_FEAT = torch.tensor([[1.0, 1e5], [3, 3e5], [5, 5e5]])
 def assert_heterograph(path):
     """Edge features are standardised; their means join the destinations' features."""
     kinds = {"kind": {"person": "degree"}, "scale": "auto"}
-    graph = datasets.load_graph(dataset_settings("file", path, features=kinds))
-    edges, movie = heterograph()
-    for each, (src, dst) in edges.items():
-        assert (graph.relations[each].src.tolist(), graph.relations[each].dst.tolist()) == (
-            src,
-            dst,
-        )
-    assert graph.relations["person", "acts_in", "movie"].edge_weight.tolist() == [1, 2, 3]
-    assert (graph.target, graph.labels.tolist()) == ("movie", [0, 1, -1])
-    assert graph.train_mask.tolist() == [True, False, False]
-    features = graph.nodes["movie"].features
-    features = features.toarray() if sp.issparse(features) else features
-    assert features[:, :3].tolist() == movie["feat"].tolist()
-    up = math.sqrt(1.5)
-    np.testing.assert_allclose(features[:, 3:], [[0, 0], [up, up], [-up, -up]], rtol=1e-5)
+    graph = load(path, features=kinds)
+    assert_graph(graph, target="movie", labels=[0, 1, -1], train_mask=[1, 0, 0])
+    acts_in = graph.relations["person", "acts_in", "movie"]
+    assert_graph(acts_in, src=[0, 1, 1], dst=[2, 0, 1], edge_weight=[1, 2, 3])
+    assert_graph(graph.relations["movie", "after", "movie"], src=[0], dst=[1])
     assert graph.nodes["person"].num_nodes == 2
+    up = math.sqrt(1.5)
+    movies = [[1, 0, 0, 0, 0], [0, 1, 0, up, up], [0, 0, 1, -up, -up]]
+    features = graph.nodes["movie"].features
+    features = features.toarray() if hasattr(features, "toarray") else features
+    np.testing.assert_allclose(features, movies, rtol=1e-5)
 
 
 def test_pyg_of_several_types(tmp_path, caplog):
@@ -248,7 +338,6 @@ def test_pyg_of_several_types(tmp_path, caplog):
 
 
 def test_dgl_of_several_types(tmp_path):
-    dgl = pytest.importorskip("dgl", reason="has no wheels for this Python")
     edges, movie = heterograph()
     ends = {each: tuple(map(torch.tensor, pair)) for each, pair in edges.items()}
     g = dgl.heterograph(ends, {"movie": 3, "person": 2})
@@ -258,26 +347,6 @@ def test_dgl_of_several_types(tmp_path):
     assert_heterograph(retexo.from_dgl(g, tmp_path / "g"))
     dgl.save_graphs(str(tmp_path / "g.bin"), [g])
     assert_heterograph(str(tmp_path / "g.bin"))
-
-
-def test_networkx_with_gaps(tmp_path):
-    """Masks that only their own nodes have, labels that are NaN, and two nodes of one name."""
-    nx = pytest.importorskip("networkx", reason="comes with the extra pyg")
-    G = nx.path_graph(4)
-    for node, (label, mask) in enumerate(
-        [(1, "train_mask"), (math.nan, None), (0, "val_mask"), (0, "test_mask")]
-    ):
-        G.nodes[node].update({"label": label, "feat": node} | ({mask: True} if mask else {}))
-    graph = load(retexo.from_networkx(G, tmp_path / "g.npz"))
-    assert graph.labels.tolist() == [1, -1, 0, 0]
-    assert graph.val_mask.tolist() == [False, False, True, False]
-    G.nodes[0]["label"], G.nodes[2]["label"] = "b", "a"
-    G.nodes[3]["label"] = "a"
-    graph = load(retexo.from_networkx(G, tmp_path / "g.npz", overwrite=True))
-    assert (graph.labels.tolist(), graph.class_names) == ([1, -1, 0, 0], ("a", "b"))
-    G.add_edge("1", 0)
-    with pytest.raises(InputError, match="nodes 1 and '1' have the same name; rename one"):
-        retexo.from_networkx(G, tmp_path / "g.npz", overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -314,24 +383,10 @@ def test_an_attribute_of_networkx_that_is_no_number_is_named(
     assert not [*tmp_path.iterdir()]
 
 
-def test_attributes_without_meaning_and_missing_weights_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
     networkx = pytest.importorskip("networkx")
-    graph = networkx.MultiDiGraph([(0, 1, {"weight": 2}), (0, 1, {"kind": "x"}), (1, 0)])
-    networkx.set_node_attributes(graph, {0: torch.tensor(4), 1: 5}, "label")
-    networkx.set_node_attributes(graph, {0: 30}, "age")
-    read = load(retexo.from_networkx(graph, tmp_path / "new" / "g.npz"), features=("degree",))
-    assert read.edge_weight.tolist() == [2, 1, 1]
-    assert read.class_names == (4, 5)
-    assert "2 of 3 edges have no attribute 'weight', (0, 1) for instance" in caplog.text
-    assert "nodes: `age`: left out" in caplog.text
-    assert "edges: `kind`: left out" in caplog.text
-    networkx.set_node_attributes(graph, {0: [1, 0], 1: (0, 1)}, "label")
-    read = load(retexo.from_networkx(graph, tmp_path / "h.npz"), features=("degree",))
-    assert read.labels.tolist() == [[1, 0], [0, 1]]
-    with pytest.raises(InputError, match=r"feat='size': no node has .*; they have `age`, `label`"):
-        retexo.from_networkx(graph, tmp_path / "i.npz", feat="size")
+    with pytest.raises(InputError, match="nodes 1 and '1' have the same name; rename one"):
+        retexo.from_networkx(networkx.Graph([(0, 1), ("1", 0)]), tmp_path / "g.npz")
 
 
 @pytest.mark.parametrize(
@@ -383,7 +438,7 @@ def test_lists_of_nodes_of_a_type_become_masks(
         data["a"][name] = torch.tensor([at])
     data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
     path = retexo.from_pyg(data, tmp_path / "new" / "g")
-    graph = datasets.load_graph(dataset_settings("file", path))
+    graph = load(path)
     assert graph.train_mask.tolist() == [True, False, False]
     assert graph.val_mask.tolist() == [False, True, False]
     assert "data['a']: `pos`: left out" in caplog.text
@@ -395,14 +450,13 @@ def test_lists_of_nodes_of_a_type_become_masks(
 def test_the_name_feature_of_dgls_data_sets(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dgl = pytest.importorskip("dgl", reason="has no wheels for this Python")
     ends = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
     kinds = [("review", each, "review") for each in ("rur", "rtr")]
     for at, g in enumerate((dgl.graph(ends), dgl.heterograph(dict.fromkeys(kinds, ends)))):
         g.ndata.update({"feature": torch.eye(3), "label": torch.tensor([0, 1, 0]), "age": ends[0]})
         dgl.save_graphs(str(tmp_path / f"{at}.dgl"), [g])
         for path in (retexo.from_dgl(g, tmp_path / f"{at}.npz"), tmp_path / f"{at}.dgl"):
-            graph = datasets.load_graph(dataset_settings("file", path))
+            graph = load(path)
             (nodes,) = graph.nodes.values()
             assert np.asarray(nodes.features[:, :3]).tolist() == np.eye(3).tolist()
     assert caplog.text.count("`age`: left out") == 4

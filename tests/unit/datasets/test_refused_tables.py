@@ -8,11 +8,10 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from graph_files import write_files
-from support import dataset_settings, split_settings
+from support import dataset_settings
 
 from partitioning import datasets
 from partitioning.errors import InputError
-from partitioning.node_split import SplitRecipe, draw
 
 
 def load(path, **fields):
@@ -716,14 +715,6 @@ def dated(*cells):
 def test_a_folder_of_tables_is_refused(tmp_path, files, fields, message):
     with pytest.raises(InputError, match=message):
         load(write_files(tmp_path, files), **fields)
-
-
-def test_a_training_node_without_a_label_is_refused(tmp_path):
-    nodes = "id,label,x,split\na,u,1,train\nb,,2,train\nc,v,3,val\n"
-    graph = load(write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": "src,dst\na,b\n"}))
-    message = "1 nodes are in train and have no label, the first is node b; .*drop_unlabelled=true"
-    with pytest.raises(InputError, match=message):
-        draw(graph, split_settings(), SplitRecipe("given"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from partitioning.datasets import csv_files
 from partitioning.describe_tables import describe_tables
 from partitioning.features.build import encode_tables
 from partitioning.features.schema import describe
-from partitioning.node_split import SplitRecipe, draw
 from partitioning.partition_settings import TASKS, FeatureSettings
 
 
@@ -934,13 +933,6 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
     graph = datasets.read_graph(dataset_settings("file", str(folder), columns={"date": ("when",)}))
     found = graph.features[:, 0].astype(np.float64) + graph.schema.columns[0].offset
     np.testing.assert_allclose(found - JANUARY, [0.125, 0, 1], atol=1e-6)
-
-
-def test_a_split_leaves_out_nodes_without_a_label(tmp_path):
-    nodes = "id,label,x,split\n0,0,1,train\n1,,2,train\n2,1,3,val\n3,,4,test\n"
-    graph = load(write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE}))
-    split = draw(graph, split_settings(drop_unlabelled=True), SplitRecipe("given"))
-    assert split.describe()["nodes"] == {"train": 1, "val": 1, "test": 0}
 
 
 @pytest.mark.parametrize(

@@ -155,17 +155,6 @@ def test_other_settings_are_refused_and_named(folder: Path, override: str) -> No
     )
 
 
-def test_a_further_column_of_edges_is_kept_with_the_edges_of_a_split_of_pairs(
-    tmp_path: Path,
-) -> None:
-    rows = "".join(f"u{n},u{n * 7 % 40},{n / 8}\n" for n in range(40))
-    (tmp_path / "edges.csv").write_text(f"src,dst,amount\n{rows}")
-    data = ["dataset_name=file", f"dataset_file={tmp_path}", f"partition_dir={tmp_path}/parts"]
-    given = [*data, "num_partitions=2", "task=link_prediction", "features=random"]
-    partition_data.run(compose(given))
-    assert len([*(tmp_path / "parts").rglob("edge_feat.npy")]) == 2
-
-
 def test_dgls_files_are_refused_for_links_before_anything_is_read(folder: Path) -> None:
     need_dgl()
     with pytest.raises(InputError, match="not written for link prediction"):
