@@ -157,7 +157,8 @@ def _resolve(
     if settings.edges is not None or (settings.by is not None and not by_source):
         raise InputError(
             "split.edges and split.by have a meaning with task=link_prediction alone, but for"
-            " split.by=source with split=fraction and labels of edges: remove them"
+            " split.by=source with split=fraction and labels of edges: remove them (by time:"
+            " split=time with columns.time)"
         )
     indices = {name: getattr(settings, name) for name in names}
     useless = [

@@ -35,6 +35,7 @@ from partitioning.links.spectral_embedding import choose_spectral_embedding
 from partitioning.node_names import Names, hash_names
 from partitioning.node_split import SPLITS, index_file
 from partitioning.partition_settings import SplitSettings
+from partitioning.reverse_relations import REVERSE
 
 log = logging.getLogger(__name__)
 
@@ -424,13 +425,20 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
 
 
 def find_relation(graph: HeteroGraphData, name: str | None) -> str:
-    """Return SOURCE__RELATION__DESTINATION of a relation, by this name or a unique RELATION."""
+    """Return SOURCE__RELATION__DESTINATION of a relation, by this name or a unique RELATION.
+
+    None names the only relation that is not a reverse which was added.
+    """
     relations = [SEPARATOR.join(edge_type) for edge_type in graph.relations]
-    matching = [full for full in relations if is_relation(name, full)]
+    added = f"{SEPARATOR}{REVERSE}"
+    matching = [
+        full for full in relations if (is_relation(name, full) if name else added not in full)
+    ]
     if len(matching) == 1:
         return matching[0]
     choices = ", ".join(matching or relations)
-    raise InputError(f"task.relation={name}: {graph.name} has the relations {choices}; choose one")
+    asked = "" if name is None else f"={name}"
+    raise InputError(f"task.relation{asked}: {graph.name} has the relations {choices}; choose one")
 
 
 def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:

@@ -475,14 +475,21 @@ def test_a_directory_of_links_is_read_as_written_and_a_leak_is_refused(tmp_path:
             "task.relation=rates: g has the relations user__rates__movie, movie__rates",
         ),
         ("hates", "task.relation=hates: .*user__rates__movie"),
+        (None, "task.relation: g has the relations user__rates__movie, movie__rates"),
     ],
 )
-def test_a_short_name_of_several_relations_or_none_is_refused(relation: str, message: str) -> None:
+def test_a_name_of_several_relations_or_none_is_refused(relation: str | None, message: str) -> None:
     relations = dict.fromkeys([("user", "rates", "movie"), ("movie", "rates", "user")])
     graph = cast(HeteroGraphData, SimpleNamespace(name="g", relations=relations))
     assert find_relation(graph, "user__rates__movie") == "user__rates__movie"
     with pytest.raises(InputError, match=message):
         find_relation(graph, relation)
+
+
+def test_the_only_relation_beside_its_reverse_needs_no_name() -> None:
+    relations = dict.fromkeys([("user", "rates", "movie"), ("movie", "rev_rates", "user")])
+    graph = cast(HeteroGraphData, SimpleNamespace(name="g", relations=relations))
+    assert find_relation(graph, None) == "user__rates__movie"
 
 
 @pytest.mark.parametrize("kind", ["integers", "names", "full"])
@@ -503,7 +510,9 @@ def test_files_of_pairs_of_a_relation_have_the_ids_of_its_tables(tmp_path: Path,
     for relation in ("buys", "user__buys__item"):  # the second time the directory is there
         ended = run_main(*command, f"task.relation={relation}", cwd=tmp_path)
         assert ended.rc == 0, ended.output
-        assert "note: task.relation=buys: user__buys__item" in ended.stdout
+        assert (
+            "note: links of user__buys__item are predicted, by task.relation=buys" in ended.stdout
+        )
     write_files(tmp_path, {"val.csv": f"src,dst\n{user}0,{item}77\n"})
     ended = run_main(*command, "task.relation=buys", "overwrite=true", cwd=tmp_path)
     assert (ended.rc, f"row 0 has the id {item}77, which is no node's" in ended.output) == (2, True)
