@@ -85,8 +85,9 @@ def draw(scores: Scores, path: Path) -> None:
     from retexo.results.figures import COLOURS, MARKERS, STYLE
 
     with mpl.rc_context({**STYLE, "svg.fonttype": "none"}):
+        size = (4.6 * len(scores), 4)
         figure, panels = plt.subplots(
-            1, len(scores), figsize=(4.6 * len(scores), 3.4), squeeze=False
+            1, len(scores), figsize=size, squeeze=False, layout="constrained"
         )
         for axes, (name, methods) in zip(panels[0], scores.items(), strict=True):
             lines = zip(methods.items(), COLOURS, MARKERS, strict=False)
@@ -95,8 +96,7 @@ def draw(scores: Scores, path: Path) -> None:
                     *zip(*by_layers.items(), strict=True), color=colour, marker=marker, label=method
                 )
             axes.set(title=name, xlabel="layers", ylabel="test score")
-        panels[0][-1].legend()
-        figure.tight_layout()
+        figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center")
         figure.savefig(path, metadata={"Date": None})
 
 
