@@ -26,6 +26,8 @@ BLANKS = r"\s+"
 """Separator of a .txt file in which no other fits."""
 COMMENT = re.compile(r"[#%]+(\s|$)|%%|(?i:sep=.\s*$)")
 """How a line before the table begins that is no part of it; Excel's says the separator."""
+APART = "\x1f"
+"""The separator of ASCII for units, in place of those of several letters; texts may have tabs."""
 HEAD = 10
 """Lines by which the separator is found."""
 MAX_LINE = 1 << 24
@@ -70,7 +72,7 @@ def csv_batches(
     from pyarrow import csv as arrow_csv
 
     layout = detect_layout(path, header)
-    separator = layout.separator if len(layout.separator) == 1 else "\t"
+    separator = layout.separator if len(layout.separator) == 1 else APART
     wide = len(layout.names) << 13  # some hundred rows: pieces of columns cost more than cells
     block = min(wide, 1 << 30) if len(layout.names) > 1000 else BLOCK
     with _open(path) as opened:
@@ -96,7 +98,7 @@ def csv_batches(
 def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
     """Yield the rest of a csv file as UTF-8 bytes, without empty lines at its end.
 
-    Separators of several letters (blanks, ::) become tabs. In a single column empty lines stay.
+    Separators of several letters (blanks, ::) become APART. In a single column empty lines stay.
     """
     other = {BLANKS: "[ \\t]+", "::": "::"}.get(layout.separator)
     tail, is_end = "", False
@@ -109,7 +111,7 @@ def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
         lines, tail = text[:end], text[end:]
         if other is not None:
             lines = re.sub(r"(?m)^[ \t]+|[ \t]+(?=\r?$)", "", lines)
-            lines = re.sub(other, "\t", lines)
+            lines = re.sub(other, APART, lines)
         if lines:
             yield lines.encode()
 

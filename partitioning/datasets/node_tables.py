@@ -252,12 +252,13 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = Fal
     longest = max((table.rows for table in placed), default=0)
     if not named or (placed and longest > named[0].rows):
         for table in named:  # then their ids are positions
+            largest = max(placed, key=lambda other: other.rows)
             assert table.ids is not None
             if table.ids.dtype == object:
-                raise _rows_differ(table, max(placed, key=lambda each: each.rows))
-            expected = f"expected a row of {placed[0].path}"
+                raise _rows_differ(table, largest)
+            expected = f"expected a row of {largest.path}"
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
-            log.info("%s: its ids are rows of %s", table.path, placed[0].path)
+            log.info("%s: its ids are rows of %s", table.path, largest.path)
         return Nodes(longest, None, grows=False, kind=kind)
     for table in placed:
         if table.rows != named[0].rows:

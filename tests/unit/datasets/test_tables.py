@@ -811,6 +811,16 @@ def masked(*cells):
         ),
         pytest.param(
             {
+                "nodes.csv": "id::title::label::x\n0::a\tb::0::1\n1::b::1::2\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {"columns": {"ignore": ("title",)}},
+            {"labels": [0, 1], "features": [[1], [2]]},
+            [],
+            id="a tab in a cell between ::",
+        ),
+        pytest.param(
+            {
                 "nodes.csv": THREE.assign(x=["[np.float64(0.5), np.float64(-2.0)]"] * 3),
                 "edges.csv": RING * 10 + 10,
             },
