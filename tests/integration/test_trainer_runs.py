@@ -22,7 +22,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         write_partitions(
-            folder, random_graph(48, 200), thirds(48), [node % 3 for node in range(48)], 3
+            folder, random_graph(48, 200), thirds(48), [node // 3 % 2 for node in range(48)], 2
         )
 
     def settings(self, *overrides: str) -> Settings:
@@ -30,7 +30,7 @@ class Place:
             "dataset_name=file",
             "dataset_file=toy.npz",
             f"partition_dir={self.folder}",
-            "num_partitions=3",
+            "num_partitions=2",
         )
         return compose([*data, *overrides])
 
