@@ -455,14 +455,3 @@ def test_an_odd_checksum_is_named(
 def test_a_wrong_kind_of_address_is_refused(tmp_path: Path, setting: str, message: str) -> None:
     ended = run(tmp_path / "a", "train", *TOY, setting)
     assert (ended.rc, message in ended.stderr) == (2, True), ended.output
-
-
-def test_a_server_with_a_wrong_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says one length when asked, and sends another file."""
-    monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
-    monkeypatch.setattr(Place, "stat", lambda place: object_store.Entry(5, '"1"'))
-    words = r"toy\.npz\?x=1: cannot read \(.* of 5 bytes arrived\)"
-    with serve({"/toy.npz?x=1": toy()}) as served, pytest.raises(InputError, match=words):
-        local_copies.copy_data(Place("dataset_file", f"{served.url}/toy.npz?x=1"), tmp_path)
-
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
