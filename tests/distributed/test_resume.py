@@ -262,7 +262,7 @@ def test_of_damaged_state_the_rest_is_used(
     ("options", "says"),
     [
         (["resume=auto", "hidden_dim=8"], "hidden_dim=8: .* was started with hidden_dim=6"),
-        (["resume=auto", "cluster.threads=2"], "cluster.threads=2.* cluster.threads=1"),
+        (["resume=auto", "cluster.threads=2"], "threads 1, here 2; set cluster.threads=1"),
         ([], "resume=auto"),
     ],
 )
