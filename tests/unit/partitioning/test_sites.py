@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from graph_files import write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import MASKS, make_graph, random_graph, thirds, write_partitions
@@ -356,42 +356,21 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
     assert str(tmp_path) in str(error.value)
 
 
-FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no-json": (
-        lambda folder: (folder / "site.json").unlink(),
-        "there is no .*site.json, nor one in a folder below",
-    ),
-    "bad-json": (
-        lambda folder: (folder / "site.json").write_text("{"),
-        "site.json: not a readable JSON file",
-    ),
-    "json-list": (
-        lambda folder: (folder / "site.json").write_text("[]"),
-        "site.json: holds a JSON list",
-    ),
-    "key-twice": (
-        lambda folder: (folder / "site.json").write_text('{"version": 1, "site": 1, "site": 2}'),
-        "site.json: .*the key 'site' occurs twice",
-    ),
-    "no-npz": (
-        lambda folder: (folder / "part.npz").unlink(),
-        "part.npz: missing; write it with numpy.savez",
-    ),
-    "nested-json": (
-        lambda folder: (folder / "site.json").write_text("[" * 200_000),
-        "site.json: not a readable JSON",
-    ),
-    "bad-npz": (
-        lambda folder: (folder / "part.npz").write_bytes(b"PK no"),
-        "part.npz: not a readable npz",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_spoilt_file_is_named(tmp_path: Path, name: str) -> None:
-    spoil, message = FILES[name]
-    spoil(write_site(tmp_path))
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("site.json", None, "there is no .*site.json, nor one in a folder below"),
+        ("site.json", "{", "site.json: not a readable JSON file"),
+        ("site.json", "[]", "site.json: holds a JSON list"),
+        ("site.json", '{"version": 1, "site": 1, "site": 2}', "the key 'site' occurs twice"),
+        ("site.json", "[" * 200_000, "site.json: not a readable JSON"),
+        ("part.npz", None, "part.npz: missing; write it with numpy.savez"),
+        ("part.npz", b"PK no", "part.npz: not a readable npz"),
+    ],
+)
+def test_a_spoilt_file_is_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    (write_site(tmp_path) / name).unlink()
+    write_files(tmp_path, {name: content})
     with pytest.raises(InputError, match=message):
         read_site(tmp_path)
 
