@@ -391,7 +391,9 @@ def read_index(
     where = f"{setting}={path}"
     if not path.exists():
         raise InputError(f"{where}: there is no such file")
-    ids = _read_npy_index(path, num_nodes, where) if path.suffix == ".npy" else None
+    ids = None
+    if path.suffix == ".npy":
+        ids = _read_npy_index(path, num_nodes, where, has_ids=find_rows is not None)
     if ids is None:
         try:
             ids = _read_table_index(path, where, find_rows)
@@ -417,7 +419,7 @@ def read_index(
     return rows
 
 
-def _read_npy_index(path: Path, num_nodes: int, where: str) -> NDArray[Any]:
+def _read_npy_index(path: Path, num_nodes: int, where: str, *, has_ids: bool) -> NDArray[Any]:
     """Return the ids, int64 or str objects, or the mask, bool [num_nodes], of an npy file.
 
     Integers are positions where nodes have no ids. Raises InputError for other arrays.
@@ -432,7 +434,7 @@ def _read_npy_index(path: Path, num_nodes: int, where: str) -> NDArray[Any]:
         if len(array) != num_nodes:
             raise InputError(f"{where}: a mask of {len(array)} nodes; the graph has {num_nodes}")
         return array
-    if array.dtype.kind in "US":
+    if array.dtype.kind in "US" and has_ids:
         return array.astype(str).astype(object)
     if array.dtype.kind not in "iu":
         raise InputError(

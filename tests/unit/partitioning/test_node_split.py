@@ -241,6 +241,7 @@ def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("t.npy", np.array(["0", "1"]), "dtype <U1; expected integers"),
         ("t.npy", np.array([0, 6]), r"row 1 is 6; expected a node position in \[0, 6\)"),
         ("t.npy", np.array([0, -1]), "row 1 is -1"),
         ("t.npy", np.array([0.0, 1.0]), "dtype float64"),
