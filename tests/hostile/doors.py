@@ -43,11 +43,13 @@ class Change:
     said: str
     touched: frozenset[str] | None = frozenset()
     """Names of the content that may differ from that of the valid input; None: all."""
+    refused: bool = False
+    """Whether nothing else than a refusal will do."""
 
     def __add__(self, other: "Change") -> "Change":
         is_any = self.touched is None or other.touched is None
         touched = None if is_any else (self.touched or set()) | (other.touched or set())
-        return Change(f"{self.said}, {other.said}", touched)
+        return Change(f"{self.said}, {other.said}", touched, other.refused)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Valid:
             if tried.accepted:
                 left = [each for each in left if not each.startswith(self._written)]
             tried.wrong += [f"left behind: {', '.join(left[:5])}"] if left else []
+            tried.wrong += ["accepted"] * (tried.accepted and change.refused)
             if tried.accepted and self.content:
                 judge = self.door.judge or compare
                 tried.wrong += filter(None, [judge(self.content, content, change)])

@@ -1,4 +1,4 @@
-"""Seeded damage to files, JSON, arrays and settings, which this script tries by the thousand.
+"""Seeded damage to files, JSON, arrays and settings, which test_doors.py tries by the thousand.
 
 A mutation of a file is a function of its path and a `random.Random`; it leaves the path in some
 other state.
@@ -8,7 +8,6 @@ import contextlib
 import json
 import math
 import os
-import shutil
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -114,11 +113,8 @@ def files(folder: Path) -> list[Path]:
     )
 
 
-def damage(folder: Path, rng: Random, other: Path | None = None) -> list[str]:
-    """One or two mutations of files below a folder.
-
-    `other` has files of the same names and another origin.
-    """
+def damage(folder: Path, rng: Random) -> list[str]:
+    """One or two mutations of files below a folder."""
     done = []
     for _ in range(rng.choice([1, 1, 2])):
         found = files(folder)
@@ -128,16 +124,10 @@ def damage(folder: Path, rng: Random, other: Path | None = None) -> list[str]:
         choices: list[Mutation] = [*BYTES, rng.choice(KINDS)]
         if path.suffix == ".json":
             choices += [edit_json] * len(choices)
-        if other is not None and (other / path.relative_to(folder)).is_file():
-            choices.append(lambda path, rng: foreign(path, other / path.relative_to(folder)))
         mutation = rng.choice(choices)
         done.append(f"{mutation.__name__} {path.relative_to(folder)}")
         mutation(path, rng)
     return done
-
-
-def foreign(path: Path, theirs: Path) -> None:
-    shutil.copy(theirs, path)
 
 
 # --- JSON and settings ----------

@@ -7,6 +7,7 @@ import contextlib
 import csv
 import functools
 import gzip
+import hashlib
 import io
 import json
 import math
@@ -20,26 +21,53 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+import networkx as nx
 import numpy as np
 import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
 import yaml
-from hetero_support import random_hetero, write_hetero, write_hetero_sites
+from hetero_support import (
+    WEIGHTED,
+    partitioned_by_dgl,
+    random_hetero,
+    write_hetero,
+    write_hetero_sites,
+)
 from hostile import mutations as mutate
 from hostile.doors import Change, Content, Door
-from support import random_graph, thirds, write_partitions
+from support import (
+    RoundRecorder,
+    dgl,
+    dgl_directory,
+    need_dgl,
+    random_graph,
+    run_main,
+    save_npz,
+    thirds,
+    write_partitions,
+)
 
 import retexo
 from partitioning import local_copies
 from partitioning.datasets import objects, read_graph
+from partitioning.dgl_import import has_dgl
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.file_io import UNREADABLE
+from partitioning.file_io import UNREADABLE, file_checksum
 from partitioning.graph_data import AnyGraph
 from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
-from retexo.apps import update
+from retexo.apps import plan, update
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.errors import Stopped, TrainingError
+from retexo.launch import start_workers
+from retexo.rounds.recovery import Recovery
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -395,7 +423,7 @@ def edit_types(place: Path, rng: Random) -> Change:
     return Change(f"{path.name}: {change.said}", touched)
 
 
-# --- npz ----------
+# --- arrays ----------
 
 
 def arrays_of_graph() -> mutate.Arrays:
@@ -404,24 +432,76 @@ def arrays_of_graph() -> mutate.Arrays:
     return {**arrays, "node_id": graph.node_ids, **thirds(NODES)}
 
 
-def make_npz(place: Path) -> None:
+def make_arrays(place: Path) -> None:
     np.savez(place / "toy.npz", **arrays_of_graph())  # type: ignore[arg-type]
 
 
-def edit_npz(place: Path, rng: Random) -> Change:
-    arrays = arrays_of_graph()
+WRITERS: dict[str, Callable[[Path, np.ndarray], None]] = {
+    "npy": np.save,
+    "csv": lambda path, table: frame_of(table).to_csv(path, index=False),
+    "parquet": lambda path, table: frame_of(table).to_parquet(path),
+}
+
+
+def frame_of(table: np.ndarray) -> pd.DataFrame:
+    if table.dtype.names:
+        raise TypeError("pandas would make columns of the fields")
+    return pd.DataFrame(table).rename(columns=str)
+
+
+def write_arrays(place: Path, form: str, arrays: mutate.Arrays, rng: Random) -> str:
+    """As toy.npz, as DGL's toy.bin, or as a folder of tables; says what else was done."""
+    shutil.rmtree(place)
+    place.mkdir()
+    if form == "npz":
+        return mutate.save_npz(place / "toy.npz", arrays, rng)
+    if form == "bin":
+        if {arrays["src"].dtype.kind, arrays["dst"].dtype.kind} != {"i"}:
+            raise TypeError("DGL would make integers of them")
+        graph = dgl.graph((arrays["src"], arrays["dst"]), num_nodes=len(arrays["label"]))
+        for name in arrays.keys() - {"src", "dst"}:
+            graph.ndata[name] = torch.from_numpy(arrays[name])
+        dgl.save_graphs(str(place / "toy.bin"), [graph])
+        return ""
+    (place / "toy").mkdir()
+    for name in mutate.MASKS:
+        if name in arrays:
+            np.save(place / "toy" / f"{name[:-5]}.npy", arrays[name])
+    edges = np.stack([arrays["src"], arrays["dst"]], axis=1)
+    for name, table in (
+        ("features", arrays["feat"]),
+        ("labels", arrays["label"]),
+        ("edges", edges),
+    ):
+        WRITERS[form](place / "toy" / f"{name}.{form}", table)
+    return ""
+
+
+def edit_arrays(place: Path, rng: Random) -> Change:
+    """Something else in an array, in any form of file."""
+    arrays, form = arrays_of_graph(), rng.choice(["npz"] * 3 + [*WRITERS] + ["bin"] * has_dgl())
+    if form in WRITERS:
+        del arrays["node_id"]
     said = mutate.edit_arrays(arrays, rng)
     name = said.rpartition(" in ")[2]
-    extra = rng.random()
-    if extra < 0.2:
-        name = rng.choice(["more", "x" * 1000, "\u00e9", "edge_index", "../../x", "edge_weight"])
-        arrays = {**arrays_of_graph(), name: np.zeros(rng.choice([0, 3, 2_000_000]))}
-        said = f"another array {name[:20]!a}"
-    said += f" {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
-    names = {"feat": "feat", "label": "label"}
-    if extra < 0.2 and name != "edge_weight":
-        return Change(said)
-    return Change(said, frozenset([names[name]]) if name in names else None)
+    try:
+        said += f" {form} {write_arrays(place, form, arrays, rng)}"
+    except Exception:  # what cannot be written so, by errors of several libraries
+        form = "npz"
+        said += f" npz {write_arrays(place, form, arrays, rng)}"
+    keeps_ids = form in ("npz", "bin") and name in ("feat", "label")
+    touched = frozenset([name]) if keeps_ids else None
+    names = ("src", "dst", "feat", "label", "node_id")  # of tables, cells may be empty
+    is_judged = name in names[: 5 if form == "npz" else 2]
+    return Change(said, touched, refused=is_judged and not mutate.is_graph(arrays))
+
+
+def add_array(place: Path, rng: Random) -> Change:
+    """An array that no reader knows is none of the graph."""
+    name = rng.choice(["more", "x" * 1000, "\u00e9", "edge_index", "../../x", "edge_weight"])
+    arrays = {**arrays_of_graph(), name: np.zeros(rng.choice([0, 3, 2_000_000]))}
+    said = f"another array {name[:20]!a} {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
+    return Change(said, None if name == "edge_weight" else frozenset())
 
 
 def damage_npz(place: Path, rng: Random) -> Change:
@@ -430,6 +510,10 @@ def damage_npz(place: Path, rng: Random) -> Change:
     mutation = rng.choice(mutate.BYTES)
     mutation(path, rng)
     return Change(f"{mutation.__name__} toy.npz")
+
+
+def read_arrays(place: Path) -> Content:
+    return read_tables(next(place.glob("toy*"), place / "toy.npz"))
 
 
 # --- objects ----------
@@ -455,88 +539,64 @@ def edit_object(place: Path, rng: Random) -> Change:
 def read_object(place: Path) -> Content:
     """Write an object by retexo.from_...; what was written has to be readable or refused."""
     described = json.loads((place / "object.json").read_text())
-    seeds = described["edits"]
-    rng = Random(seeds[0]) if seeds else None
-    path = place / "written" / ("graph" if described["kind"] == "pandas" else "graph.npz")
-    path.parent.mkdir()
+    rng = Random(described["edits"][0]) if described["edits"] else None
+    folder = place / "written"
+    folder.mkdir()
     try:
-        call = make_call(described["kind"], rng)
-        path = Path(call(path))
-        return read_tables(path)
+        return read_tables(Path(write_object(described["kind"], rng, folder)))
     except InputError:
-        shutil.rmtree(path.parent)  # a second step refused what the first one wrote
+        shutil.rmtree(folder)  # a second step refused what the first one wrote
         raise
 
 
-def make_call(kind: str, rng: Random | None) -> Callable[[Path], str]:
-    """The call of retexo.from_..., with odd values where `rng` is given."""
+def write_object(kind: str, rng: Random | None, folder: Path) -> str:
+    """Call retexo.from_..., with something odd where `rng` is given."""
     if kind == "pandas":
         frames = {"nodes": node_frame(), "edges": edge_frame()}
         if rng is not None:
             name = rng.choice([*frames])
             frames[name] = edit_frame(frames[name], rng)
-        return lambda path: objects.from_pandas(frames["nodes"], frames["edges"], path)
-    arrays = arrays_of_graph()
+        return objects.from_pandas(frames["nodes"], frames["edges"], folder / "graph")
+    arrays, path = arrays_of_graph(), folder / "graph.npz"
     if rng is not None:
-        for each in ("node_id", "src", "dst") if kind != "pyg" else ():
-            arrays = dict(arrays) if each not in arrays else arrays
         mutate.edit_arrays(arrays, rng)
+    try:
+        graph = {"scipy": sparse_matrix, "networkx": digraph, "pyg": pyg_data}[kind](arrays, rng)
+    except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+        raise InputError(f"no object: {error}") from None
     if kind == "scipy":
-        import scipy.sparse as sp
+        return objects.from_scipy(graph, arrays.get("feat"), arrays.get("label"), path)
+    return (
+        objects.from_networkx(graph, path) if kind == "networkx" else objects.from_pyg(graph, path)
+    )
 
-        ends = arrays.get("src", np.zeros(3, int)), arrays.get("dst", np.zeros(3, int))
 
-        def from_scipy(path: Path) -> str:
-            try:
-                matrix = sp.coo_array((np.ones(len(ends[0])), ends), shape=(NODES, NODES))
-            except (ValueError, TypeError, IndexError) as error:
-                raise InputError(f"scipy: {error}") from None
-            return objects.from_scipy(matrix, arrays.get("feat"), arrays.get("label"), path)
+def sparse_matrix(arrays: mutate.Arrays, rng: Random | None) -> Any:
+    src, dst = arrays["src"], arrays["dst"]
+    return sp.coo_array((np.ones(len(src)), (src, dst)), shape=(NODES, NODES))
 
-        return from_scipy
-    if kind == "networkx":
-        import networkx as nx
 
-        graph = nx.DiGraph()
-        label, feat = arrays.get("label"), arrays.get("feat")
-        for row in range(NODES):
-            held = {
-                "label": None
-                if label is None or row >= len(np.atleast_1d(label))
-                else np.atleast_1d(label)[row]
-            }
-            held["feat"] = (
-                None
-                if feat is None or row >= len(np.atleast_1d(feat))
-                else np.atleast_1d(feat)[row]
-            )
-            graph.add_node(row, **held)
-        if rng is not None:
-            node = rng.randrange(NODES)
-            name = rng.choice(["label", "feat", "train_mask"])
-            graph.nodes[node][name] = mutate.value(rng)
-            graph.add_edge(
-                rng.choice([0, "x", (1, 2), None.__class__, 2.5]), 1, weight=mutate.scalar(rng)
-            )
-        graph.add_edge(0, 1)
-        return lambda path: objects.from_networkx(graph, path)
-    import torch
+def pyg_data(arrays: mutate.Arrays, rng: Random | None) -> Any:
     from torch_geometric.data import Data
 
-    held = {"x": arrays.get("feat"), "y": arrays.get("label"), "node_id": arrays.get("node_id")}
-    src, dst = arrays.get("src"), arrays.get("dst")
+    edge_index = torch.stack([torch.as_tensor(arrays[end]) for end in ("src", "dst")])
+    names = {"x": "feat", "y": "label", "node_id": "node_id"}
+    tensors = {own: torch.as_tensor(arrays[name]) for own, name in names.items() if name in arrays}
+    return Data(edge_index=edge_index, **tensors)
 
-    def from_pyg(path: Path) -> str:
-        try:
-            tensors = {
-                name: torch.as_tensor(each) for name, each in held.items() if each is not None
-            }
-            edge_index = torch.stack([torch.as_tensor(src), torch.as_tensor(dst)])
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"torch: {error}") from None
-        return objects.from_pyg(Data(edge_index=edge_index, **tensors), path)
 
-    return from_pyg
+def digraph(arrays: mutate.Arrays, rng: Random | None) -> Any:
+    graph = nx.DiGraph([(0, 1)])
+    graph.add_nodes_from(range(NODES))
+    for name in ("label", "feat"):
+        rows = np.atleast_1d(arrays.get(name, np.empty(0)))[:NODES]
+        nx.set_node_attributes(graph, dict(enumerate(rows)), name)
+    if rng is not None:
+        name = rng.choice(["label", "feat", "train_mask"])
+        graph.nodes[rng.randrange(NODES)][name] = mutate.value(rng)
+        node = rng.choice([0, "x", (1, 2), type(None), 2.5])
+        graph.add_edge(node, 1, weight=mutate.scalar(rng))
+    return graph
 
 
 def edit_frame(frame: pd.DataFrame, rng: Random) -> pd.DataFrame:
@@ -618,24 +678,88 @@ def make_parts_of_types(place: Path) -> None:
     write_hetero(place, random_hetero(sizes, relations), 2).path.rename(place / "parts")
 
 
-def edit_parts(place: Path, rng: Random) -> Change:
+def edit_meta(place: Path, rng: Random) -> Change:
     """Checksums state what is read, whatever else meta.json says."""
-    if rng.random() < 0.8:
-        mutate.edit_json(place / "parts" / "meta.json", rng)
-        return Change("meta.json")
+    mutate.edit_json(place / "parts" / "meta.json", rng)
+    return Change("meta.json")
+
+
+def damage_parts(place: Path, rng: Random) -> Change:
     return Change("; ".join(mutate.damage((place / "parts").resolve(), rng)))
 
 
+def edit_sealed(place: Path, rng: Random) -> Change:
+    """Something else in an array whose checksum in meta.json is right: only its part's differs."""
+    parts = (place / "parts").resolve()
+    folder = rng.choice(sorted({path.parent for path in parts.rglob("*.npy")}))
+    arrays = {path.stem: np.load(path) for path in sorted(folder.glob("*.npy"))}
+    names = [*arrays]
+    said = mutate.edit_arrays(arrays, rng)
+    for name in names:
+        (folder / f"{name}.npy").unlink()
+        if name in arrays:
+            np.save(folder / f"{name}.npy", arrays[name])
+    meta = json.loads((parts / "meta.json").read_text())
+    kept = [name for name in meta["checksums"] if (parts / name).is_file()]
+    meta["checksums"] = {name: file_checksum(parts / name) for name in kept}
+    (parts / "meta.json").write_text(json.dumps(meta))
+    return Change(f"sealed: {said} of {folder.name}")
+
+
+def make_parts_of_dgl(place: Path) -> None:
+    graph = random_graph(NODES, 3 * NODES)
+    dgl_directory(place / "parts", graph, thirds(NODES), np.arange(NODES) % 3)
+    shutil.rmtree(place / "parts" / "imported")
+
+
+def make_types_of_dgl(place: Path) -> None:
+    need_dgl()
+    with pytest.MonkeyPatch.context() as patch:
+        partitioned_by_dgl(place / "parts", random_hetero(weighted=(WEIGHTED,)), patch)
+    shutil.rmtree(place / "parts" / "imported")
+
+
+def import_parts(place: Path) -> Content:
+    try:
+        return contents_of(find_partition_directory([place / "parts"], 3))
+    except InputError:
+        shutil.rmtree(place / "parts" / "imported", ignore_errors=True)  # copies may stay
+        raise
+
+
+def edit_tensors(place: Path, rng: Random) -> Change:
+    """Something else in a tensor of the nodes; DGL has no checksums."""
+    path = rng.choice(sorted(place.rglob("node_feat.dgl")))
+    arrays = {name: each.numpy() for name, each in dgl.data.utils.load_tensors(str(path)).items()}
+    said = mutate.edit_arrays(arrays, rng)
+    with contextlib.suppress(TypeError, ValueError):  # what is no tensor
+        tensors = {
+            name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in arrays.items()
+        }
+        dgl.data.utils.save_tensors(str(path), tensors)
+    return Change(said, None)
+
+
 def read_parts(place: Path) -> Content:
+    """Read both partitions, after their checksums; nodes are apart, and edges have their ends."""
     return contents_of(find_partition_directory([place / "parts"], 2))
 
 
 def contents_of(found: PartitionDirectory) -> Content:
-    """The tensors of both partitions, after their checksums."""
-    found.verify(range(2))
+    """The tensors of all partitions, after their checksums, once they make sense."""
     content: Content = {}
-    for part in range(2):
+    found.verify(range(found.num_parts))
+    for part in range(found.num_parts):
         held = found.read_hetero(part) if found.is_hetero else found.read(part)
+        for nodes in held.nodes.values():
+            assert len(nodes.node_ids.unique()) == len(nodes.features)
+            assert nodes.features.isfinite().all()
+            assert ((nodes.halo_owner >= 0) & (nodes.halo_owner != part)).all()
+            assert (nodes.halo_owner < found.num_parts).all()
+        for (source, _, to), edges in held.relations.items():
+            sources = held.nodes[source]
+            assert (edges.src < len(sources.features) + len(sources.halo_index)).all()
+            assert ((edges.dst >= 0) & (edges.dst < len(held.nodes[to].features))).all()
         content |= {f"{part}/{name}": value for name, value in tensors_of(held)}
     return content
 
@@ -650,6 +774,147 @@ def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
     elif hasattr(held, "__dict__"):
         for key, value in vars(held).items():
             yield from tensors_of(value, f"{name}.{key}")
+
+
+# --- states of a run ----------
+
+
+def make_states(place: Path) -> None:
+    """Two saved rounds of a layer of which a third one is left."""
+    stops = iter([False, False, True])
+    recovery = Recovery(place, "ab" * 32, 1, lambda: next(stops))
+    with pytest.raises(Stopped):
+        continue_rounds(recovery)
+
+
+def continue_rounds(recovery: Recovery) -> list[float]:
+    """The parameters after three rounds."""
+    from test_loop import batch_objective, settings_of
+
+    def work(comm: Communicator) -> list[float]:
+        objective, settings = batch_objective(None), settings_of(None, 3)
+        recovery.agree(comm)
+        run_rounds(objective, settings, comm, RoundRecorder(), recovery)  # type: ignore[arg-type]
+        return [
+            value for each in objective.module.parameters() for value in each.flatten().tolist()
+        ]
+
+    return run_threads(1, work)[0]
+
+
+def edit_state(place: Path, rng: Random) -> Change:
+    """Another value in the description of a state, whose checksum is right."""
+    path = rng.choice(sorted(place.glob("*.state")))
+    content = path.read_bytes()[:-32]
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    inner = json.loads(header["__metadata__"]["content"])
+    container, key = rng.choice([spot for spot in mutate.spots(inner) if spot[1] != "identity"])
+    container[key] = mutate.like(container[key], rng)
+    header["__metadata__"]["content"] = json.dumps(inner)
+    text = json.dumps(header).encode()
+    sealed = len(text).to_bytes(8, "little") + text + content[end:]
+    path.write_bytes(sealed + hashlib.sha256(sealed).digest())
+    return Change(f"{path.name}: {key!r} is {container[key]!r}", None)
+
+
+def damage_states(place: Path, rng: Random) -> Change:
+    """A damaged state is left out, and its rounds are computed again."""
+    return Change("; ".join(mutate.damage(place.resolve(), rng)))
+
+
+def read_states(place: Path) -> Content:
+    try:
+        return {"parameters": continue_rounds(Recovery(place, "ab" * 32, 1))}
+    except TrainingError as error:  # a state may hold any numbers
+        return {"parameters": str(error)}
+
+
+# --- runs ----------
+
+RUN = (
+    *("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2"),
+    *("hidden_dim=4", "num_rounds=[3]", "stopping=none", "device=cpu", "cluster.threads=1"),
+    *("distributed.max_restarts=0", "hydra.run.dir=out"),
+)
+APPS = ("train", "train", "partition_data", "plan", "evaluate", "predict", "report")
+CHOICES: dict[str, list[Any]] = {
+    "num_layers": [1, 2, 3, 6],
+    "hidden_dim": [1, 2, 8, 64],
+    "heads": [1, 2, 8],
+    "dropout": [0, 0.5, 0.999],
+    "model": ["gcn", "sage", "gat", "gin"],
+    "num_rounds": [[0], [1], [2, 0], [3, 1, 1]],
+    "local_epochs": [1, 3],
+    "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]],
+    "weight_decay": [0, 1, 1e30],
+    "batch_size": [None, 1, 3, 10**6],
+    "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"],
+    "gradient": ["sync", "local"],
+    "gradient.precision": ["bf16"],
+    "gradient.compression": ["powersgd"],
+    "gradient.rank": [1, 4, 1000],
+    "exchange.precision": ["bf16", "int8", ["int8", "int4"]],
+    "exchange": ["plain", "exact"],
+    "compute.precision": ["bf16"],
+    "optimizer._target_": [
+        f"torch.optim.{name}"
+        for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam", "Muon", "Adafactor", "ASGD")
+    ],
+    "stopping.patience": [1, None],
+    "stopping.min_delta": [0, 1e300],
+    "best_val_model": [False],
+    "log_every": [1],
+    "checkpoint.every": [None, 1, 100],
+    "seed": [0, 2**32 - 1],
+    "cluster.threads": [1, 2],
+    "logger": ["tensorboard"],
+    "measure_dv": [True],
+    "distributed.timeout": [1, 1e6],
+}
+"""Values that a run can have: none may fail in a worker."""
+
+
+def make_run(place: Path) -> None:
+    save_npz(place / "toy.npz", random_graph(), thirds(40))
+    words = [*RUN, "app=train"]
+    assert run_main(*words, "hydra.run.dir=run", cwd=place).rc == 0
+    (place / "command.json").write_text(json.dumps({"words": words, "starts": True, "names": []}))
+
+
+def edit_run(place: Path, rng: Random) -> Change:
+    """Any value of any setting, up to the start of workers, or values of a run to its end."""
+    starts = rng.random() < 0.2
+    names = rng.sample(sorted(CHOICES if starts else DEFAULTS), rng.choice([1, 2, 3]))
+    given = []
+    for name in names:
+        value = rng.choice(CHOICES[name]) if starts else mutate.like(DEFAULTS[name], rng)
+        prefix = "" if starts else rng.choice([""] * 8 + ["+", "++", "~"])
+        raw = isinstance(value, str) and rng.random() < 0.3
+        given.append(f"{prefix}{name}={value if raw else mutate.quoted(value)}")
+    app = "train" if starts else rng.choice(APPS)
+    words = [*RUN, f"app={app}", "checkpoint_dir=run", "report.runs=run", *given]
+    command = {"words": words, "starts": starts, "names": names}
+    (place / "command.json").write_text(json.dumps(command))
+    return Change(" ".join(given), None)
+
+
+def read_run(place: Path) -> Content:
+    """Run a command; what it refuses it names, and a worker's error ends in words, too."""
+    command = json.loads((place / "command.json").read_text())
+    with contextlib.ExitStack() as stack:
+        for module, name in ((start_workers, "connect_nodes"), (plan, "_dry_run")):
+            if not command["starts"]:
+                stack.enter_context(mock.patch.object(module, name, side_effect=SystemExit(0)))
+        ended = run_main(*command["words"], cwd=place)
+    assert ended.rc in (0, 1, 2), ended.rc
+    assert "Traceback" not in ended.output, ended.output[-2000:]
+    if ended.rc == 2:
+        shutil.rmtree(place / "out", ignore_errors=True)
+        words = {word for name in command["names"] for word in (name, name.split(".")[-1])}
+        assert any(word in ended.stderr for word in (*words, "toy", "parts", "run")), ended.stderr
+        raise InputError(ended.stderr)
+    return {}
 
 
 # --- settings ----------
@@ -1060,21 +1325,27 @@ def read_sites(place: Path) -> Content:
 
 # --- all ----------
 
+EDIT_PARTS = both(edit_meta, edit_meta, edit_meta, edit_sealed, damage_parts)
+IMPORTED = ("parts/imported",)
 DOORS: dict[str, Door] = {
     "csv": Door(make_csv, both(edit_csv, edit_csv, edit_csv, damage), read_tables),
     "parquet": Door(
         make_parquet, both(edit_parquet, edit_parquet, edit_parquet, damage), read_tables
     ),
     "types": Door(make_types, both(edit_types, edit_types, edit_types, damage), read_tables),
-    "npz": Door(
-        make_npz, both(edit_npz, edit_npz, damage_npz), lambda place: read_tables(place / "toy.npz")
+    "arrays": Door(
+        make_arrays, both(edit_arrays, edit_arrays, edit_arrays, add_array, damage_npz), read_arrays
     ),
     "objects": Door(make_object, edit_object, read_object, ("written",)),
     "model.json": Door(
         make_model, both(edit_model, edit_model, edit_model, damage_layer), read_model
     ),
-    "meta.json": Door(make_parts, both(edit_parts), read_parts),
-    "meta.json of types": Door(make_parts_of_types, both(edit_parts), read_parts),
+    "parts": Door(make_parts, EDIT_PARTS, read_parts),
+    "parts of types": Door(make_parts_of_types, EDIT_PARTS, read_parts),
+    "parts of DGL": Door(make_parts_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
+    "types of DGL": Door(make_types_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
+    "states": Door(make_states, both(edit_state, damage_states), read_states, ("",)),
+    "runs": Door(make_run, edit_run, read_run, ("",)),
     "settings": Door(
         lambda place: (place / "settings.json").write_text("{}") and None,
         edit_settings,

@@ -8,44 +8,32 @@ from hostile.readers import DOORS
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-SEEDS = st.integers(0, 2**32 - 1)
 UNSHRUNK = (Phase.explicit, Phase.generate)
 """A smaller seed is no smaller input."""
-SHARE = {"settings": 0.4, "YAML": 0.4}
+SHARE = {"settings": 0.4, "YAML": 0.4, "states": 0.4, "runs": 0.2}
 """Of the inputs of a door, at those that take longer."""
-ALL = 20_000
-"""Inputs of --all."""
+USUAL, ALL = 15, 1_500
+"""Inputs of a door, and of --all."""
+LONG = ("parts of DGL", "types of DGL", "states", "runs")
+"""Doors whose kinds of damage the unit tests try by hand."""
 
 
-@pytest.fixture(scope="module")
-def valid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Valid:
-    return Valid.make(DOORS[request.param], Path(tmp_path_factory.mktemp("door")) / "valid")
+def cases() -> list[object]:
+    many = pytest.mark.long("45 minutes for all doors"), pytest.mark.timeout(7200)
+    seldom = pytest.mark.long("the unit tests damage these files by hand")
+    usual = [pytest.param(name, USUAL, marks=[seldom] * (name in LONG)) for name in DOORS]
+    return [*usual, *(pytest.param(name, ALL, marks=many) for name in DOORS)]
 
 
-def enter(valid: Valid, count: float) -> None:
-    """Try so many inputs."""
+@pytest.mark.usefixtures("fork_server")
+@pytest.mark.parametrize(("name", "count"), cases())
+def test_a_door_accepts_or_refuses(name: str, count: int, tmp_path: Path) -> None:
+    valid = Valid.make(DOORS[name], tmp_path / "valid")
 
-    @settings(max_examples=round(count), phases=UNSHRUNK)
-    @given(seed=SEEDS)
-    def enter_once(seed: int) -> None:
+    @settings(max_examples=round(count * SHARE.get(name, 1)), phases=UNSHRUNK)
+    @given(seed=st.integers(0, 2**32 - 1))
+    def enter(seed: int) -> None:
         tried = valid.enter(seed)
         assert not tried.wrong, tried
 
-    enter_once()
-
-
-@pytest.mark.parametrize(
-    ("valid", "share"), [(name, SHARE.get(name, 1)) for name in DOORS], indirect=["valid"]
-)
-def test_a_door_accepts_or_refuses(valid: Valid, share: float) -> None:
-    enter(valid, 15 * share)
-
-
-@pytest.mark.long("20,000 inputs")
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    ("valid", "share"), [(name, SHARE.get(name, 1)) for name in DOORS], indirect=["valid"]
-)
-def test_many_inputs_at_a_door(valid: Valid, share: float) -> None:
-    shares = [SHARE.get(name, 1) for name in DOORS]
-    enter(valid, ALL * share / sum(shares) + 0.5)
+    enter()
