@@ -138,21 +138,6 @@ def test_the_objective_by_name_and_by_default() -> None:
         find_objective(RUN, ("val.accuracy",))
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("val.auc", "val.roc_auc"),
-        ("accuracy", "val.accuracy"),
-        ("test.acuracy", "test.accuracy"),
-        ("val.loss", "val.log_loss"),
-        ("value", "bytes.total"),
-    ],
-)
-def test_a_wrong_objective_is_refused_before_training(name: str, meant: str) -> None:
-    with pytest.raises(InputError, match=meant):
-        compose([f"objective={name}"])
-
-
 def test_links_have_another_auc() -> None:
     assert compose(["objective=val.auc", "task=link_prediction"]).objective == ("val.auc",)
 

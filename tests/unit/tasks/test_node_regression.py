@@ -16,11 +16,9 @@ from retexo.comm.masks import PairwiseMasks
 from retexo.comm.thread_transport import run_threads
 from retexo.models.scorer import Scorer
 from retexo.models.target_scale import TargetScale
-from retexo.settings.compose import compose
 from retexo.tasks.link_prediction import LinkSeeds
 from retexo.tasks.metrics import rank_among
 from retexo.tasks.node_regression import NodeRegression, agree_on_scale
-from retexo.trainers.registry import check_trainer_settings
 
 SCALE = TargetScale((1e6, -3.0), (2e4, 0.5))
 
@@ -122,21 +120,6 @@ def test_targets_without_information_are_refused(values: list[float], message: s
     labels = torch.tensor(values, dtype=torch.float64)[:, None]
     with pytest.raises(InputError, match=message):
         run_threads(1, lambda comm: agree_on_scale(labels, ["x"], comm))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["task=node_regression", "task.loss=focal"], "choose mse, mae or huber"),
-        (["task.loss=mae"], "task.loss=mae: only for task=node_regression"),
-        (["task=node_regression", "stopping.metric=roc_auc"], "validated by its loss"),
-        (["task=node_regression", "class_weights=balanced"], "task.class_weights=balanced: for"),
-        (["task=node_regression", "threshold=0.3"], "threshold=0.3: for classes alone"),
-    ],
-)
-def test_settings_of_another_task_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        check_trainer_settings(compose(overrides))
 
 
 NODES = 40
