@@ -19,7 +19,6 @@ from support import ROOT, dense_conv
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from partitioning.errors import InputError
 from retexo.models import aggregate
 from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block, HaloRows, InEdges, Sources, gather_source_rows
@@ -32,6 +31,7 @@ from retexo.models.convolution import Convolution
 from retexo.models.dropout import fast_dropout
 from retexo.models.matrix import SparseMatrix, as_matrix, is_sparse, matmul
 from retexo.models.stage import Architecture, build_stages
+from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.settings import options
 from retexo.settings.compose import compose
 from retexo.settings.schema import CONFIG_DIR
@@ -51,9 +51,14 @@ COUNT = torch.zeros(NODES, NODES, dtype=F64)  # [to, from]
 COUNT.index_put_((DST, SRC), torch.ones(len(SRC), dtype=F64), accumulate=True)
 
 
-def edges() -> InEdges:
-    in_degree, out_degree = (torch.bincount(ends, minlength=NODES) for ends in (DST, SRC))
-    return InEdges.build(SRC, DST, in_degree, out_degree, F64)
+def in_edges(
+    weight: Tensor | None = None, feat: Tensor | None = None, times: Tensor | None = None
+) -> InEdges:
+    """`times`: how often each edge is there."""
+    repeated = torch.ones(len(SRC), dtype=torch.int64) if times is None else times
+    src, dst = (torch.repeat_interleave(ends, repeated) for ends in (SRC, DST))
+    degrees = (torch.bincount(ends, weight, minlength=NODES) for ends in (dst, src))
+    return InEdges.build(src, dst, *degrees, F64, weight=weight, edge_feat=feat)
 
 
 def rows(kind: str) -> Tensor:
@@ -64,7 +69,7 @@ def rows(kind: str) -> Tensor:
     )
 
 
-def make(kind: type[Convolution], **arguments: Any) -> Convolution:
+def make(kind: type[Convolution], **arguments: Any) -> Any:
     torch.manual_seed(0)
     conv = kind(WIDTH, OUT, 0.0, **arguments).double()  # type: ignore[call-arg]
     for parameter in conv.parameters():
@@ -72,8 +77,8 @@ def make(kind: type[Convolution], **arguments: Any) -> Convolution:
     return conv
 
 
-def outputs(conv: Convolution, x: Tensor, nodes: list[int]) -> Tensor:
-    block = edges().cut_block(torch.tensor(nodes), NOTHING)
+def outputs(conv: Any, x: Tensor, nodes: list[int], edges: InEdges | None = None) -> Tensor:
+    block = (edges or in_edges()).cut_block(torch.tensor(nodes), NOTHING)
     return conv(conv.prepare(block, *gather_source_rows(block, x, NOTHING)))
 
 
@@ -87,54 +92,37 @@ LAYERS = {
 }
 
 
-NODE_SETS = ([0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3])
-CLOSED = [pytest.param(name, nodes) for name in LAYERS for nodes in NODE_SETS]
+def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
+    """Values and gradients are equal."""
+    torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11)
+    weight = torch.rand(got.shape, dtype=F64)
+    both = [
+        torch.autograd.grad((each * weight).sum(), inputs, materialize_grads=True)
+        for each in (got, wanted)
+    ]
+    for one, other in zip(*both, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize(("name", "nodes"), CLOSED)
+@pytest.mark.parametrize("nodes", [[0, 1, 2, 3, 4, 5], [1, 4], [5], [0, 3]])
+@pytest.mark.parametrize("name", LAYERS)
 def test_closed_form(name: str, nodes: list[int], kind: str) -> None:
     layer, arguments = LAYERS[name]
     conv, x = make(layer, **arguments), rows(kind)
     assert is_sparse(x) == (kind == "sparse")
-    got, wanted = outputs(conv, x, nodes), dense_conv(conv, COUNT, x)[nodes]
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    assert_same(outputs(conv, x, nodes), dense_conv(conv, COUNT, x)[nodes], *conv.parameters())
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-@pytest.mark.parametrize("name", [pytest.param(name) for name in LAYERS])
-def test_gradients_of_the_closed_form(name: str, kind: str) -> None:
-    layer, arguments = LAYERS[name]
-    conv, x = make(layer, **arguments), rows(kind)
-    parameters = list(conv.parameters())
-    every = outputs(conv, x, list(range(NODES)))
-    weight = torch.randn(every.shape, dtype=F64)
-    got = torch.autograd.grad((every * weight).sum(), parameters)
-    wanted = torch.autograd.grad((dense_conv(conv, COUNT, x) * weight).sum(), parameters)
-    for own, other in zip(got, wanted, strict=True):
-        torch.testing.assert_close(own, other, rtol=1e-11, atol=1e-11)
-
-
+@pytest.mark.parametrize("rows_first", [True, False])
 @pytest.mark.parametrize("merge", ["mean", "concat"])
 def test_gat_sums_rows_before_the_weights_or_after_them(
-    merge: str, monkeypatch: pytest.MonkeyPatch
+    merge: str, rows_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conv, x = make(GAT, heads=3, merge=merge, self_loops=False), rows("dense")
-    found = []
-    for first in (True, False):
-        monkeypatch.setattr(GAT, "_sums_first", lambda *_, first=first: first)
-        output = outputs(conv, x, list(range(NODES)))
-        found.append(
-            (
-                output,
-                *torch.autograd.grad(
-                    (output * dense_conv(conv, COUNT, x).detach()).sum(), list(conv.parameters())
-                ),
-            )
-        )
-        torch.testing.assert_close(output, dense_conv(conv, COUNT, x), rtol=1e-12, atol=1e-12)
-    for before, after in zip(*found, strict=True):
-        torch.testing.assert_close(before, after, rtol=1e-11, atol=1e-11)
+    monkeypatch.setattr(GAT, "_sums_first", lambda *_: rows_first)
+    got = outputs(conv, x, list(range(NODES)))
+    assert_same(got, dense_conv(conv, COUNT, x), *conv.parameters())
 
 
 @pytest.mark.parametrize("self_loops", [True, False])
@@ -151,6 +139,59 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
     torch.testing.assert_close(got, other(x, torch.stack((SRC, DST))), rtol=1e-9, atol=1e-9)
     # 5 is alone: its own transformed row, or nothing
     torch.testing.assert_close(got[5], x[5] @ conv.weight * self_loops + conv.bias)
+
+
+# --- edge weights and features ----------
+
+WEIGHTS = torch.tensor([2.0, 1, 3, 1, 2, 1, 4], dtype=F64)
+
+
+def added_up(conv: Any, x: Tensor, nodes: list[int], edges: InEdges) -> Tensor:
+    host, chosen = torch.device("cpu"), torch.tensor(nodes)
+    total = AggregateAccumulator(conv, edges, chosen, x, conv.project(x), host)
+    total.add(NOTHING)
+    return conv(total.inputs())
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", ["gcn", "sage-mean", "gin"])
+def test_sums_are_weighted_and_a_weight_of_k_is_k_edges(name: str, kind: str) -> None:
+    layer, arguments = LAYERS[name]
+    conv, x, nodes = make(layer, **arguments), rows(kind), [0, 1, 4, 5]
+    for weights in (WEIGHTS, WEIGHTS / 8 + 0.1):  # of a mean may add up to less than one
+        matrix, degrees = torch.zeros_like(COUNT), None
+        matrix.index_put_((DST, SRC), weights, accumulate=True)
+        if name == "sage-mean":
+            matrix /= matrix.sum(1, keepdim=True).clamp(min=1e-9)
+            degrees = torch.ones(NODES, dtype=F64), None
+        wanted = dense_conv(conv, matrix, x, degrees)[nodes]
+        for run in (outputs, added_up):
+            got = run(conv, x.clone(), nodes, in_edges(weights))
+            torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+    parallel = outputs(conv, x, nodes, in_edges(times=WEIGHTS.long()))
+    weighted = outputs(conv, x, nodes, in_edges(WEIGHTS))
+    torch.testing.assert_close(weighted, parallel, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_gat_reads_features_of_edges(self_loops: bool) -> None:
+    conv = make(GAT, heads=2, merge="concat", self_loops=self_loops, num_edge_features=3)
+    feat, x, nodes = torch.randn(len(SRC), 3, dtype=F64), rows("dense"), [0, 1, 3, 5]
+    z, t = (x @ conv.weight).view(NODES, 2, OUT), (feat @ conv.weight_edge).view(-1, 2, OUT)
+    wanted = []
+    for v in nodes:
+        into = (v == DST).nonzero()[:, 0]  # type: ignore[attr-defined]
+        messages, terms = z[SRC[into]], t[into]
+        if self_loops:
+            mean = terms.mean(dim=0, keepdim=True) if len(into) else t.new_zeros(1, 2, OUT)
+            messages, terms = torch.cat((messages, z[v : v + 1])), torch.cat((terms, mean))
+        score = (
+            messages * conv.attention_src + z[v] * conv.attention_dst + terms * conv.attention_edge
+        ).sum(-1)
+        alpha = torch.softmax(torch.nn.functional.leaky_relu(score, 0.2), dim=0)
+        wanted.append((alpha[..., None] * (messages + terms)).sum(dim=0).flatten() + conv.bias)
+    got = outputs(conv, x, nodes, in_edges(feat=feat))
+    assert_same(got, torch.stack(wanted), *conv.parameters())
 
 
 # --- sparse matrices ----------
@@ -224,26 +265,6 @@ def test_a_check_makes_no_parameters(name: str) -> None:
     assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["model.name=gru"], ["model=gru", "gat, gcn, gin, hetero_sage"]),
-        (["model=gcn", "+model.aggregator=pool"], ["model.aggregator", "only model=sage"]),
-        (["model=sage", "+model.head_merge=mean"], ["model.head_merge", "only model=gat"]),
-        (["model=sage", "~model.aggregator"], ["model.aggregator"]),
-        (["model=sage", "model.aggregator=lstm"], ["model.aggregator=lstm", "mean, pool"]),
-        (["model=gat", "model.head_merge=max"], ["model.head_merge=max", "mean, concat"]),
-        (["model=gat", "model.head_merge=[1]"], ["model.head_merge"]),
-        (["model=gat", "hidden_dim=10", "heads=4"], ["hidden_dim=10", "heads=4"]),
-    ],
-)
-def test_what_a_model_cannot_have_is_named(overrides: list[str], words: list[str]) -> None:
-    with pytest.raises(InputError) as caught:
-        registry.check_trainer_settings(compose(overrides))
-    assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 def added_lines(file: str) -> str:
     """The lines that the first hunk of CONTRIBUTING.md's diff adds to a file."""
     page = (ROOT / "CONTRIBUTING.md").read_text()
@@ -301,17 +322,6 @@ def block(
 BLOCKS = [block(7, 5, 30), block(7, 5, 30, by_dst=False), block(4, 3, 0), block(1, 1, 2)]
 
 
-def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
-    weight = torch.rand(got.shape, dtype=F64)
-    both = [
-        torch.autograd.grad((each * weight).sum(), inputs, allow_unused=True)
-        for each in (got, wanted)
-    ]
-    for one, other in zip(*both, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
 def test_sums_of_several_heads(
@@ -338,23 +348,6 @@ def test_softmax(edges: Block) -> None:
     assert alpha.isfinite().all()
 
 
-def everything(edges: Block, width: int) -> list[Tensor]:
-    """Values and gradients of all operations."""
-    torch.manual_seed(1)
-    rows = torch.randn(len(edges.nodes), width, requires_grad=True)
-    score = torch.randn(len(edges.src), 2, requires_grad=True)
-    alpha = edge_softmax(edges, score)
-    total = (
-        edge_sum(edges, rows)
-        + edge_sum(edges, rows, alpha[:, 1].contiguous())
-        + edge_max(edges, torch.relu(rows))
-    )
-    (total * torch.randn(total.shape)).sum().backward()
-    assert rows.grad is not None
-    assert score.grad is not None
-    return [total, rows.grad, score.grad]
-
-
 def test_no_tensor_has_a_row_for_each_edge() -> None:
     largest = 0
 
@@ -370,8 +363,12 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
             return made
 
     edges = block(50, 40, 5000)
+    rows = torch.randn(len(edges.nodes), 16, requires_grad=True)
+    score = torch.randn(len(edges.src), 2, requires_grad=True)
     with Watch():
-        everything(edges, 16)
+        alpha = edge_softmax(edges, score)
+        total = edge_sum(edges, rows) + edge_sum(edges, rows, alpha[:, 1].contiguous())
+        (total + edge_max(edges, torch.relu(rows))).sum().backward()
     assert 2 * 5003 <= largest < 3 * 5003
 
 
