@@ -28,14 +28,6 @@ def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil.Process, "cpu_affinity", lambda _: list(range(CORES)))
 
 
-def tree(root: Path, files: dict[str, str]) -> int:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return usable_cores(root)
-
-
 OWN, CGROUP = "proc/self/cgroup", "sys/fs/cgroup"
 TREES: dict[str, tuple[dict[str, str], int]] = {
     "no control groups": ({}, CORES),
@@ -76,11 +68,10 @@ TREES: dict[str, tuple[dict[str, str], int]] = {
 @pytest.mark.parametrize("name", TREES)
 def test_cores(tmp_path: Path, name: str) -> None:
     files, cores = TREES[name]
-    assert tree(tmp_path, files) == cores
-
-
-def test_here() -> None:
-    assert 1 <= usable_cores() <= CORES
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert usable_cores(tmp_path) == cores
 
 
 SCRIPT = """

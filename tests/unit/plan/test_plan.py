@@ -28,11 +28,9 @@ from support import (
 
 from partitioning import datasets, node_split
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
 from retexo.apps.find_partitions import find_or_make_partitions
-from retexo.exchange.cover import minimum_cover
 from retexo.plan import baselines
 from retexo.plan.memory import BASE, peak_memory, worker_memory
 from retexo.plan.traffic import estimate_traffic, find_architecture
@@ -115,16 +113,6 @@ def toy_settings(place: Path, *overrides: str) -> Settings:
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "rounds"),
-    [("[5,2]", (5, 2, 2)), ("[0,1,2,3]", (0, 1, 2))],
-)
-def test_rounds_are_one_a_layer(given: str, rounds: tuple[int, ...]) -> None:
-    assert compose(["num_layers=3", f"num_rounds={given}"]).num_rounds == rounds
-    with pytest.raises(InputError, match=r"num_rounds=-1: .*at least 0"):
-        compose(["plan.rounds=[-1]"])
-
-
 def test_bytes_and_seconds_follow_the_rounds(planned: dict[str, Any]) -> None:
     most = np.zeros((WORLD, WORLD))
     for entry in planned["entries"]:
@@ -159,40 +147,20 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
 # --- other ways to train ----------
 
 
-def small_graph() -> GraphData:
+@pytest.fixture
+def small(tmp_path: Path) -> PartitionDirectory:
     """Part 0 has nodes 0, 1, 2 and part 1 nodes 3, 4.
 
     0 and 1 are sources of edges into part 1, 3 of one into 0.
     """
     edges = [(0, 3), (0, 4), (1, 3), (3, 2), (3, 4), (0, 1), (1, 1)]
-    return make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> PartitionDirectory:
-    masks = {
-        name: np.arange(5) % 3 == third
-        for third, name in enumerate(("train_mask", "val_mask", "test_mask"))
-    }
-    return write_partitions(tmp_path, small_graph(), masks, [0, 0, 0, 1, 1], 2)
-
-
-def small_settings(directory: PartitionDirectory, *overrides: str) -> Settings:
-    return compose(
-        [
-            f"partition_dir={directory.path}",
-            "num_partitions=2",
-            "hidden_dim=8",
-            "num_rounds=[10,4,3]",
-            "num_layers=3",
-            "device=cpu",
-            *overrides,
-        ]
-    )
+    graph = make_graph(edges, [[1, 2, 3, 4]] * 5, [0, 1, 2, 0, 1])
+    return write_partitions(tmp_path, graph, thirds(5), [0, 0, 0, 1, 1], 2)
 
 
 def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
-    settings = small_settings(small)
+    layers = ("num_layers=3", "num_rounds=[10,4,3]", "hidden_dim=8", "device=cpu")
+    settings = compose([f"partition_dir={small.path}", "num_partitions=2", *layers])
     found = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
     halo, epochs = 3, 10
     features, embeddings = (
@@ -335,60 +303,6 @@ CASE = by_size.Case(
 )
 
 
-# --- by hand ----------
-
-
-def test_gradients_by_hand() -> None:
-    # Layer 0: 6 x 5 weights, 5 biases, 2 x 5 of the norm, a head of 5 x 3 + 3; layer 1: 5 x 3 + 3.
-    # Each message has a tail of 5 float64 values, and goes 2 (W - 1) times in all.
-    assert by_size.count_sent_bytes(CASE)["gradients"] == 6 * 4 * (10 * (63 + 10) + 20 * (18 + 10))
-    # SAGE has one weight more, for a node's own row.
-    sage = replace(CASE, model="sage", rounds=(1, 0))
-    assert by_size.count_sent_bytes(sage)["gradients"] == 6 * 4 * (63 + 6 * 5 + 10)
-
-
-def test_halo_rows_by_hand() -> None:
-    # 250 nodes a part have 8 in-edges each, three quarters of them from three other parts.
-    assert by_size.worker_sizes(CASE).halo == round(3 * 250 * (1 - np.exp(-8 * 0.75 / 3)))
-
-
-def memory(case: by_size.Case) -> int:
-    return peak_memory(by_size.worker_sizes(case), case.stages)
-
-
-# --- against the program ----------
-
-
-@pytest.mark.parametrize(
-    ("power_law", "mean", "share"), [(0.0, 0.5, 1.0), (0.0, 3.0, 0.1), (2.5, 3.0, 1.0)]
-)
-def test_the_cover_of_a_random_boundary(power_law: float, mean: float, share: float) -> None:
-    """mean: edges of a row into the other part; share: targets that are served."""
-    nodes = 20_000
-    case = replace(
-        CASE,
-        nodes=2 * nodes,
-        workers=2,
-        cut=0.5,
-        edges=round(4 * nodes * mean),
-        power_law=power_law,
-    )
-    x, mass = case.degrees()
-    phase, _ = by_size._make_phase(case, 0, False, x, mass, np.full(len(x), share), np.ones(len(x)))
-    rng = np.random.default_rng(0)
-    ends = []
-    for _ in range(2):
-        weight = rng.choice(x, nodes, p=mass)
-        ends.append(rng.choice(nodes, round(nodes * mean), p=weight / weight.sum()))
-    kept = rng.random(nodes)[ends[1]] < share
-    ones = np.ones(nodes, np.int64)
-    cover = minimum_cover(ends[0][kept], ends[1][kept], ones, ones)
-    assert phase.num_bytes / (4 * CASE.features) == pytest.approx(cover.weight, rel=0.05)
-    num_rows, num_targets = (len(np.unique(end[kept])) for end in ends)
-    assert phase.rows == pytest.approx(num_rows, rel=0.05)
-    assert phase.targets == pytest.approx(num_targets, rel=0.05)
-
-
 GRAPH = (
     "+experiment=retexo",
     "dataset_name=synthetic",
@@ -483,7 +397,8 @@ def test_bytes_memory_and_the_networks_least_time(
     sizes = by_size.count_sent_bytes(CASE)
     assert printed["bytes, gradients"] == f"{sizes['gradients']:,.0f}"
     assert printed["bytes, in all"] == f"{sum(sizes.values()):,.0f}"
-    assert printed["memory per worker, bytes"] == f"{memory(CASE):,}"
+    memory = peak_memory(by_size.worker_sizes(CASE), CASE.stages)
+    assert printed["memory per worker, bytes"] == f"{memory:,}"
     seconds = sum(sizes.values()) / 4 * 2 * (2 / 3) / (0.01e9 / 8)
     assert printed["network, at least, seconds"] == f"{seconds:,.1f}"
 

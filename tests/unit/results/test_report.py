@@ -282,73 +282,73 @@ def test_runs_of_both_folders_of_hydra_are_found(
 # --- groups ----------
 
 
-def test_methods_differ_by_all_but_seeds_and_places(tmp_path: Path) -> None:
-    for seed in range(3):
-        places = {"log_every": seed, "dataset_dir": f"/data/{seed}", "parts_per_node": seed or None}
-        write_run(tmp_path / f"a{seed}", seed=seed, **places)
-        write_run(tmp_path / f"b{seed}", seed=seed, hidden_dim=16, model={"name": "sage"})
-        write_run(tmp_path / f"c{seed}", seed=seed, trainer={"name": "bns"}, bns={"p": 0.1})
-    assert [(method.name, len(method.done)) for method in only(tmp_path).methods] == [
-        ("gcn", 3),
-        ("sage", 3),
-        ("gcn bns", 3),
-    ]
-
-
-def test_methods_of_one_name_say_what_differs_between_them_and_is_no_default(
-    tmp_path: Path,
-) -> None:
-    usual = {"num_rounds": [200, 200, 200], "hidden_dim": 64}  # 64 is no default, and common to all
-    differing = [
-        {},
-        {"dropout": 0.5},
-        {"dropout": 0.5, "gradient": {"mode": "local"}},
-        {"num_rounds": [30, 30]},
-        {"num_rounds": [30, 20]},
-    ]
-    for place, options in enumerate(differing):
-        write_run(tmp_path / str(place), **{**usual, **options})
-    names = [method.name for method in only(tmp_path).methods]
-    assert names == [
-        "gcn",
-        "gcn dropout=0.5",
-        "gcn dropout=0.5 gradient=local",
-        "gcn num_rounds=30",
-        "gcn num_rounds=30,20",
-    ]
-
-
-def test_data_sets_are_apart_and_named(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    write_run(tmp_path / "b", dataset_name="file", dataset_file="/home/me/own.npz")
-    write_run(tmp_path / "c", dataset_name="file", dataset_file="/home/you/own.npz", seed=1)
-    write_run(tmp_path / "d", num_partitions=1, bytes={**BYTES, "by_peer": [[0]]})
-    names = [(data.name, len(data.methods[0].runs)) for data in group(read_runs(tmp_path))]
-    assert names == [
-        ("toy, 2 parts (random)", 1),
-        ("own, 2 parts (random)", 2),
-        ("toy, 1 part (random)", 1),
-    ]
-
-
-def test_runs_on_data_that_were_made_otherwise_are_apart(tmp_path: Path) -> None:
-    for place, changes in enumerate(
-        (
+TOY = "toy, 2 parts (random)"
+USUAL = {"num_rounds": [200, 200, 200], "hidden_dim": 64}  # 64 is no default, and common to all
+GROUPS: dict[str, tuple[list[dict[str, Any]], list[tuple[str, str, int]]]] = {
+    "seeds and places are no other method": (
+        [
+            *({"seed": seed, "log_every": seed, "dataset_dir": f"/{seed}"} for seed in range(3)),
+            *({"seed": seed, "hidden_dim": 16, "model": {"name": "sage"}} for seed in range(3)),
+            {"trainer": {"name": "bns"}, "bns": {"p": 0.1}, "parts_per_node": 1},
+        ],
+        [(TOY, "gcn", 3), (TOY, "sage", 3), (TOY, "gcn bns", 1)],
+    ),
+    "of one name say what differs between them and is no default": (
+        [
+            USUAL,
+            {**USUAL, "dropout": 0.5},
+            {**USUAL, "dropout": 0.5, "gradient": {"mode": "local"}},
+            {**USUAL, "num_rounds": [30, 30]},
+            {**USUAL, "num_rounds": [30, 20]},
+        ],
+        [
+            (TOY, "gcn", 1),
+            (TOY, "gcn dropout=0.5", 1),
+            (TOY, "gcn dropout=0.5 gradient=local", 1),
+            (TOY, "gcn num_rounds=30", 1),
+            (TOY, "gcn num_rounds=30,20", 1),
+        ],
+    ),
+    "data sets are apart": (
+        [
+            {},
+            {"dataset_name": "file", "dataset_file": "/home/me/own.npz"},
+            {"dataset_name": "file", "dataset_file": "/home/you/own.npz", "seed": 1},
+            {"num_partitions": 1, "bytes": {**BYTES, "by_peer": [[0]]}},
+        ],
+        [
+            (TOY, "gcn", 1),
+            ("own, 2 parts (random)", "gcn", 2),
+            ("toy, 1 part (random)", "gcn", 1),
+        ],
+    ),
+    "data that were made otherwise are apart": (
+        [
             {"features": {"kind": "given"}},
             {"features": {"kind": ["given"]}, "seed": 1},
             {"features": {"kind": ["given", "degree"]}},
             {"data_checksums": {"dataset_file": "1" * 64}},
             {"data_checksums": {"dataset_file": "2" * 64}},
-        )
-    ):
+        ],
+        [
+            (TOY, "gcn", 2),
+            (f"{TOY} features.kind=given,degree", "gcn", 1),
+            (f"{TOY} sha256 of dataset_file=11111111", "gcn", 1),
+            (f"{TOY} sha256 of dataset_file=22222222", "gcn", 1),
+        ],
+    ),
+}
+"""Runs, and the name of their data, that of their method and how many there are."""
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_groups(tmp_path: Path, name: str) -> None:
+    runs, groups = GROUPS[name]
+    for place, changes in enumerate(runs):
         write_run(tmp_path / str(place), **changes)
-    names = [(data.name, len(data.methods[0].runs)) for data in group(read_runs(tmp_path))]
-    assert names == [
-        ("toy, 2 parts (random)", 2),
-        ("toy, 2 parts (random) features.kind=given,degree", 1),
-        ("toy, 2 parts (random) sha256 of dataset_file=11111111", 1),
-        ("toy, 2 parts (random) sha256 of dataset_file=22222222", 1),
-    ]
+    found = group(read_runs(tmp_path))
+    methods = [(data.name, each.name, len(each.done)) for data in found for each in data.methods]
+    assert methods == groups
 
 
 def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -396,24 +396,13 @@ def test_other_ranks_write_none(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def architecture(name: str, options: dict[str, Any], norm: str = "layer") -> Architecture:
-    model = replace(
-        default_model_settings(name, 2, 8),
-        heads=2,
-        dropout=0.5,
-        input_dropout=0.1,
-        norm=norm,
-        activation="gelu",
-        **options,
-    )
-    return Architecture(model, num_features=5, num_classes=3)
+SHAPE = Architecture(default_model_settings("gcn", 2, 8), num_features=5, num_classes=3)
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
-    shape = architecture("gcn", {})
-    save_layer(tmp_path, 0, build_stages(shape, 7)[0])
+    save_layer(tmp_path, 0, build_stages(SHAPE, 7)[0])
     described = {"multilabel": False, "partition_digest": "", "answer": asdict(OutputHeads((1,)))}
-    save_model(tmp_path, shape, described)
+    save_model(tmp_path, SHAPE, described)
     with pytest.raises(InputError, match=r"not a complete checkpoint"):
         open_checkpoint(tmp_path).stages()
 
@@ -429,9 +418,8 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
 def test_class_names_that_are_not_those_of_the_classes(
     names: Any, says: str, tmp_path: Path
 ) -> None:
-    shape = architecture("gcn", {})
     described = {"multilabel": False, "partition_digest": "", "class_names": names}
-    save_model(tmp_path, shape, described)
+    save_model(tmp_path, SHAPE, described)
     with pytest.raises(InputError, match=rf"model\.json: damaged: {says}"):
         open_checkpoint(tmp_path)
 

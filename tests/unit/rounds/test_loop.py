@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from support import dense_conv, graph_info, random_graph, thirds, train_settings, write_partitions
+from support import (
+    RoundRecorder,
+    dense_conv,
+    graph_info,
+    random_graph,
+    thirds,
+    train_settings,
+    write_partitions,
+)
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
@@ -47,7 +55,7 @@ from retexo.rounds.schedule import Schedule
 from retexo.rounds.training_loop import run_rounds
 from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_update_rule
 from retexo.settings.communication_settings import CommunicationSettings
-from retexo.settings.run_settings import OptimizerSettings, TrainSettings
+from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import NodeClassification
 from retexo.trainers.context import PHASES, Clock
 from retexo.trainers.lazy import infer
@@ -72,31 +80,20 @@ class Scripted(NodeClassification):
 
 
 @dataclass
-class Seen:
+class Seen(RoundRecorder):
     """What one worker observed of a layer."""
 
+    stage: Stage
     rounds: int = 0
     final: Tensor = field(default_factory=lambda: torch.zeros(0))
-    lines: list[tuple[int, float | None, float | None]] = field(default_factory=list)
+    lines: list[tuple[int, int, float | None, float | None]] = field(default_factory=list)
     parameters: list[Tensor] = field(default_factory=list)
     """After 0, 1, ... rounds."""
     sent: dict[str, int] = field(default_factory=dict)
 
-
-class SeenLog:
-    def __init__(self, seen: Seen, stage: Stage) -> None:
-        self._seen, self._stage = seen, stage
-
-    def round(
-        self,
-        layer: int,
-        number: int,
-        train_loss: float | None,
-        val_metric: float | None = None,
-        val_loss: float | None = None,
-    ) -> None:
-        self._seen.lines.append((number, train_loss, val_metric))
-        self._seen.parameters.append(flattened(self._stage))
+    def round(self, layer: int, number: int, *scores: float | None) -> None:
+        super().round(layer, number, *scores)
+        self.parameters.append(flattened(self.stage))
 
 
 def flattened(stage: Stage) -> Tensor:
@@ -114,17 +111,15 @@ def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int =
 
     def work(comm: Communicator) -> Seen:
         generator = torch.Generator().manual_seed(0)
-        stage, seen = (
-            Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model_settings("gcn", 1, WIDTH)),
-            Seen(),
-        )
+        stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model_settings("gcn", 1, WIDTH))
+        seen = Seen(stage)
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
         train = labelled(comm.rank, (2, 3, 0)[comm.rank])
         sizes = graph_info(num_train=5, num_val=num_val, untrained_ranks=frozenset({2}))
         objective = LayerObjective(0, stage, Scripted(metrics), train, val, sizes)
-        seen.rounds = run_rounds(objective, settings, comm, SeenLog(seen, stage)).num_rounds
+        seen.rounds = run_rounds(objective, settings, comm, seen).num_rounds  # type: ignore[arg-type]
         seen.final = flattened(stage)
         seen.sent = dict(zip(KINDS, comm.meter.table(1).sum(dim=(1, 2)).tolist(), strict=True))
         return seen
@@ -177,9 +172,10 @@ def test_no_step_is_sent_that_nobody_takes(
     assert [seen.rounds for seen in workers] == [rounds] * WORLD
     assert messages(workers) == (rounds, alone)
     for seen in workers:
-        assert [line[0] for line in seen.lines] == list(range(rounds + 1))
-        assert [line[2] for line in seen.lines] == pytest.approx(metrics)
-        assert [line[1] is None for line in seen.lines] == [False] * rounds + [True]
+        _, numbers, losses, scores = zip(*seen.lines, strict=True)
+        assert numbers == (*range(rounds + 1),)
+        assert scores == pytest.approx(metrics)
+        assert [loss is None for loss in losses] == [False] * rounds + [True]
         assert torch.equal(seen.final, seen.parameters[best])
         assert torch.equal(seen.final, workers[0].final)
         for before, after in zip(seen.parameters, seen.parameters[1:], strict=False):
@@ -318,58 +314,39 @@ def test_a_worker_whose_rounding_differs_is_named(
         train_layer(settings, [0.1, 0.2, 0.3, 0.4])
 
 
-def run(metrics: list[float], patience: int | None, min_delta: float = 0.0) -> tuple[int, int]:
-    """The best and the last round, given the metrics after 0, 1, ... rounds."""
+@pytest.mark.parametrize(
+    ("metrics", "losses", "patience", "min_delta", "best", "last"),
+    [
+        ([0.1, 0.5, 0.5, 0.5], [], 2, 0.0, 1, 3),  # ties go to the earlier round
+        ([0.1, 0.2, 0.3, 0.2, 0.1], [], 2, 0.0, 2, 4),
+        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], [], 2, 0.0, 3, 5),  # patience begins anew
+        ([0.9, 0.1, 0.1], [], 2, 0.0, 1, 2),  # the untrained parameters are no candidate
+        ([0.0, 0.0, 0.0, 0.0], [], 3, 0.0, 1, 3),  # but the first round is, whatever its metric
+        # min_delta has to be passed, not reached in small steps
+        ([0.0, 0.50, 0.55, 0.59, 0.60], [], None, 0.1, 1, 4),
+        ([0.0, 0.50, 0.55, 0.61], [], None, 0.1, 3, 3),
+        ([0.0, 0.25, 0.5], [], None, 0.25, 1, 2),  # exactly min_delta is not more
+        ([0.0, 0.05, 0.0], [], 9, 0.1, 1, 2),  # the first round needs no min_delta
+        ([0.1, *[0.3] * 50], [], None, 0.0, 1, 50),  # no patience: never
+        ([0.1, 0.2], [], 1, 0.0, 1, 1),
+        # the loss decides between equal metrics
+        ([0.5] * 6, [9.0, 3.0, 2.0, 1.0, 1.0, 1.0], 2, 0.0, 3, 5),
+        ([0.5] * 4, [9.0, 1.0, 2.0, 3.0], 2, 0.0, 1, 3),
+        # a fall below LEAST_DECREASE restarts nothing
+        ([0.5] * 5, [9.0, 1.0, 0.9995, 0.999, 0.9985], 2, 0.0, 3, 3),
+    ],
+)
+def test_the_best_and_the_last_round(
+    metrics: list[float],
+    losses: list[float],
+    patience: int | None,
+    min_delta: float,
+    best: int,
+    last: int,
+) -> None:
     stopping = EarlyStopping(patience, min_delta)
     for number, metric in enumerate(metrics):
-        stopping.record(number, metric, math.nan)
-        if stopping.out_of_patience(number):
-            return stopping.best_round, number
-    return stopping.best_round, len(metrics) - 1
-
-
-@pytest.mark.parametrize(
-    ("metrics", "patience", "min_delta", "best", "last"),
-    [
-        ([0.1, 0.5, 0.5, 0.5], 2, 0.0, 1, 3),  # ties go to the earlier round
-        ([0.1, 0.2, 0.3, 0.2, 0.1], 2, 0.0, 2, 4),
-        ([0.1, 0.2, 0.1, 0.3, 0.1, 0.1], 2, 0.0, 3, 5),  # patience begins anew
-        ([0.9, 0.1, 0.1], 2, 0.0, 1, 2),  # the untrained parameters are no candidate
-        ([0.0, 0.0, 0.0, 0.0], 3, 0.0, 1, 3),  # but the first round is, whatever its metric
-        (
-            [0.0, 0.50, 0.55, 0.59, 0.60],
-            None,
-            0.1,
-            1,
-            4,
-        ),  # min_delta has to be passed, not reached in small steps
-        ([0.0, 0.50, 0.55, 0.61], None, 0.1, 3, 3),
-        ([0.0, 0.25, 0.5], None, 0.25, 1, 2),  # exactly min_delta is not more
-        ([0.0, 0.05, 0.0], 9, 0.1, 1, 2),  # the first round needs no min_delta
-        ([0.1, *[0.3] * 50], None, 0.0, 1, 50),  # no patience: never
-        ([0.1, 0.2], 1, 0.0, 1, 1),
-    ],
-)
-def test_early_stopping(
-    metrics: list[float], patience: int | None, min_delta: float, best: int, last: int
-) -> None:
-    assert run(metrics, patience, min_delta) == (best, last)
-
-
-@pytest.mark.parametrize(
-    ("losses", "best", "last"),
-    [
-        ([9.0, 3.0, 2.0, 1.0, 1.0, 1.0], 3, 5),  # the loss decides between equal metrics
-        ([9.0, 1.0, 2.0, 3.0], 1, 3),
-        ([9.0, 1.0, 0.9995, 0.999, 0.9985], 3, 3),  # a fall below LEAST_DECREASE restarts nothing
-    ],
-)
-def test_the_loss_breaks_ties_and_restarts_patience(
-    losses: list[float], best: int, last: int
-) -> None:
-    stopping = EarlyStopping(2, 0.0)
-    for number, loss in enumerate(losses):
-        stopping.record(number, 0.5, loss)
+        stopping.record(number, metric, losses[number] if losses else math.nan)
         if stopping.out_of_patience(number):
             break
     assert (stopping.best_round, number) == (best, last)
@@ -448,35 +425,17 @@ class Line(torch.nn.Module):
         return ((self.w[0] - points) ** 2).sum() / 2 + 0 * self.w[1] + (self.b * 0).sum()
 
 
-def on_worker(
-    flat: FlatParameters, optimizer: Any, losses: Any, num_train: int, total: int
-) -> LocalOptimizer:
-    info = graph_info(num_train=total)
-    objective = SimpleNamespace(
-        losses=losses, num_train=num_train, graph_info=info, exchanges_rows=False
-    )
-    return LocalOptimizer(flat, optimizer, objective)
-
-
-def local_optimizer(
-    module: Line,
-    points: list[float],
-    total: int,
-    settings: OptimizerSettings = SGD,
-    max_grad_norm: float | None = None,
-) -> LocalOptimizer:
-    flat = FlatParameters(module, torch.zeros(3))
-    optimizer = build_optimizer(settings, 0.5, module)
-    own = on_worker(
-        flat, optimizer, lambda: [module.loss(torch.tensor(points))], len(points), total
-    )
-    return replace(own, max_grad_norm=max_grad_norm)
-
-
 @pytest.mark.parametrize("max_grad_norm", [0.5, 5.0])
 def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: float) -> None:
-    module = Line()
-    own = local_optimizer(module, [0.0, 4.0], total=5, max_grad_norm=max_grad_norm)
+    module, points = Line(), torch.tensor([0.0, 4.0])
+    objective: Any = SimpleNamespace(
+        losses=lambda: [module.loss(points)],
+        num_train=len(points),
+        graph_info=graph_info(num_train=5),
+        exchanges_rows=False,
+    )
+    flat, optimizer = FlatParameters(module, torch.zeros(3)), build_optimizer(SGD, 0.5, module)
+    own = LocalOptimizer(flat, optimizer, objective, max_grad_norm)
     update_rule = build_update_rule(CommunicationSettings(), own)
     update_rule.compute()
     own.flat.gradient += torch.tensor([12.0, 5.0, 0.0])
