@@ -348,14 +348,13 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
 
 
 def is_graph(arrays: Arrays) -> bool:
-    """Whether arrays of form (a) make sense: partitioning's checks, said again in another way."""
+    """Whether edges, features, labels and ids make sense: the reader's checks in another way."""
     try:
         arrays = {
             name: array.astype(np.float64) if array.dtype.kind in "OSU" else array
             for name, array in arrays.items()
         }
         feat, label = arrays["feat"], arrays["label"]
-        masks = [arrays[name].astype(bool) for name in MASKS if name in arrays]
         ends = np.concatenate([arrays["src"], arrays["dst"]])
         ids = arrays.get("node_id", np.arange(len(label)))
         good = [
@@ -364,38 +363,29 @@ def is_graph(arrays: Arrays) -> bool:
             len(feat) == len(label) > 0,
             feat.dtype.kind in "biuf",
             bool(np.isfinite(feat.astype(np.float32)).all()),
-            _integers(arrays["src"]),
-            _integers(arrays["dst"]),
+            _are_integers(ends),
             len(arrays["src"]) == len(arrays["dst"]),
             not len(ends) or 0 <= ends.min() <= ends.max() < len(label),
-            _integers(ids),
+            _are_integers(ids),
             len(np.unique(ids)) == len(ids) == len(label),
-            len(masks) in (0, 3),
-            all(mask.shape == (len(label),) for mask in masks),
-            len(masks) < 3 or (sum(m * 1 for m in masks) <= 1).all(),
-            _labels(label),
+            _are_labels(label),
         ]
         return all(good)
     except (KeyError, IndexError, TypeError, ValueError):
         return False
 
 
-def _integers(array: np.ndarray) -> bool:
-    whole = array.dtype.kind in "biu" or (
-        array.dtype.kind == "f" and bool((array == np.floor(array)).all())
+def _are_integers(array: np.ndarray) -> bool:
+    kind = array.dtype.kind
+    return array.ndim == 1 and (
+        kind in "biu" or (kind == "f" and bool((array == np.floor(array)).all()))
     )
-    return array.ndim == 1 and whole
 
 
-def _labels(label: np.ndarray) -> bool:
-    if label.dtype.kind == "M":
-        return label.ndim == 1  # classes that are times, as names are
-    if label.ndim == 2 and label.shape[1] == 1:
-        label = label[:, 0]
-    if label.ndim == 2:
-        return bool(
-            (np.isin(label, (0, 1)).all(axis=1) | np.isnan(label.astype(float)).all(axis=1)).all()
-        )
-    return (
-        _integers(label) and 0 < len(np.unique(label[label != -1])) < 2000
-    )  # classes are any integers
+def _are_labels(label: np.ndarray) -> bool:
+    """A class that is any integer or a time for each node, or a 0 or 1 for each of its labels."""
+    if label.ndim == 2 and label.shape[1] > 1:
+        unknown = np.isnan(label.astype(float)).all(axis=1)
+        return bool((np.isin(label, (0, 1)).all(axis=1) | unknown).all())
+    label = label.reshape(len(label), -1)[:, 0] if label.ndim == 2 else label
+    return (label.dtype.kind == "M" and label.ndim == 1) or _are_integers(label)

@@ -109,6 +109,30 @@ def damage(place: Path, rng: Random) -> Change:
     return Change("; ".join(mutate.damage(place.resolve(), rng)) or "nothing", None)
 
 
+def damage_bytes(pattern: str) -> Callable[[Path, Random], Change]:
+    """Bytes of a file that has a checksum: what is read is what was written."""
+
+    def change(place: Path, rng: Random) -> Change:
+        path, mutation = rng.choice(sorted(place.glob(pattern))), rng.choice(mutate.BYTES)
+        mutation(path, rng)
+        return Change(f"{mutation.__name__} {path.name}")
+
+    return change
+
+
+def edit_json(name: str, touched: frozenset[str] | None) -> Callable[[Path, Random], Change]:
+    def change(place: Path, rng: Random) -> Change:
+        mutate.edit_json(place / name, rng)
+        return Change(name, touched)
+
+    return change
+
+
+def damage_folder(name: str) -> Callable[[Path, Random], Change]:
+    """Files of a folder whose files have checksums."""
+    return lambda place, rng: Change("; ".join(mutate.damage((place / name).resolve(), rng)))
+
+
 @functools.cache
 def dataset_of(*overrides: str) -> Any:
     return compose(["dataset_name=file", "dataset_max_gib=0.1", *overrides])
@@ -204,8 +228,8 @@ TABLE_EDITS = (
 )
 
 
-def edit_rows(rows: Rows, rng: Random, names: Callable[[str], str]) -> Change:
-    """Change a table in place; `names`: of the content that a column is in."""
+def edit_rows(rows: Rows, rng: Random) -> Change:
+    """Change a table in place."""
     place = rng.randrange(len(rows[0]))
     name = rows[0][place]
     row = rng.randrange(1, len(rows)) if len(rows) > 1 else 0
@@ -215,7 +239,7 @@ def edit_rows(rows: Rows, rng: Random, names: Callable[[str], str]) -> Change:
         cell = rng.choice(ODD_CELLS)
         rows[row][place] = cell
         kind = f"cell {name} {row} {cell[:20]!a}"
-        touched = None if name in ("id", "src", "dst") else frozenset([names(name)])
+        touched = None if name in ("id", "src", "dst") else frozenset([name])
     elif kind == "cells":
         cell = rng.choice(ODD_CELLS)[:1000]
         for each in rows[1:]:
@@ -231,7 +255,7 @@ def edit_rows(rows: Rows, rng: Random, names: Callable[[str], str]) -> Change:
     elif kind == "no column":
         for each in rows:
             del each[place]
-        touched = None if name in ("id", "src", "dst", "label") else frozenset([names(name)])
+        touched = None if name in ("id", "src", "dst", "label") else frozenset([name])
     elif kind == "renamed":
         rows[0][place] = rng.choice(ODD_NAMES)
     elif kind == "twice":
@@ -268,7 +292,6 @@ def write_rows(path: Path, rows: Rows, rng: Random | None = None) -> Change:
     packed = choose([False, False, True])
     data = content.encode(encoding, errors="surrogatepass")
     if packed:
-        path.unlink(missing_ok=True)
         path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(data, mtime=0))
     else:
         path.write_bytes(data)
@@ -276,8 +299,8 @@ def write_rows(path: Path, rows: Rows, rng: Random | None = None) -> Change:
 
 
 def read_rows(path: Path) -> Rows:
-    packed = path.with_name(f"{path.name}.gz")
-    data = gzip.decompress(packed.read_bytes()) if packed.exists() else path.read_bytes()
+    data = path.read_bytes()
+    data = gzip.decompress(data) if path.suffix == ".gz" else data
     mark = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     text = data.decode("utf-16" if mark else "utf-8-sig")
     first = text.partition("\n")[0]
@@ -289,34 +312,46 @@ def make_csv(place: Path) -> None:
     write_rows(place / "edges.csv", edge_rows())
 
 
-def edit_csv(place: Path, rng: Random) -> Change:
-    name = rng.choice(["nodes", "nodes", "edges"])
-    make = {"nodes": node_rows, "edges": edge_rows}[name]
-    rows = make()
-    if rng.random() < 0.2:
-        return write_rows(place / f"{name}.csv", rows, rng)
-    change = edit_rows(rows, rng, lambda column: column)
-    return change + write_rows(place / f"{name}.csv", rows, rng if rng.random() < 0.3 else None)
+def edit_table(place: Path, rng: Random) -> Change:
+    """A csv with something else in it, in another layout or, of a type, with another name."""
+    paths = [path for path in mutate.files(place.resolve()) if ".csv" in path.suffixes]
+    if not paths:
+        return Change("nothing is left", None)
+    path = rng.choice(paths)
+    is_typed = path.parent.name in ("nodes", "edges")
+    if is_typed and rng.random() < 0.15:
+        name = rng.choice(["a__b", "a__b__c", "film__x__film", "..", "\u00e9", "a" * 150, "film"])
+        path.rename(path.with_name(f"{name}.csv"))
+        return Change(f"{path.name} renamed to {name[:20]!a}", None)
+    rows = read_rows(path)
+    change = Change("nothing") if rng.random() < 0.2 else edit_rows(rows, rng)
+    path.unlink()
+    path = path.with_name(path.name.removesuffix(".gz"))
+    written = write_rows(path, rows, rng if rng.random() < 0.4 else None)
+    touched = change.touched
+    if touched and is_typed:  # content of types begins with their names
+        prefixes = ("acts", "rev_acts") if "acts" in path.name else (path.stem,)
+        of_target = {"label", "split"} & touched if path.stem == "film" else set()
+        touched = frozenset({f"{each}{name}" for each in prefixes for name in touched} | of_target)
+    return Change(f"{path.name}: {change.said} {written.said}", touched)
 
 
 # --- parquet ----------
 
 
-def node_frame() -> pd.DataFrame:
-    header, *rows = node_rows()
-    frame = pd.DataFrame(rows, columns=header)
-    return frame.assign(age=frame.age.astype(float))
+def frame_of_rows(rows: Rows, number: str) -> pd.DataFrame:
+    header, *cells = rows
+    return pd.DataFrame(cells, columns=header).astype({number: float})
 
 
-def edge_frame() -> pd.DataFrame:
-    header, *rows = edge_rows()
-    frame = pd.DataFrame(rows, columns=header)
-    return frame.assign(weight=frame.weight.astype(float))
+def frames() -> dict[str, pd.DataFrame]:
+    nodes, edges = frame_of_rows(node_rows(), "age"), frame_of_rows(edge_rows(), "weight")
+    return {"nodes": nodes, "edges": edges}
 
 
 def make_parquet(place: Path) -> None:
-    node_frame().to_parquet(place / "nodes.parquet", index=False)
-    edge_frame().to_parquet(place / "edges.parquet", index=False)
+    for name, frame in frames().items():
+        frame.to_parquet(place / f"{name}.parquet", index=False)
 
 
 def edit_parquet(place: Path, rng: Random) -> Change:
@@ -326,9 +361,7 @@ def edit_parquet(place: Path, rng: Random) -> Change:
 
     name = rng.choice(["nodes", "nodes", "edges"])
     path = place / f"{name}.parquet"
-    table = pa.Table.from_pandas(
-        {"nodes": node_frame, "edges": edge_frame}[name](), preserve_index=False
-    )
+    table = pa.Table.from_pandas(frames()[name], preserve_index=False)
     column = rng.choice(table.schema.names)
     at, count = table.schema.get_field_index(column), len(table)
     cells = table[column].to_pylist()
@@ -401,26 +434,6 @@ def make_types(place: Path) -> None:
     write_rows(place / "nodes" / "person.csv", [row[:1] + row[3:] for row in node_rows("p")])
     acts = [[f"p{left[1:]}", right, *rest] for left, right, *rest in edge_rows()[1:]]
     write_rows(place / "edges" / "person__acts__film.csv", [["src", "dst", "weight"], *acts])
-
-
-def edit_types(place: Path, rng: Random) -> Change:
-    if rng.random() < 0.15:
-        path = rng.choice(mutate.files(place))
-        name = rng.choice(["a__b", "a__b__c", "film__x__film", "..", "\u00e9", "a" * 150, "film"])
-        path.rename(path.with_name(f"{name}.csv"))
-        return Change(f"{path.name} renamed to {name[:20]!a}", None)
-    path = rng.choice(mutate.files(place))
-    rows = read_rows(path)
-    change = edit_rows(rows, rng, lambda column: column)
-    write_rows(path, rows)
-    touched = change.touched
-    if touched:  # content of types begins with their names
-        prefix = "acts" if "acts" in path.name else path.stem
-        of_target = {"label", "split"} & touched if prefix == "film" else set()
-        prefixes = (prefix, "rev_acts") if prefix == "acts" else (prefix,)
-        of_type = {f"{each}{name}" for each in prefixes for name in touched}
-        touched = frozenset(of_type | of_target)
-    return Change(f"{path.name}: {change.said}", touched)
 
 
 # --- arrays ----------
@@ -504,14 +517,6 @@ def add_array(place: Path, rng: Random) -> Change:
     return Change(said, None if name == "edge_weight" else frozenset())
 
 
-def damage_npz(place: Path, rng: Random) -> Change:
-    """A member has a checksum, so that what is read is what was written."""
-    path = place / "toy.npz"
-    mutation = rng.choice(mutate.BYTES)
-    mutation(path, rng)
-    return Change(f"{mutation.__name__} toy.npz")
-
-
 def read_arrays(place: Path) -> Content:
     return read_tables(next(place.glob("toy*"), place / "toy.npz"))
 
@@ -552,11 +557,11 @@ def read_object(place: Path) -> Content:
 def write_object(kind: str, rng: Random | None, folder: Path) -> str:
     """Call retexo.from_..., with something odd where `rng` is given."""
     if kind == "pandas":
-        frames = {"nodes": node_frame(), "edges": edge_frame()}
+        tables = frames()
         if rng is not None:
-            name = rng.choice([*frames])
-            frames[name] = edit_frame(frames[name], rng)
-        return objects.from_pandas(frames["nodes"], frames["edges"], folder / "graph")
+            name = rng.choice([*tables])
+            tables[name] = edit_frame(tables[name], rng)
+        return objects.from_pandas(tables["nodes"], tables["edges"], folder / "graph")
     arrays, path = arrays_of_graph(), folder / "graph.npz"
     if rng is not None:
         mutate.edit_arrays(arrays, rng)
@@ -634,18 +639,6 @@ def make_model(place: Path) -> None:
     checkpoint_of(place, shape, **described)
 
 
-def edit_model(place: Path, rng: Random) -> Change:
-    mutate.edit_json(place / "checkpoint" / "model.json", rng)
-    return Change("model.json", None)
-
-
-def damage_layer(place: Path, rng: Random) -> Change:
-    path = rng.choice(sorted(place.glob("checkpoint/*.safetensors")))
-    mutation = rng.choice(mutate.BYTES)
-    mutation(path, rng)
-    return Change(f"{mutation.__name__} {path.name}")
-
-
 @functools.cache
 def graph_to_predict() -> Any:
     graph = random_graph(NODES, 3 * NODES)
@@ -676,16 +669,6 @@ def make_parts_of_types(place: Path) -> None:
     sizes = {"film": (12, 3), "person": (8, 2)}
     relations = {("person", "acts", "film"): 20, ("film", "rev_acts", "person"): 20}
     write_hetero(place, random_hetero(sizes, relations), 2).path.rename(place / "parts")
-
-
-def edit_meta(place: Path, rng: Random) -> Change:
-    """Checksums state what is read, whatever else meta.json says."""
-    mutate.edit_json(place / "parts" / "meta.json", rng)
-    return Change("meta.json")
-
-
-def damage_parts(place: Path, rng: Random) -> Change:
-    return Change("; ".join(mutate.damage((place / "parts").resolve(), rng)))
 
 
 def edit_sealed(place: Path, rng: Random) -> Change:
@@ -818,11 +801,6 @@ def edit_state(place: Path, rng: Random) -> Change:
     return Change(f"{path.name}: {key!r} is {container[key]!r}", None)
 
 
-def damage_states(place: Path, rng: Random) -> Change:
-    """A damaged state is left out, and its rounds are computed again."""
-    return Change("; ".join(mutate.damage(place.resolve(), rng)))
-
-
 def read_states(place: Path) -> Content:
     try:
         return {"parameters": continue_rounds(Recovery(place, "ab" * 32, 1))}
@@ -935,7 +913,10 @@ def edit_settings(place: Path, rng: Random) -> Change:
 def read_settings(place: Path) -> Content:
     given = json.loads((place / "settings.json").read_text())
     overrides = [f"{name}={mutate.quoted(value)}" for name, value in given.items()]
-    settings = compose(overrides)
+    return stored_settings(compose(overrides))
+
+
+def stored_settings(settings: Any) -> Content:
     json.dumps(settings.stored, ensure_ascii=False).encode()  # as summary.json has them
     return {name: repr(value) for name, value in flatten(settings.stored).items()}
 
@@ -1009,9 +990,7 @@ def edit_yaml(place: Path, rng: Random) -> Change:
 
 
 def read_yaml(place: Path) -> Content:
-    settings = compose(["+experiment=own"], config_dir=str(place))
-    json.dumps(settings.stored, ensure_ascii=False).encode()
-    return {name: repr(value) for name, value in flatten(settings.stored).items()}
+    return stored_settings(compose(["+experiment=own"], config_dir=str(place)))
 
 
 # --- changes of a partition directory ----------
@@ -1035,25 +1014,6 @@ def make_change(place: Path) -> None:
     write_partitions(place, graph, thirds(NODES), np.arange(NODES) % 2, 2, "parts")
     for name, rows in CHANGES.items():
         write_rows(place / f"{name}.csv", rows)
-
-
-def edit_change(place: Path, rng: Random) -> Change:
-    name = rng.choice([*CHANGES])
-    rows = [list(row) for row in CHANGES[name]]
-    change = edit_rows(rows, rng, lambda column: column)
-    write_rows(place / f"{name}.csv", rows)
-    return Change(f"{name}: {change.said}", None)
-
-
-def damage_change(place: Path, rng: Random) -> Change:
-    path = place / f"{rng.choice([*CHANGES])}.csv"
-    mutation = rng.choice([*mutate.BYTES, *mutate.KINDS])
-    mutation(path, rng)
-    return Change(f"{mutation.__name__} {path.name}", None)
-
-
-def damage_changed(place: Path, rng: Random) -> Change:
-    return Change("; ".join(mutate.damage((place / "parts").resolve(), rng)), None)
 
 
 @functools.cache
@@ -1325,26 +1285,34 @@ def read_sites(place: Path) -> Content:
 
 # --- all ----------
 
-EDIT_PARTS = both(edit_meta, edit_meta, edit_meta, edit_sealed, damage_parts)
+TABLES = both(edit_table, edit_table, edit_table, damage)
+# Checksums state what is read, whatever else meta.json says.
+EDIT_META = edit_json("parts/meta.json", frozenset())
+PARTS = both(EDIT_META, EDIT_META, EDIT_META, edit_sealed, damage_folder("parts"))
 IMPORTED = ("parts/imported",)
+EDIT_MODEL = edit_json("checkpoint/model.json", None)
 DOORS: dict[str, Door] = {
-    "csv": Door(make_csv, both(edit_csv, edit_csv, edit_csv, damage), read_tables),
+    "csv": Door(make_csv, TABLES, read_tables),
     "parquet": Door(
         make_parquet, both(edit_parquet, edit_parquet, edit_parquet, damage), read_tables
     ),
-    "types": Door(make_types, both(edit_types, edit_types, edit_types, damage), read_tables),
+    "types": Door(make_types, TABLES, read_tables),
     "arrays": Door(
-        make_arrays, both(edit_arrays, edit_arrays, edit_arrays, add_array, damage_npz), read_arrays
+        make_arrays,
+        both(edit_arrays, edit_arrays, edit_arrays, add_array, damage_bytes("toy.npz")),
+        read_arrays,
     ),
     "objects": Door(make_object, edit_object, read_object, ("written",)),
     "model.json": Door(
-        make_model, both(edit_model, edit_model, edit_model, damage_layer), read_model
+        make_model,
+        both(EDIT_MODEL, EDIT_MODEL, EDIT_MODEL, damage_bytes("checkpoint/*.safetensors")),
+        read_model,
     ),
-    "parts": Door(make_parts, EDIT_PARTS, read_parts),
-    "parts of types": Door(make_parts_of_types, EDIT_PARTS, read_parts),
+    "parts": Door(make_parts, PARTS, read_parts),
+    "parts of types": Door(make_parts_of_types, PARTS, read_parts),
     "parts of DGL": Door(make_parts_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
     "types of DGL": Door(make_types_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
-    "states": Door(make_states, both(edit_state, damage_states), read_states, ("",)),
+    "states": Door(make_states, both(edit_state, damage_folder("")), read_states, ("",)),
     "runs": Door(make_run, edit_run, read_run, ("",)),
     "settings": Door(
         lambda place: (place / "settings.json").write_text("{}") and None,
@@ -1353,13 +1321,7 @@ DOORS: dict[str, Door] = {
         judge=judge_settings,
     ),
     "YAML": Door(make_yaml, both(edit_yaml, edit_yaml, edit_yaml, damage), read_yaml),
-    "changes": Door(
-        make_change,
-        both(edit_change, edit_change, edit_change, damage_change, damage_changed),
-        read_change,
-        ("parts",),
-        judge_change,
-    ),
+    "changes": Door(make_change, TABLES, read_change, ("parts",), judge_change),
     "requests": Door(make_request, edit_request, read_request),
     "stores": Door(make_store, both(edit_store), read_store, ("cache",)),
     "sites": Door(make_sites, both(edit_site, edit_site, damage), read_sites),
