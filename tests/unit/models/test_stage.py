@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from partitioning.errors import InputError
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
@@ -167,15 +166,3 @@ def test_a_checkpoint_keeps_the_model(hetero: bool) -> None:
     assert type(shape).from_json(shape.to_json()) == shape
     assert [shape.model.features_dropout(width) for width in (16, 17)] == [0, 0.5]
     assert replace(model, input_dropout=0.1).features_dropout(WIDTH) == 0.1
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"norm": "batch"}, "model.norm=batch: choose one of layer, none"),
-        ({"input_dropout": 1.0}, r"model.input_dropout=1.0: must be in \[0, 1\)"),
-    ],
-)
-def test_other_values_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        model_of("gcn", **changes)

@@ -6,7 +6,6 @@ And the predictions of +experiment=exact, compared with closed forms on dense ma
 import copy
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -364,20 +363,10 @@ def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
     assert again.out_of_patience(5)
 
 
-@pytest.fixture
-def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Advance the clock."""
-    now = 0.0
-
-    def advance(seconds: float) -> None:
-        nonlocal now
-        now += seconds
-
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-    return advance
-
-
-def test_no_second_is_in_two_phases(wait: Callable[[float], None]) -> None:
+def test_no_second_is_in_two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: sum(now))
+    wait = now.append
     clock = Clock()
     wait(100)
     with clock.phase("evaluate"):

@@ -257,6 +257,8 @@ def test_groups_have_the_last_word_over_the_task() -> None:
         ("model=gat model.head_merge=max", ["model.head_merge=max", "mean, concat"]),
         ("model=gat model.head_merge=[1]", ["model.head_merge"]),
         ("model=gat hidden_dim=10 heads=4", ["hidden_dim=10", "heads=4"]),
+        ("model.norm=batch", ["model.norm=batch", "layer, none"]),
+        ("model.input_dropout=1", ["model.input_dropout=1.0", "[0, 1)"]),
         # Of one trainer or task only.
         ("num_layers=auto trainer=sign", ["trainer=sign trains all layers"]),
         ("num_layers=auto classifiers=last", ["classifiers=last"]),
