@@ -110,21 +110,14 @@ def test_the_rounded_share_is_what_is_added() -> None:
 def test_no_mask_is_used_twice() -> None:
     """Masks differ by message, by start with the same run id, and by pair."""
 
-    def work(comm: Communicator) -> list[bytes]:
-        assert comm.masks is not None
-        seen = []
-        for _ in range(3):
-            own = PairwiseMasks(comm.rank, {})
-            own._number = comm.masks._number
-            for peer, key in comm.masks._keys.items():
-                words = [torch.zeros(8, dtype=torch.int32)]
-                alone = PairwiseMasks(comm.rank, {peer: key})
-                alone._number = comm.masks._number
-                alone.add_to(words)
-                if comm.rank < peer:
-                    seen.append(words[0].numpy().tobytes())
-            comm.masks.add_to([torch.zeros(8, dtype=torch.int32)])
-        return seen
+    def work(comm: Communicator) -> list[tuple[int, ...]]:
+        words = [torch.zeros(8, dtype=torch.int32) for _ in range(3)]
+        for message in words:
+            comm.masks.add_to([message])  # type: ignore[union-attr]
+        return [tuple(message.tolist()) for message in words]
 
-    everything = [mask for _ in range(2) for seen in in_threads(3, work) for mask in seen]
-    assert len(set(everything)) == len(everything) == 2 * 3 * 3
+    of_one_pair = [mask for _ in range(2) for mask in in_threads(2, work)[0]]
+    assert len({*of_one_pair}) == 2 * 3
+    # Were the masks of all pairs equal, those of the second worker would cancel.
+    of_three = {mask for masks in in_threads(3, work) for mask in masks}
+    assert len(of_three | {(0,) * 8}) == 3 * 3 + 1
