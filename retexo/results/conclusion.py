@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioning.links.score_names import OF_LISTS
 from retexo.results.formats import format_bytes
 from retexo.scores import OF_LINKS, title_of
 from retexo.settings.flatten import flatten
@@ -92,7 +93,7 @@ def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
         size = max((row["support"] for row in summary["targets"]["test"]), default=0)
         return math.sqrt(4 * value * (1 - value) ** 2 / size) if size and value > 0 else None
     if name in OF_LINKS:  # means over pairs or sources of what lies in [0, 1]
-        size = summary["test"].get("ranked" if name == "mrr" else "sources", 0)
+        size = summary["test"].get("sources" if name in OF_LISTS else "ranked", 0)
         return math.sqrt(value * (1 - value) / size) if size else None
     if multilabel or not size or not 0 <= value <= 1:
         return None

@@ -807,6 +807,14 @@ def test_the_command_of_a_report_is_read_back_by_hydra(run_dir: str) -> None:
         ),
         (
             {
+                "chosen": {"metric": "auc"},
+                "test": {"auc": 0.5, "ranked": 100, "sources": 25},
+                "baselines": {"cosine": {"auc": 0.3}},
+            },
+            "AUC on test is 0.5000 (standard error 0.0500); cosine without training has",
+        ),
+        (
+            {
                 "chosen": {"metric": "loss"},
                 "targets": {"test": [{"support": 100}]},
                 "test": {"r2": 0.5},
