@@ -609,7 +609,7 @@ def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
     [
         ([-0.1, 1], "new edges: column `weight`: row 0 is -0.1"),
         ([1e30, 1], r"new edges: column `weight`: row 0 is 1e\+30"),
-        ([1, None], "new edges: column `weight`: row 1, column 0 is nan"),
+        ([1, None], "new edges: column `weight`, row 1 is blank"),
         ([2e18 / 3, 2e18 / 3], "new edges: column `weight`, merged: row 0"),
         (None, "new edges: no column `weight`, and the edges of the graph have weights; add it"),
     ],
