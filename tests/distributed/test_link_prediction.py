@@ -379,13 +379,13 @@ LEAN = (
     "num_rounds=4",
     "device=cpu",
     "cluster.threads=1",
-    "num_partitions=3",
+    "num_partitions=2",
 )
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run of three workers on named nodes, with the defaults.
+    """A run of two workers on named nodes, with the defaults.
 
     The folder, and the arguments that all apps take.
     """
@@ -496,7 +496,7 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
 
     scores = {(u, v): score for u, v, score in lines("pairs")}
     assert scores.keys() == set(every)
-    loaded, directory = load_run(answered), next(folder.glob("g-links-*-3"))
+    loaded, directory = load_run(answered), next(folder.glob("g-links-*-2"))
     named = [(f"node {u}", f"node {v}") for u, v in every]
     assert loaded.score(directory, named) == pytest.approx(
         [scores[pair] for pair in every], rel=1e-5
