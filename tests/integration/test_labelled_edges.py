@@ -35,7 +35,10 @@ GIVEN = (
     *("dataset_name=file", "dataset_file=bank", "columns.label=is_fraud", "device=cpu"),
     *("cluster.threads=1", "columns.time=day", "seed=3"),
 )
-TRAINED = ("hidden_dim=16", "num_layers=2", "num_rounds=[40]", "stopping=none", "dropout=0")
+TRAINED = (
+    *("hidden_dim=16", "num_layers=2", "num_rounds=[20]", "learning_rate=[0.03]"),
+    *("stopping=none", "dropout=0"),
+)
 
 
 def write_bank(folder: Path, *, random_labels: bool = False) -> pd.DataFrame:
@@ -241,9 +244,7 @@ def test_numbers_of_edges_between_two_types(
     assert (graph.target, graph.labelled) == ("rated", RATED)
     np.testing.assert_allclose(graph.labels[:, 0], rated["stars"])
     given = ["dataset_name=file", "dataset_file=shop", *columns, *SHARES]
-    run = train.run(
-        compose([*given, *TRAINED, "num_partitions=3", "num_rounds=[150]"], task), Path("run")
-    )
+    run = train.run(compose([*given, *TRAINED, "num_partitions=2"], task), Path("run"))
     assert run["test"]["r2"] > 0.8
     model = retexo.load("run")
     nodes = {name: pd.read_csv(f"shop/nodes/{name}.csv") for name in ("user", "item")}

@@ -18,7 +18,7 @@ import retexo
 from retexo.apps import evaluate, plan, predict, report, train
 from retexo.settings.compose import compose
 
-PARTS, HOUSES = 3, 240
+PARTS, HOUSES = 2, 240
 SETTINGS = [
     "dataset_name=file",
     "dataset_file=houses",
@@ -29,7 +29,10 @@ SETTINGS = [
     "cluster.threads=1",
 ]
 SPLIT = ["split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25"]
-TRAINED = ["task=node_regression", "hidden_dim=32", "num_rounds=[100]", "stopping=none"]
+TRAINED = [
+    *("task=node_regression", "hidden_dim=32", "num_rounds=[40]", "learning_rate=[0.03]"),
+    "stopping=none",
+]
 SAGE = "node_classification_sage"
 
 
