@@ -11,8 +11,8 @@ class LabelSettings(Checked):
 
     kind: str = setting(
         "auto",
-        "one class per node or several; auto: several for a matrix of 0 and 1; multilabel "
-        "also splits cells such as Action|Comedy",
+        "auto: several per node for a matrix of 0 and 1; multilabel also splits cells such "
+        "as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
     )
     of: str = setting(

@@ -61,9 +61,9 @@ class SplitSettings(Checked):
 
     kind: str = setting(
         "default",
-        "default: published split; given: masks in the data; per_class: a number of nodes "
-        "per class; fraction: shares of the labelled nodes; time: the same, the oldest for "
-        "training; files: files of node indices; none: a graph to predict",
+        "default: as published; given: masks in the data; per_class: numbers of nodes per "
+        "class; fraction: shares of the labelled nodes; time: the same, the oldest for "
+        "training; files: node indices; none: a graph to predict",
         one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
@@ -88,7 +88,7 @@ class SplitSettings(Checked):
     )
     train: Any = setting(
         None,
-        "training nodes: a share (fraction, time), or a file of node indices (npy, csv)",
+        "training nodes; in a file: node indices (npy, csv)",
         SHARE,
         of_partitioner=True,
     )
@@ -111,7 +111,7 @@ class SplitSettings(Checked):
     )
     index: int | None = setting(
         None,
-        "given: index of the mask to use if nodes have several, from 0",
+        "given: index of the mask if nodes have several, from 0",
         at_least(0),
         of_partitioner=True,
     )
@@ -198,15 +198,13 @@ class FeatureSettings(Checked):
     )
     scale: str = setting(
         "auto",
-        "numeric columns; auto: standard, embeddings only if their scales differ; standard: "
-        "mean 0 and deviation 1; robust: by median and quartiles; log: standard scaling of "
-        "logarithms",
+        "auto: standard, embeddings only if their scales differ; standard: mean 0, deviation "
+        "1; robust: median and quartiles; log: standard scaling of logarithms",
         one_of("auto", "standard", "robust", "log", "none"),
     )
     missing: str = setting(
         "median",
-        "value of missing cells in numeric columns, beside a column that marks them; error: "
-        "refuse them",
+        "blank cells of numeric columns, beside a column that marks them; error: refuse them",
         one_of("median", "mean", "zero", "error"),
     )
     fit: str = setting(
@@ -324,13 +322,13 @@ class DatasetSettings(Checked):
     )
     dataset_file: str | None = setting(
         None,
-        "dataset_name=file: npz file, folder of tables, or DGL graph file (docs/data.md); "
-        "dataset_name=parts: folder of this site",
+        "npz file, folder of tables, or DGL graph file (docs/data.md); dataset_name=parts: "
+        "folder of this site",
         per_node=True,
     )
     dataset_max_gib: float = setting(
         4.0,
-        "largest unpacked size of a zip, npz, parquet or gz file, in GiB beyond its own size",
+        "largest unpacked size of a compressed file, in GiB beyond its own size",
         at_least(0),
         FINITE,
         per_node=True,

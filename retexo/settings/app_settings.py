@@ -38,8 +38,8 @@ class PredictSettings(Checked):
     format: str = setting("parquet", "file format of predictions", one_of("parquet", "npy", "csv"))
     precision: str = setting(
         "fp32",
-        "boundary rows; trained: as in training; auto: the same, with int8 in place of int4; "
-        "rounded rows make predictions depend on the partitions",
+        "boundary rows; trained: as in training; auto: with int8 in place of int4; rounded "
+        "rows make predictions depend on the partitions",
         one_of(*AT_PREDICTION),
     )
     pairs: str | None = setting(None, "links: file of id pairs to score (npy, csv)", per_node=True)
@@ -112,7 +112,7 @@ class RemoteSettings(Checked):
 
     cache: str = setting(
         "data/remote",
-        "folder of local copies of what lies in an object store (docs/data.md)",
+        "folder of local copies of object stores (docs/data.md)",
         A_FOLDER,
     )
     upload: str | None = setting(
@@ -132,6 +132,6 @@ class DisplaySettings(Checked):
     )
     progress: str = setting(
         "auto",
-        "how rounds are shown; auto: a bar on a terminal and in notebooks, lines elsewhere",
+        "auto: a bar on a terminal and in notebooks, lines elsewhere",
         one_of("auto", "bar", "lines", "none"),
     )

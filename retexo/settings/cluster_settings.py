@@ -46,7 +46,7 @@ class ThreadSettings(Checked):
 
     threads: int | None = setting(
         None,
-        "PyTorch threads of a worker; null: cores of the node divided by its workers",
+        "PyTorch threads of a worker; null: its share of the node's cores",
         at_least(1),
         at_most(MAX_THREADS),
         per_node=True,

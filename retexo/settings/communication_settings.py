@@ -37,7 +37,7 @@ class GradientSettings(Checked):
     )
     precision: str = setting(
         AUTO,
-        "int8 and int6 have one scale per 128 values; auto: by network, int6 for wan (links: int8)",
+        "auto: by network, int6 for wan (links: int8)",
         one_of(AUTO, *GRADIENTS),
     )
     compression: str = setting(
@@ -78,8 +78,7 @@ class ExchangeSettings(Checked):
     )
     precision: Any = setting(
         [AUTO],
-        "boundary rows, for all layers or as a list; int8 and int4 have one scale per row; "
-        "auto: by network, int4 for wan",
+        "boundary rows, for all layers or as a list; auto: by network, int4 for wan",
         one_of(AUTO, *ROWS),
         each=str,
         per_layer=True,
@@ -125,8 +124,7 @@ class CommunicationSettings(Checked):
 
     network: str = setting(
         "wan",
-        "wan: bytes are dear, so 4-bit rows and low-rank gradients; lan: no compression, "
-        "unless other settings say otherwise",
+        "wan: bytes are dear, so 4-bit rows and low-rank gradients; lan: no compression",
         one_of("wan", "lan"),
         compared=False,
     )

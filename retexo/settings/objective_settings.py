@@ -51,7 +51,7 @@ class TaskSettings(PairSettings):
     )
     label_smoothing: float = setting(
         0.0,
-        "classification: share of the target that is spread evenly over all classes",
+        "share of the target that is spread over all classes",
         BELOW_ONE,
     )
     class_weights: Any = setting(
@@ -78,7 +78,7 @@ class TaskSettings(PairSettings):
     )
     negatives: int = setting(
         256,
-        "links: negative samples per step, half of them uniform, half ends of other edges",
+        "links: negative samples per step, half uniform, half ends of other edges",
         at_least(2),
         at_most(MAX_WIDTH),
     )

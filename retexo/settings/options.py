@@ -40,8 +40,8 @@ class ModelSettings(Checked):
     )
     input_dropout: float | None = setting(
         None,
-        "dropout rate of the features and their aggregate in every layer that reads them; "
-        f"null: dropout, or 0 where the features have at most {FEW_COLUMNS} columns",
+        "dropout rate of the features and their aggregate; "
+        f"null: dropout, or 0 where they have at most {FEW_COLUMNS} columns",
         BELOW_ONE,
     )
     norm: str = setting(
@@ -125,8 +125,7 @@ class GATOptions(ModelSettings):
 
     head_merge: str = setting(
         "mean",
-        "how hidden layers merge heads: mean has width hidden_dim / heads; the last layer "
-        "takes the mean",
+        "how hidden layers merge heads: mean has width hidden_dim / heads",
         one_of("mean", "concat"),
     )
     self_loops: bool = setting(
@@ -192,8 +191,8 @@ class SampledOptions(Checked):
 
     fanout: Any = setting(
         [15, 10],
-        "sampled in-edges of each node, first layer first; -1: all; the last entry holds for "
-        "further layers",
+        "in-edges of each node, first layer first; -1: all; the last entry holds for further "
+        "layers",
         at_least(-1),
         each=int,
     )

@@ -73,18 +73,17 @@ class OptimizerSettings(Checked):
     )
     scheduler_factor: float = setting(
         0.5,
-        "factor of the learning rate, for step and plateau",
+        "factor of the learning rate (step, plateau)",
         Check(lambda value: 0 < value <= 1, "must be in (0, 1]"),
     )
     scheduler_rounds: int | None = setting(
         None,
-        "rounds before it falls, for step and plateau; null: 50 for step, 5 for plateau",
+        "rounds before it falls; null: 50 for step, 5 for plateau",
         at_least(1),
     )
     max_grad_norm: float | None = setting(
         None,
-        "largest norm of the gradient of all workers, or with gradient=local of each step; "
-        "null: off",
+        "largest norm of the gradient of all workers, or with gradient=local of each step",
         Check(lambda value: 0 < value < math.inf, "must be above 0 and finite"),
     )
 
@@ -189,9 +188,8 @@ class TrainSettings(
     )
     threshold: float | str = setting(
         "auto",
-        "probability from which the positive class, or a label of a multi-label node, is "
-        "predicted; auto: the best F1 on validation, or 0.5 where accuracy or loss is the "
-        "metric",
+        "probability from which the positive class, or a label, is predicted; auto: the best "
+        "F1 on validation, or 0.5 where accuracy or loss is the metric",
         Check(
             lambda value: value == "auto" if isinstance(value, str) else 0 < value < 1,
             "must be between 0 and 1, or auto",
@@ -199,7 +197,7 @@ class TrainSettings(
     )
     histogram_bins: int = setting(
         512,
-        "of the final ROC AUC, average precision and threshold; fewer disclose less to other sites",
+        "bins of the final ROC AUC, average precision and threshold; fewer disclose less to other sites",
         at_least(8),
         at_most(1 << 20),
     )
@@ -207,13 +205,13 @@ class TrainSettings(
     sites: SiteSettings = subgroup(SiteSettings)
     resume: str | None = setting(
         None,
-        "auto: continue the run in hydra.run.dir if there is one; DIR: continue the run in DIR",
+        "auto: continue the run in hydra.run.dir, if any; DIR: that in DIR",
         per_node=True,
         compared=False,
     )
     init: str | None = setting(
         None,
-        "run directory of a trained model whose parameters training starts from, with its network",
+        "run directory of a trained model, whose network and parameters training starts from",
         per_node=True,
     )
     trainer: TrainerSettings = subgroup(TrainerSettings)
@@ -223,8 +221,7 @@ class TrainSettings(
     sampled: SampledOptions = subgroup(SampledOptions)
     num_rounds: Any = setting(
         [200],
-        "largest number of rounds of each layer; the last entry of a short list holds for "
-        "further layers",
+        "largest number for each layer; the last entry of a short list holds for further layers",
         at_least(0),
         at_most(MAX_ROUNDS),
         each=int,

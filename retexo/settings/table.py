@@ -102,8 +102,13 @@ def describe_values(defined: Setting) -> str:
         return ", ".join([*(f"`{choice}`" for choice in choices), *null])
     kinds = get_args(defined.type) if isinstance(defined.type, UnionType) else (defined.type,)
     names = [getattr(kind, "__name__", str(kind)) for kind in kinds if kind is not type(None)]
+    if defined.checks:  # their text names the words that a str may be
+        names = [name for name in names if name != "Any" and (name != "str" or len(names) == 1)]
     names = [f"list of {defined.each.__name__}"] if defined.each else names
-    limits = [check.remedy.removeprefix("must be ") for check in defined.checks]
-    limits = [limit for limit in limits if limit not in UNTOLD_LIMITS]
-    text = ", ".join([" or ".join([*names, *null]), *limits])
+    limits = [re.sub("^(must be|expected) ", "", check.remedy) for check in defined.checks]
+    parts = [
+        " or ".join([*names, *null]),
+        *(limit for limit in limits if limit not in UNTOLD_LIMITS),
+    ]
+    text = ", ".join(part for part in parts if part)
     return re.sub(r"at least (\S+), at most (\S+)", r"\1 to \2", text)
