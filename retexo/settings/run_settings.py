@@ -197,7 +197,7 @@ class TrainSettings(
     )
     histogram_bins: int = setting(
         512,
-        "bins of the final ROC AUC, average precision and threshold; fewer disclose less to other sites",
+        "bins of the final ROC AUC, average precision and threshold; fewer disclose less",
         at_least(8),
         at_most(1 << 20),
     )
