@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import torch
 
 from partitioning.node_names import Names
 
@@ -48,3 +49,13 @@ def assert_graph(graph: Any, **expected: Any) -> None:
             np.testing.assert_allclose(found, value, rtol=1e-6, err_msg=name)
         else:
             np.testing.assert_array_equal(found, value, err_msg=name)
+
+
+def assert_same(found: Any, expected: Any, *names: str) -> None:
+    """Compare attributes exactly, tensors with their dtypes."""
+    for name in names:
+        one, other = attrgetter(name)(found), attrgetter(name)(expected)
+        if isinstance(other, torch.Tensor):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=name)
+        else:
+            assert one == other, name

@@ -13,6 +13,7 @@ import zipfile
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from graph_files import assert_graph
 from loopback_server import serve
 from support import dataset_settings, split_settings
 
@@ -168,22 +169,17 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
     is_loop = wanted.edge_index[0] == wanted.edge_index[1]
     found = sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
     assert found == sorted(map(tuple, wanted.edge_index[:, ~is_loop].T.tolist()))
-    features = graph.features.toarray() if sp.issparse(graph.features) else graph.features  # type: ignore[attr-defined]
-    assert np.array_equal(features, wanted.x)
-    assert np.array_equal(graph.labels, wanted.y)
-    assert np.array_equal(again.labels, graph.labels)
+    assert_graph(graph, features=wanted.x.numpy(), labels=wanted.y.numpy())
+    assert_graph(again, labels=graph.labels)
     if module is gnn_benchmark:
         return
+    val = wanted.val_mask | wanted.stopping_mask if module is wikics else wanted.val_mask
     for index in (0, 2):
         split = datasets.load_graph(with_index(settings, index))
-        assert np.array_equal(split.train_mask, wanted.train_mask[:, index])
+        assert_graph(split, train_mask=wanted.train_mask[:, index], val_mask=val[:, index])
         test = wanted.test_mask if module is wikics else wanted.test_mask[:, index]
-        assert np.array_equal(split.test_mask, test)
-        val = wanted.val_mask[:, index]
-        if module is wikics:
-            val = val | wanted.stopping_mask[:, index]
-        assert np.array_equal(split.val_mask, val)
-    assert np.array_equal(graph.train_mask, wanted.train_mask[:, 0])
+        assert_graph(split, test_mask=test)
+    assert_graph(graph, train_mask=wanted.train_mask[:, 0])
     with pytest.raises(InputError, match=r"split.index=3: .* has 3 masks, counted from 0"):
         datasets.load_graph(with_index(settings, 3))
 
@@ -220,17 +216,15 @@ def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
     pyg = pytest.importorskip("torch_geometric.datasets")
     theirs = pyg.HGBDataset(tmp_path / "pyg", title.lower())[0]
     assert list(graph.relations) == theirs.edge_types
-    for each, relation in graph.relations.items():
-        wanted = theirs[each]
-        assert np.array_equal(np.stack((relation.src, relation.dst)), wanted.edge_index), each
-        assert (relation.edge_weight is None) == ("edge_weight" not in wanted)
-        if relation.edge_weight is not None:
-            assert np.array_equal(relation.edge_weight, wanted.edge_weight)
+    for edge_type, relation in graph.relations.items():
+        src, dst = theirs[edge_type].edge_index.numpy()
+        weight = theirs[edge_type].get("edge_weight")
+        assert_graph(relation, src=src, dst=dst, edge_weight=weight)
     for kind in ("paper", "author"):
-        assert np.array_equal(graph.nodes[kind].features, theirs[kind].x), kind
-    assert (graph.target, graph.nodes["term"].num_nodes) == ("paper", theirs["term"].num_nodes)
-    assert np.array_equal(graph.labels, theirs["paper"].y)
-    assert np.array_equal(graph.test_mask, theirs["paper"].test_mask)
+        assert_graph(graph.nodes[kind], features=theirs[kind].x.numpy())
+    assert graph.nodes["term"].num_nodes == theirs["term"].num_nodes
+    papers = {"labels": theirs["paper"].y.numpy(), "test_mask": theirs["paper"].test_mask.numpy()}
+    assert_graph(graph, target="paper", **papers)
     assert np.array_equal(graph.train_mask | graph.val_mask, theirs["paper"].train_mask)
     assert (graph.val_mask.sum(), (graph.train_mask & graph.val_mask).sum()) == (1, 0)
     nodes = tmp_path / "HGB" / title / "node.dat"
@@ -259,16 +253,19 @@ def fetch(server, folder, **options):
 
 
 @pytest.mark.parametrize(
-    ("version", "ranges"), [('"1"', ["", "bytes=1000-", "bytes=4000-"]), ("", ["", "", ""])]
+    ("trouble", "limit", "ranges"),
+    [
+        ({}, len(CONTENT), [""]),
+        ({"statuses": [503, 429]}, 1 << 20, ["", "", ""]),
+        ({"breaks": [1000, 3000], "version": '"1"'}, 1 << 20, ["", "bytes=1000-", "bytes=4000-"]),
+        ({"breaks": [1000, 3000], "version": ""}, 1 << 20, ["", "", ""]),
+    ],
+    ids=["the largest size", "a busy server", "resumed", "begun anew"],
 )
-def test_a_broken_download_is_resumed(tmp_path, server, version, ranges):
-    server.breaks, server.version = [1000, 3000], version
-    assert fetch(server, tmp_path) == CONTENT
+def test_a_file_is_fetched(tmp_path, server, trouble, limit, ranges):
+    vars(server).update(trouble)
+    assert fetch(server, tmp_path, limit=limit) == CONTENT
     assert server.asked == [("/a.npz", each) for each in ranges]
-
-
-def test_a_file_of_the_largest_size_is_fetched(tmp_path, server):
-    assert fetch(server, tmp_path, limit=len(CONTENT)) == CONTENT
 
 
 def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, monkeypatch):
@@ -300,11 +297,6 @@ def test_a_download_is_whole_or_not_there(tmp_path, server, trouble, message, re
         fetch(server, tmp_path, limit=20_000)
     assert len(server.asked) == requests
     assert not list((tmp_path / "new").iterdir())
-
-
-def test_a_busy_server_is_asked_again(tmp_path, server):
-    server.statuses = [503, 429]
-    assert fetch(server, tmp_path) == CONTENT
 
 
 def test_a_download_that_trickles_is_given_up(tmp_path, server, monkeypatch):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from support import dataset_settings, random_graph
+from graph_files import assert_graph, write_files
+from support import dataset_settings, random_graph, split_settings
 
 from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
@@ -221,36 +222,49 @@ def test_a_sparse_matrix_stays_as_it_is() -> None:
         fit_pipeline(rows, schema, settings(scale="standard"))
 
 
+PAYMENTS = {
+    "nodes.csv": "key,label,x\n5,0,1\n7,1,2\n",
+    "edges.csv": "payer,payee,times\n5,7,3\n7,5,2\n",
+}
+
+
+def read_payments_again(folder: Path, edges: str) -> GraphData:
+    """Other edges, read to predict with the columns of PAYMENTS."""
+    ends = {"src": "payer", "dst": "payee", "weight": "times"}
+    write_files(folder, PAYMENTS)
+    graph: Any = datasets.read_graph(dataset_settings("file", str(folder), columns=ends))
+    states = json.loads(json.dumps(encode_tables(graph, settings(), None)[1]))
+    assert describe(states)[-1] == "edges: src payer; dst payee; weight times"
+    later = dataset_settings("file", None, split=split_settings("none"))
+    write_files(folder, {"edges.csv": edges})
+    again: Any = prediction_graph.read_prediction_graph(str(folder), later, states).graph
+    return again
+
+
 def test_ends_and_weights_are_read_as_in_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A weight that is a plain column to later tables would change every prediction."""
-    named = {"src": "payer", "dst": "payee", "weight": "times"}
-    (tmp_path / "nodes.csv").write_text("key,label,x\n5,0,1\n7,1,2\n")
-    edges = tmp_path / "edges.csv"
-    edges.write_text("payer,payee,times\n5,7,3\n7,5,2\n")
-    graph = datasets.read_graph(dataset_settings("file", str(tmp_path), columns=named))
-    assert isinstance(graph, GraphData)
-    _, states = encode_tables(graph, settings(), None)
-    assert describe(states)[-1] == "edges: src payer; dst payee; weight times"
-    later = dataset_settings("file", None)
-    later = replace(later, split=replace(later.split, kind="none"))
-    found = prediction_graph.read_prediction_graph(
-        str(tmp_path), later, json.loads(json.dumps(states))
-    ).graph
-    assert isinstance(found, GraphData)
-    assert found.edge_weight is not None
-    assert found.edge_weight.tolist() == [3, 2]
-    edges.write_text("payer,payee,amount\n5,7,3\n")
-    expected = r"no column `times`, which .* has the columns payer, .*; set columns\.weight to one"
-    with pytest.raises(InputError, match=expected):
-        prediction_graph.read_prediction_graph(str(tmp_path), later, states)
-    edges.write_text("from,to\n5,7\n")
-    with pytest.raises(InputError, match=r"columns\.src=payer: .* has the columns from, to; set"):
-        prediction_graph.read_prediction_graph(str(tmp_path), later, states)
-    edges.write_text("payer,payee,times\n")
-    prediction_graph.read_prediction_graph(str(tmp_path), later, states)
-    assert f"{edges}: has no edges, only a header" in caplog.messages
+    graph = read_payments_again(tmp_path, PAYMENTS["edges.csv"])
+    assert_graph(graph, edge_weight=[3, 2])
+    read_payments_again(tmp_path, "payer,payee,times\n")
+    assert f"{tmp_path / 'edges.csv'}: has no edges, only a header" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (  # a weight that is a plain column would change every prediction
+            "payer,payee,amount\n5,7,3\n",
+            r"no column `times`, which .* has the columns payer, .*; set columns\.weight to one",
+        ),
+        ("from,to\n5,7\n", r"columns\.src=payer: .* has the columns from, to; set"),
+    ],
+)
+def test_other_ends_and_weights_than_in_training_are_refused(
+    tmp_path: Path, edges: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_payments_again(tmp_path, edges)
 
 
 def test_random_rows_are_of_the_id_alone() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from graph_files import assert_graph, assert_same
 from support import (
     ROOT,
     dgl,
@@ -33,6 +34,8 @@ from partitioning.graph_data import PLAIN_TYPE
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 PARTS = np.random.default_rng(3).integers(3, size=40)
+SAME = ("features", "labels", "self_loops", "edges.src", "edges.dst")
+SAME += ("edges.halo_owner", "edges.halo_index")
 GRAPH, MASKS = random_graph(), thirds(40)
 
 
@@ -66,10 +69,8 @@ def test_round_trip(directory: PartitionDirectory) -> None:
     for rank, part in enumerate(parts):
         nodes = part.node_ids.numpy() - 1000
         assert (PARTS[nodes] == rank).all()
-        assert part.features.numpy().tolist() == GRAPH.features[nodes].tolist()
-        assert part.labels.tolist() == GRAPH.labels[nodes].tolist()
-        for name, mask in MASKS.items():
-            assert getattr(part, name).tolist() == mask[nodes].tolist()
+        masks = {name: mask[nodes] for name, mask in MASKS.items()}
+        assert_graph(part, features=GRAPH.features[nodes], labels=GRAPH.labels[nodes], **masks)
         everyone = np.array(global_ids(parts, part)) - 1000
         held, out_degree = part.edges, part.labelled.out_degree
         assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
@@ -323,13 +324,7 @@ def test_a_directory_of_dgl_is_imported_once(
     assert description.stat() == before
     for part in (0, 1):
         second.verify([part])
-        first_part, second_part = directory.read(part), second.read(part)
-        for name in ("features", "labels"):
-            assert torch.equal(getattr(first_part, name), getattr(second_part, name)), name
-        for name in ("src", "dst", "halo_owner", "halo_index"):
-            ours, theirs = (getattr(each.edges, name) for each in (first_part, second_part))
-            assert torch.equal(ours, theirs), name
-        assert second.read(part).self_loops == directory.read(part).self_loops
+        assert_same(second.read(part), directory.read(part), *SAME)
     for path in (dgls, second.path):
         with pytest.raises(InputError, match="was not partitioned by this program"):
             read_meta(path)

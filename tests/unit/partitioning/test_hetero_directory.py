@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from graph_files import assert_same
 from hetero_support import (
     RELATIONS,
     SIZES,
@@ -246,32 +247,19 @@ def ask(base: Path) -> list[HeteroPartition | str]:
     return run_threads(3, worker)
 
 
-def assert_same_part(found: HeteroPartition | str, wanted: HeteroPartition) -> None:
+OF_PART = ("labels", "train_mask", "val_mask", "test_mask", "rank", "num_parts", "target")
+OF_NODES = ("features", "node_ids", "halo_owner", "halo_index")
+OF_EDGES = ("src", "dst", "edge_weight")
+
+
+def assert_same_part(found: HeteroPartition | str, expected: HeteroPartition) -> None:
     assert isinstance(found, HeteroPartition), found
-    assert list(found.nodes) == list(wanted.nodes)
-    assert list(found.relations) == list(wanted.relations)
-    of_nodes, of_edges = (
-        ("features", "node_ids", "halo_owner", "halo_index"),
-        ("src", "dst", "edge_weight"),
-    )
-    pairs: list[tuple[Any, Any, tuple[str, ...]]] = [
-        (found, wanted, ("labels", "train_mask", "val_mask", "test_mask")),
-        *((found.nodes[name], wanted.nodes[name], of_nodes) for name in wanted.nodes),
-        *((found.relations[each], wanted.relations[each], of_edges) for each in wanted.relations),
-    ]
-    for one, other, names in pairs:
-        for name in names:
-            a, b = getattr(one, name), getattr(other, name)
-            assert (a is None) == (b is None), name
-            assert a is None or (
-                a.dtype == b.dtype and torch.equal(a.nan_to_num(7), b.nan_to_num(7))
-            ), name
-    assert (found.rank, found.num_parts, found.target, found.self_loops) == (
-        wanted.rank,
-        wanted.num_parts,
-        wanted.target,
-        wanted.self_loops,
-    )
+    assert_same(found, expected, *OF_PART, "self_loops")
+    assert (*found.nodes, *found.relations) == (*expected.nodes, *expected.relations)
+    for name, nodes in expected.nodes.items():
+        assert_same(found.nodes[name], nodes, *OF_NODES)
+    for edge_type, edges in expected.relations.items():
+        assert_same(found.relations[edge_type], edges, *OF_EDGES)
 
 
 @pytest.mark.parametrize("multi", [False, True])
