@@ -2,7 +2,6 @@
 requests, names in stores and sites, each with a valid input and mutations of it.
 """
 
-import asyncio
 import contextlib
 import csv
 import functools
@@ -1099,7 +1098,8 @@ def edit_request(place: Path, rng: Random) -> Change:
 
 @functools.cache
 def service() -> Any:
-    """The service of a model of tables, as an ASGI application."""
+    """A client of the service of a model of tables, and the folder of the model."""
+    from starlette.testclient import TestClient
     from test_service import run_of_tables, tables
 
     from retexo.service import ModelStore, make_service
@@ -1111,36 +1111,20 @@ def service() -> Any:
     def load_model() -> Any:
         return retexo.load(run, output="arrays").attach(tables())
 
-    return make_service(ModelStore(run / "checkpoint", load_model, 0), settings), folder
-
-
-def ask(path: str, body: bytes) -> tuple[int, bytes]:
-    """Send a request to the service in this process."""
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope: Any = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
-    scope |= {"headers": [(b"content-type", b"application/json")], "query_string": b""}
-    scope |= {"http_version": "1.1", "root_path": "", "scheme": "http", "app": None}
-    asyncio.run(service()[0](scope, receive, send))
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+    app = make_service(ModelStore(run / "checkpoint", load_model, 0), settings)
+    return TestClient(app, headers={"content-type": "application/json"}), folder
 
 
 def read_request(place: Path) -> Content:
     """The answer; afterwards the service answers as before."""
-    status, text = ask((place / "path").read_text(), (place / "body").read_bytes())
-    answer = json.loads(text)
-    assert status < 500, answer
-    again, afterwards = ask("/embed", json.dumps(REQUESTS["/embed"]).encode())
-    assert again == 200, afterwards
-    if status >= 400:
-        raise InputError(answer["error"])
-    return {"status": status, "afterwards": afterwards}
+    client, _ = service()
+    answer = client.post((place / "path").read_text(), content=(place / "body").read_bytes())
+    assert answer.status_code < 500, answer.text
+    again = client.post("/embed", json=REQUESTS["/embed"])
+    assert again.status_code == 200, again.text
+    if answer.status_code >= 400:
+        raise InputError(answer.json()["error"])
+    return {"status": answer.status_code, "afterwards": again.content}
 
 
 # --- names in stores ----------
