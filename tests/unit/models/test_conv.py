@@ -285,8 +285,10 @@ def graphconv() -> Iterator[None]:
         mock.patch.dict(CONVOLUTIONS, graphconv=module),
     ):
         exec(added_lines("retexo/models/conv/graphconv.py"), vars(module))
-        ConfigStore.instance().store(group="model", name="graphconv", node=cls(name="graphconv"))
+        store = ConfigStore.instance()
+        store.store(group="model", name="graphconv", node=cls(name="graphconv"))
         yield
+        del store.repo["model"]["graphconv.yaml"]
 
 
 @pytest.mark.parametrize("aggregator", ["add", "mean"])

@@ -472,7 +472,9 @@ def test_a_file_that_could_run_code_or_never_end_is_refused(tmp_path: Path, name
     (tmp_path / "mine.yaml").write_text(content)
     with pytest.raises(InputError) as caught:
         compose([], "mine", str(tmp_path))
-    assert str(caught.value).startswith(f"{tmp_path}/mine.yaml: ")
+    # Interpolations are counted over all files.
+    places = (f"{tmp_path}/mine.yaml: ", f"--config-dir={tmp_path}: mine: ")
+    assert str(caught.value).startswith(places)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
