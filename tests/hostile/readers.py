@@ -762,7 +762,7 @@ def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def make_states(place: Path) -> None:
-    """Two saved rounds of a layer of which a third one is left."""
+    """The states after two and three of six rounds."""
     stops = iter([False, False, True])
     recovery = Recovery(place, "ab" * 32, 1, lambda: next(stops))
     with pytest.raises(Stopped):
@@ -770,11 +770,11 @@ def make_states(place: Path) -> None:
 
 
 def continue_rounds(recovery: Recovery) -> list[float]:
-    """The parameters after three rounds."""
+    """The parameters after six rounds."""
     from test_loop import batch_objective, settings_of
 
     def work(comm: Communicator) -> list[float]:
-        objective, settings = batch_objective(None), settings_of(None, 3)
+        objective, settings = batch_objective(None), settings_of(None, 6)
         recovery.agree(comm)
         run_rounds(objective, settings, comm, RoundRecorder(), recovery)  # type: ignore[arg-type]
         return [
