@@ -500,21 +500,33 @@ def test_frames_to_predict_are_read_in_memory(
         prediction_graph.read_prediction_graph((nodes, edges), settings, {})
 
 
-@pytest.mark.parametrize("given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.eye(2), int])
-def test_what_is_no_graph_at_all(tmp_path: Path, given: Any) -> None:
-    kind, path = type(given).__name__, tmp_path / "g.npz"
-    edges = pd.DataFrame({"src": [0], "dst": [1]})
-    matrix = np.ones((3, 4)) if isinstance(given, np.ndarray) else given
-    for write, message in (
-        (lambda: retexo.from_pyg(given, path), f"this {kind} has no edge_index|a list of 1 graphs"),
-        (lambda: retexo.from_dgl(given, path), f"this {kind}: expected a DGLGraph"),
-        (lambda: retexo.from_networkx(given, path), f"this {kind}: expected a graph of networkx"),
-        (lambda: retexo.from_pandas(given, edges, path), f"nodes: {kind}; expected a data frame"),
-        (lambda: retexo.from_pandas(edges, given, path), f"edges: {kind}; expected a data frame"),
-        (lambda: retexo.from_scipy(matrix, None, [0, 1], path), "^A.*; expected .*nodes, nodes"),
-    ):
-        with pytest.raises(InputError, match=message):
-            write()
+@pytest.mark.parametrize(
+    "given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.ones((3, 4)), int]
+)
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (retexo.from_pyg, "this {} has no edge_index|a list of 1 graphs"),
+        (retexo.from_dgl, "this {}: expected a DGLGraph"),
+        (retexo.from_networkx, "this {}: expected a graph of networkx"),
+        (
+            lambda given, path: retexo.from_pandas(given, FRAMES[1], path),
+            "nodes: {}; expected a data frame",
+        ),
+        (
+            lambda given, path: retexo.from_pandas(FRAMES[0], given, path),
+            "edges: {}; expected a data frame",
+        ),
+        (
+            lambda given, path: retexo.from_scipy(given, None, [0, 1], path),
+            "^A.*; expected .*nodes, nodes",
+        ),
+    ],
+    ids=["pyg", "dgl", "networkx", "nodes", "edges", "scipy"],
+)
+def test_what_is_no_graph_at_all(tmp_path: Path, given: Any, write: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message.format(type(given).__name__)):
+        write(given, tmp_path / "g.npz")
     assert not [*tmp_path.iterdir()]
 
 
@@ -539,13 +551,16 @@ def test_a_frame_that_is_no_table_leaves_nothing(
 
 
 @pytest.mark.parametrize("path", [None, 3, "a\0.npz", "file/g.npz", f"{'a' * 300}.npz"])
-def test_what_is_no_path_to_write(tmp_path: Path, path: Any) -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda path: retexo.from_scipy(sp.eye_array(2), None, [0, 1], path),
+        lambda path: retexo.from_pandas(*FRAMES, path),
+    ],
+    ids=["file", "folder"],
+)
+def test_what_is_no_path_to_write(tmp_path: Path, path: Any, write: Any) -> None:
     (tmp_path / "file").touch()
-    path = tmp_path / path if isinstance(path, str) else path
-    for write in (
-        lambda: retexo.from_scipy(sp.eye_array(2), None, [0, 1], path),
-        lambda: retexo.from_pandas(pd.DataFrame({"id": [0]}), pd.DataFrame({"src": [0]}), path),
-    ):
-        with pytest.raises(InputError, match=r"^path="):
-            write()
+    with pytest.raises(InputError, match=r"^path="):
+        write(tmp_path / path if isinstance(path, str) else path)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]

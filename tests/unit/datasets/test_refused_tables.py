@@ -168,6 +168,11 @@ def dated(*cells):
                 ),
                 (ROWS | {"edges.csv": "src,dst\n0,1\n1,1.5\n"}, {}, "row 1 is 1.5"),
                 (
+                    ROWS | {"edges.csv": "a,dst\n0,1\n"},
+                    {},
+                    "has the columns a, dst; expected src and dst",
+                ),
+                (
                     ROWS | {"edges.csv": "a,b\n0,1\n"},
                     {},
                     "has the columns a, b; expected src and dst",

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import shutil
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,62 +222,39 @@ class Model:
     def mutate(self) -> Tables:
         """Change the graph at random, and return the change."""
         tables: Tables = {}
-
-        def write_rows(setting: str, name: Any, rows: list[dict[str, Any]]) -> None:
-            tables[setting, name] = rows
-
         target = next(iter(self.widths))
         for name, rows in self.nodes.items():
-            count = int(self.rng.integers(0, 4)) if len(rows) > 4 or name != target else 0
             training = [node for node, row in rows.items() if row["split"] == "train"][:1]
-            free = [node for node in rows if name != target or node not in training]  # one stays
-            deleted = [int(each) for each in self.rng.permutation(free)[:count]]
-            write_rows("deleted_nodes", name, [{"id": node} for node in deleted])
-            for node in deleted:
+            stay = training if name == target else []
+            free = self.rng.permutation([node for node in rows if node not in stay]).tolist()
+            count = int(self.rng.integers(0, 4)) if len(rows) > 4 or name != target else 0
+            tables["deleted_nodes", name] = [{"id": int(node)} for node in free[:count]]
+            for node in free[:count]:
                 del rows[node]
-            for each in self.relations:
-                self.edges[each] = [
-                    edge
-                    for edge in self.edges[each]
-                    if not (
-                        (each[0] == name and edge["src"] in deleted)
-                        or (each[2] == name and edge["dst"] in deleted)
-                    )
-                ]
-            free = [node for node in free if node in rows]
-            changed = [int(each) for each in self.rng.permutation(free)[: self.rng.integers(3)]]
-            if changed and (self.widths[name] or name == target):
-                for node in changed:
-                    values = self.values(name)
-                    if self.of_ids:
-                        del values["feat"]
-                    rows[node] |= values
-                shown = [
-                    {"id": node} | {key: each for key, each in rows[node].items() if key != "id"}
-                    for node in changed
-                ]
-                write_rows("changed_nodes", name, shown)
-            write_rows(
-                "new_nodes", name, [self.add_node(name) for _ in range(self.rng.integers(0, 4))]
-            )
-        for each in self.relations:
-            held = [edge for edge in self.edges[each] if edge["src"] != edge["dst"]]
-            pairs = [(edge["src"], edge["dst"]) for edge in held]
-            old = [pair for pair in dict.fromkeys(pairs) if self.rng.random() < 0.2]
-            self.edges[each] = [
-                edge for edge in self.edges[each] if (edge["src"], edge["dst"]) not in old
-            ]
-            write_rows("deleted_edges", each, [{"src": src, "dst": dst} for src, dst in old])
-            changed_edges = [
-                edge
-                for edge, pair in zip(held, pairs, strict=True)
-                if pairs.count(pair) == 1 and pair not in old and self.rng.random() < 0.2
-            ]
-            if self.edge_values():
+            has_values = self.widths[name] or name == target
+            changed = free[count : count + self.rng.integers(3)] if has_values else []
+            for node in changed:
+                feat = rows[node]["feat"]
+                rows[node] |= self.values(name) | ({"feat": feat} if self.of_ids else {})
+            tables["changed_nodes", name] = [rows[node] for node in changed]
+            new = [self.add_node(name) for _ in range(self.rng.integers(0, 4))]
+            tables["new_nodes", name] = new
+        for relation, edges in self.edges.items():
+            sources, destinations = self.nodes[relation[0]], self.nodes[relation[2]]
+            edges[:] = [e for e in edges if e["src"] in sources and e["dst"] in destinations]
+            pairs = Counter((edge["src"], edge["dst"]) for edge in edges)
+            proper = [pair for pair in pairs if pair[0] != pair[1]]
+            old = [pair for pair in proper if self.rng.random() < 0.2]
+            tables["deleted_edges", relation] = [{"src": src, "dst": dst} for src, dst in old]
+            edges[:] = [edge for edge in edges if (edge["src"], edge["dst"]) not in old]
+            single = {pair for pair in proper if pairs[pair] == 1 and self.rng.random() < 0.2}
+            changed_edges = [edge for edge in edges if (edge["src"], edge["dst"]) in single]
+            if self.weighted or self.edge_width:
                 for edge in changed_edges:
                     edge |= self.edge_values()
-                write_rows("changed_edges", each, changed_edges)
-            write_rows("new_edges", each, self.add_edges(each, int(self.rng.integers(0, 12))))
+                tables["changed_edges", relation] = changed_edges
+            num_new = int(self.rng.integers(0, 12))
+            tables["new_edges", relation] = self.add_edges(relation, num_new)
         return tables
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_files import assert_same
+from graph_files import assert_same, write_files
 from hetero_support import (
     RELATIONS,
     SIZES,
@@ -92,10 +92,9 @@ def test_names_and_counts_are_kept(tmp_path: Path) -> None:
         found = directory.node_names(part)
         assert found is not None
         assert found.tolist() == [f"m{row}" for row in ids.tolist()]
-    meta = directory.meta
-    assert isinstance(meta, HeteroMeta)
+    meta: Any = directory.meta
     assert sum(meta.types["person"]["nodes"]) == 25
-    assert sum(meta.relations["person__directs__movie"]["edges"]) == 30
+    assert sum(meta.relations[DIRECTS]["edges"]) == 30
     assert meta.cut_edges == sum(each["cut"] for each in meta.relations.values())
 
 
@@ -402,26 +401,27 @@ GRAPH = random_hetero()
 PARTS = random_assignment(GRAPH, 3)
 
 
+BY = {
+    "by/movie.npy": PARTS["movie"],
+    "by/studio.npy": PARTS["studio"].astype(np.uint8),
+    "by/person.csv": "".join(f"{part}\n" for part in PARTS["person"]),
+}
+"""The assignment, a file of each type."""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """films, tables of the graph; by, its assignment."""
-    for name in ("films/nodes", "films/edges", "by"):
-        (tmp_path / name).mkdir(parents=True)
+    files: dict[str, Any] = {}
     for name, table in GRAPH.nodes.items():
         arrays = {"label": GRAPH.labels} if name == GRAPH.target else {}
         arrays |= {"feat": table.features} if table.features.shape[1] else {}
-        np.savez(tmp_path / "films/nodes" / f"{name}.npz", node_id=table.node_ids, **arrays)
-    for each, edges in GRAPH.relations.items():
-        ids = (
-            GRAPH.nodes[each[end]].node_ids[ends] for end, ends in ((0, edges.src), (2, edges.dst))
-        )
-        np.savez(
-            tmp_path / "films/edges" / f"{SEPARATOR.join(each)}.npz", src=next(ids), dst=next(ids)
-        )
-    np.save(tmp_path / "by/movie.npy", PARTS["movie"])
-    np.save(tmp_path / "by/studio.npy", PARTS["studio"].astype(np.uint8))
-    np.savetxt(tmp_path / "by/person.csv", PARTS["person"], fmt="%d")
-    return tmp_path
+        files[f"films/nodes/{name}.npz"] = {"node_id": table.node_ids, **arrays}
+    for edge_type, edges in GRAPH.relations.items():
+        src = GRAPH.nodes[edge_type[0]].node_ids[edges.src]
+        dst = GRAPH.nodes[edge_type[2]].node_ids[edges.dst]
+        files[f"films/edges/{SEPARATOR.join(edge_type)}.npz"] = {"src": src, "dst": dst}
+    return write_files(tmp_path, files | BY)
 
 
 def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
@@ -455,36 +455,25 @@ def test_nodes_go_where_their_files_say(folder: Path) -> None:
             )
 
 
-def saved(name: str, values: np.ndarray) -> Callable[[Path], None]:
-    return lambda folder: np.save(folder / name, values)
-
-
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("name", "values", "message"),
     [
+        ("studio.npy", None, r": has no studio\.npy or studio\.csv"),
+        ("studio.npy", np.zeros(4, int), r"/studio\.npy: has shape \[4\], .* each of its 5 nodes"),
+        ("movie.npy", np.full(40, 3), r"/movie\.npy: row 0 is 3, outside \[0, 3\)"),
+        ("person.npy", PARTS["person"], r": has person\.csv and person\.npy; remove one"),
         (
-            lambda folder: (folder / "by/studio.npy").unlink(),
-            r": has no studio\.npy or studio\.csv",
-        ),
-        (
-            saved("by/studio.npy", np.zeros(4, int)),
-            r"/studio\.npy: has shape \[4\], .* each of its 5 nodes",
-        ),
-        (
-            saved("by/movie.npy", np.full(SIZES["movie"][0], 3)),
-            r"/movie\.npy: row 0 is 3, outside \[0, 3\)",
-        ),
-        (saved("by/person.npy", PARTS["person"]), r": has person\.csv and person\.npy; remove one"),
-        (
-            saved("by/actor.npy", np.zeros(3, int)),
+            "actor.npy",
+            np.zeros(3, int),
             r": actor\.npy belongs to no node type .* movie, person, studio",
         ),
     ],
     ids=["missing", "short", "large", "twice", "unknown"],
 )
-def test_a_wrong_file_is_named(folder: Path, change: Callable[[Path], None], said: str) -> None:
-    change(folder)
-    with pytest.raises(InputError, match=f"partition_file={folder}/by{said}"):
+def test_a_wrong_file_is_named(folder: Path, name: str, values: Any, message: str) -> None:
+    (folder / "by" / name).unlink(missing_ok=True)
+    write_files(folder, {f"by/{name}": values})
+    with pytest.raises(InputError, match=f"partition_file={folder}/by{message}"):
         made(folder)
     assert not (folder / "parts").exists()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from graph_files import assert_same, write_files
+from graph_files import assert_graph, assert_same, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import MASKS, make_graph, random_graph, thirds, write_partitions
@@ -138,18 +138,13 @@ def test_a_part_that_would_fill_the_memory(tmp_path: Path) -> None:
 
 def test_rows_are_sorted_by_id(tmp_path: Path) -> None:
     part = read_site(write_site(tmp_path))
-    assert part.node_ids.tolist() == [5, 70, 2**62]
-    assert part.features[:, 0].tolist() == [5, 70, 62]
-    assert part.labels.tolist() == [0, 1, -1]
-    assert part.train_mask.tolist() == [False, True, False]
-    assert part.val_mask.tolist() == [True, False, False]
-    unresolved, held = part.labelled.unresolved_halo, part.edges
-    assert unresolved is not None
-    assert unresolved.ids.tolist() == [8, 9]
-    assert held.halo_owner.tolist() == [1, 1]
-    edges = list(zip(held.src.tolist(), held.dst.tolist(), strict=True))
-    assert edges == [(3, 0), (4, 0), (4, 0), (0, 1)]  # 9 -> 5 is there twice
-    assert held.sum_at(held.dst, 3).tolist() == [3, 1, 0]
+    assert_graph(part, node_ids=[5, 70, 2**62], labels=[0, 1, -1], train_mask=[0, 1, 0])
+    assert_graph(part, val_mask=[1, 0, 0], features=[[5, 0], [70, 0], [62, 0]])
+    # 9 -> 5 is there twice
+    assert_graph(part.edges, halo_owner=[1, 1], src=[3, 4, 4, 0], dst=[0, 0, 0, 1])
+    assert part.labelled.unresolved_halo is not None
+    assert part.labelled.unresolved_halo.ids.tolist() == [8, 9]
+    assert part.edges.sum_at(part.edges.dst, 3).tolist() == [3, 1, 0]
 
 
 @pytest.mark.parametrize("described", [{}, {"task": "multilabel", "num_classes": 4}])
@@ -360,16 +355,18 @@ def test_a_spoilt_file_is_named(tmp_path: Path, name: str, content: Any, message
         read_site(tmp_path)
 
 
-def test_folders_that_do_not_belong_together(tmp_path: Path) -> None:
-    folders = write_sites(
-        tmp_path, random_graph(), thirds(40), np.arange(40) % 2, ["north", "east"]
-    )
-    described = json.loads((folders[1] / "site.json").read_text())
-    (folders[1] / "site.json").write_text(json.dumps({**described, "site": "north"}))
-    with pytest.raises(InputError, match="holds several folders of one site"):
-        find_sites(tmp_path, 2)
-    (folders[1] / "site.json").write_text(json.dumps({**described, "sites": ["east", "north"]}))
-    with pytest.raises(InputError, match="its sites, task, num_classes or types differ"):
+@pytest.mark.parametrize(
+    ("described", "message"),
+    [
+        ({"site": "north"}, "holds several folders of one site"),
+        ({"sites": ["east", "north"]}, "its sites, task, num_classes or types differ"),
+    ],
+)
+def test_folders_that_do_not_belong_together(tmp_path: Path, described: Any, message: str) -> None:
+    parts = np.arange(40) % 2
+    folders = write_sites(tmp_path, random_graph(), thirds(40), parts, ["north", "east"])
+    change(folders[1], described)
+    with pytest.raises(InputError, match=message):
         find_sites(tmp_path, 2)
 
 
