@@ -72,6 +72,13 @@ BARE = {"src": [0, 1, 2], "dst": [1, 2, 3], "feat": np.eye(4), "label": [0, 1, 0
             id="sparse features alone",
         ),
         pytest.param(
+            {"src": [0, 1, 2], "dst": [1, 2, 3]},
+            {"split": split_settings(kind="none"), "features": ("degree",)},
+            {"num_nodes": 4, "node_ids": [0, 1, 2, 3]},
+            "",
+            id="edges alone",
+        ),
+        pytest.param(
             {**PATH, "label": [[0, 1], [NAN, NAN], [1, NAN], [0, 0]]},
             {},
             {
