@@ -478,7 +478,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "new edge with a blank weight": (
         {"new_edges": "src,dst,weight ann,fay,2 ann,cid,"},
-        "weights: row 1, column 0 is nan",
+        "column `weight`, row 1 is blank",
     ),
     "edge twice": ({"deleted_edges": "src,dst ann,bob ann,bob"}, "is there twice"),
     "in two tables": (
