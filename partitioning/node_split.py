@@ -5,11 +5,10 @@ none.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,9 @@ from partitioning.features.roles import find_usual
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import SplitSettings
+
+if TYPE_CHECKING:
+    from partitioning.datasets.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -318,20 +320,20 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
-        index = read_index(path, graph.num_nodes, f"split.{name}", _find_by_id(graph))
+        index = read_index(path, graph.num_nodes, f"split.{name}", _nodes_with_ids(graph))
         masks.append(_mask(graph.num_nodes, index))
     return masks
 
 
-def _find_by_id(graph: GraphData) -> Callable[..., Ids] | None:
-    """Return what finds nodes by their ids; None where they are known by position."""
+def _nodes_with_ids(graph: GraphData) -> "Nodes | None":
+    """Return the nodes, to look up their ids; None where they are known by position."""
     from partitioning.datasets.nodes import Nodes
 
     if graph.node_names is None and (graph.node_ids == np.arange(graph.num_nodes)).all():
         return None
     names = graph.node_names
     ids = graph.node_ids if names is None else np.array(names.tolist(), object)
-    return Nodes(graph.num_nodes, ids, grows=False).find_rows
+    return Nodes(graph.num_nodes, ids, grows=False)
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
@@ -371,9 +373,7 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
     return Path(folder) / files[0]
 
 
-def read_index(
-    path: Path, num_nodes: int, setting: str, find_rows: Callable[..., Ids] | None = None
-) -> Ids:
+def read_index(path: Path, num_nodes: int, setting: str, nodes: "Nodes | None" = None) -> Ids:
     """Read distinct nodes from an npy array [K] or a table of one column, or with one of ids.
 
     A boolean npy array [N] is a mask. A first line that is no id is a header.
@@ -382,8 +382,8 @@ def read_index(
         path: The file.
         num_nodes: N.
         setting: What names the file, for messages.
-        find_rows: Returns the positions of ids, as `Nodes.find_rows` does; None: nodes have no ids
-            and are listed by position.
+        nodes: To look up ids; None: nodes have no ids and are listed by position, as they are, with
+            a warning, where no number below N is an id.
 
     Raises:
         InputError: names the setting, the file and the row.
@@ -393,23 +393,26 @@ def read_index(
         raise InputError(f"{where}: there is no such file")
     ids = None
     if path.suffix == ".npy":
-        ids = _read_npy_index(path, num_nodes, where, has_ids=find_rows is not None)
+        ids = _read_npy_index(path, num_nodes, where, has_ids=nodes is not None)
     if ids is None:
         try:
-            ids = _read_table_index(path, where, find_rows)
+            ids = _read_table_index(path, where, nodes)
         except InputError as error:
             text = str(error)
             raise InputError(text if text.startswith(where) else f"{setting}={text}") from None
     elif ids.dtype == np.bool_:
         return np.flatnonzero(ids)
-    if find_rows is None:
+    if nodes is not None and _are_positions(ids, nodes):
+        log.warning("%s: no id is below %d: its numbers are positions, from 0", where, num_nodes)
+        nodes = None
+    if nodes is None:
         expected = (
             f"expected a node position in [0, {num_nodes}), counted in the order of the source"
         )
         refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
         rows = ids
     else:
-        rows = find_rows(ids, where, remedy=", as the nodes have ids")
+        rows = nodes.find_rows(ids, where, remedy=", as the nodes have ids")
     first = np.unique(rows, return_index=True)[1]
     if len(first) < len(rows):
         again = int(np.setdiff1d(np.arange(len(rows)), first)[0])
@@ -417,6 +420,17 @@ def read_index(
             f"{where}: row {again} lists node {ids[again]} for the second time; list each node once"
         )
     return rows
+
+
+def _are_positions(numbers: NDArray[Any], nodes: "Nodes") -> bool:
+    """Return whether numbers, [K], can only be positions: below N, where no node has its id."""
+    if numbers.dtype.kind != "i" or nodes.named or nodes.ids is None:
+        return False
+
+    def can_be(values: NDArray[Any]) -> NDArray[np.bool_]:
+        return np.asarray((values >= 0) & (values < nodes.num_nodes))
+
+    return bool(can_be(numbers).all()) and not can_be(nodes.ids).any()
 
 
 def _read_npy_index(path: Path, num_nodes: int, where: str, *, has_ids: bool) -> NDArray[Any]:
@@ -444,7 +458,7 @@ def _read_npy_index(path: Path, num_nodes: int, where: str, *, has_ids: bool) ->
     return array.astype(np.int64)
 
 
-def _read_table_index(path: Path, where: str, find_rows: Callable[..., Ids] | None) -> NDArray[Any]:
+def _read_table_index(path: Path, where: str, known: "Nodes | None") -> NDArray[Any]:
     """Return the ids or positions that a csv or parquet file lists."""
     from partitioning.datasets.table_files import KINDS, column_names, kind_of, read_columns
 
@@ -464,16 +478,18 @@ def _read_table_index(path: Path, where: str, find_rows: Callable[..., Ids] | No
     name = (usual or names)[0]
     nodes = cells[name]
     is_number = first[name].lstrip("-").isdecimal()
-    has_header = len(names) > 1 or not (is_number or _is_id(first[name], find_rows))
+    has_header = len(names) > 1 or not (is_number or _is_id(first[name], known))
     if is_csv and has_header:
         nodes = replace(nodes, data=nodes.data.slice(1))  # after the header
-    return nodes.ids() if find_rows else nodes.whole_numbers("expected one node position per line")
+    return nodes.ids() if known else nodes.whole_numbers("expected one node position per line")
 
 
-def _is_id(text: str, find_rows: Callable[..., Ids] | None) -> bool:
+def _is_id(text: str, known: "Nodes | None") -> bool:
     """Return whether a text is the name of a node."""
+    if known is None:
+        return False
     try:
-        matches = find_rows and find_rows(np.array([text], object), "", keep_unknown=True)
+        matches = known.find_rows(np.array([text], object), "", keep_unknown=True)
     except InputError:  # ids are integers
         return False
-    return matches is not None and bool(matches[0] >= 0)
+    return bool(matches[0] >= 0)

@@ -510,7 +510,7 @@ def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
             )
         if files:
             mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
-            by_id = nodes.find_rows if nodes.ids is not None else None
+            by_id = nodes if nodes.ids is not None else None
             path = folder / files[0]
             if in_table := [name for name in MASKS if name in raw.values]:
                 raise InputError(f"{path}: {raw.at(in_table[0])} is the split, too; take one out")

@@ -291,6 +291,19 @@ def test_index_files_list_ids_where_nodes_have_some(tmp_path, suffix, write, nam
     assert members(split) == [[0, 2], [1], [3, 4]]
 
 
+@pytest.mark.parametrize("first", [5, 4])
+def test_index_files_list_positions_where_no_id_can_be_one(tmp_path, caplog, first):
+    toy = graph([0, 1, 0, 1, 0], node_ids=np.arange(first, first + 5)[::-1])
+    files = {"train.npy": np.array([4, 0]), "val.csv": "1\n", "test.npy": np.array([2, 3])}
+    asked = split_settings("files", dir=str(write_files(tmp_path, files)))
+    if first == 4:  # 4 is an id, too
+        with pytest.raises(InputError, match="row 1 is 0; expected one of the 5 node ids"):
+            draw(toy, asked, THIRDS)
+        return
+    assert members(draw(toy, asked, THIRDS)) == [[0, 4], [1], [2, 3]]
+    assert "no id is below 5: its numbers are positions, from 0" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
