@@ -146,7 +146,7 @@ def _describe_table(state: dict[str, Any]) -> list[str]:
         lines.append(f"{treatment}: {', '.join(names[:8])}{more}")
     ignored = list(state["ignored"].items())
     for name, reason in ignored[:MAX_NAMES]:
-        lines.append(f"left out: {name or 'a column without a name'}, {reason}")
+        lines.append(f"left out: {name or 'a column'}, {reason}")
     if len(ignored) > MAX_NAMES:
         lines.append(f"left out: {len(ignored) - MAX_NAMES:,} further columns")
     return lines

@@ -954,7 +954,7 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
                 .set_index(pd.Index([0, 1, 2]))
                 .reset_index(names="")
             },
-            ["nodes: left out: a column without a name, such as the index of pandas"],
+            ["nodes: left out: a column, it has no name, as an index of pandas"],
         ),
         (
             {
