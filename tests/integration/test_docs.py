@@ -50,6 +50,9 @@ NOT_RUN = {
     ),
     r"python main\.py .*=s3://": "needs a store; tests/integration/test_object_stores.py has one",
     r"python main\.py app=describe": "tests/integration/test_residency.py runs it",
+    r"python main\.py --config-name edge_": (
+        "tests/integration/test_labelled_edges.py has tables with labels of edges"
+    ),
     r"python main\.py app=update": "tests/unit/partitioning/test_directory_update.py runs it",
     r"bash scripts/(demo|test)\.sh|source \.venv": "makes the environment; .ci/run has the tests",
     r"bash examples/sites\.sh": "tests/integration/test_examples.py runs it",
