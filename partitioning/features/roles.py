@@ -145,5 +145,6 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
 
 def without_index(names: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the columns without pandas' index without a name, and why it is left out."""
-    index = dict.fromkeys(filter(NAMELESS.fullmatch, names), "it has no name, as an index of pandas")
+    why = "it has no name, as an index of pandas"
+    index = dict.fromkeys(filter(NAMELESS.fullmatch, names), why)
     return [name for name in names if name not in index], index
