@@ -694,6 +694,11 @@ def dated(*cells):
                     r"columns\.id=nam: no table has such a column",
                 ),
                 (
+                    {"nodes.csv": "id,label,x\n", "edges.csv": EDGES},
+                    {},
+                    r"nodes\.csv: has no rows; expected one per node",
+                ),
+                (
                     PEOPLE,
                     {"columns": {"id": "name", "label": "clas"}},
                     r"columns\.label=clas: no table has such a column: .*subject",
