@@ -21,6 +21,8 @@ COMPILE = [
     *("uv", "pip", "compile", "--constraint", "constraints.txt", "--universal"),
     *("--python-version", "3.11.0", "--format", "pylock.toml", "--quiet", "--no-header"),
 ]
+DEMO = ("report",)
+"""The extras that scripts/demo.sh uses."""
 IMAGE = ("remote", "report", "serve", "sites")
 """The extras in the image of deploy/Dockerfile."""
 RELEASE = "build\ncyclonedx-bom\nsetuptools\ntwine\n"
@@ -62,7 +64,7 @@ def entry(package: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    demo, dev, image = resolve(), resolve("dev"), resolve(*IMAGE)
+    demo, dev, image = resolve(*DEMO), resolve("dev"), resolve(*IMAGE)
     for name, packages in {
         "build": {"setuptools": demo["setuptools"]},
         "torch": {name: each for name, each in demo.items() if TORCH.fullmatch(name)},

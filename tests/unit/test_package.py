@@ -60,6 +60,13 @@ def test_what_setup_installs_is_locked_with_hashes() -> None:
             assert requirement.specifier.contains(locked[canonicalize_name(requirement.name)]), text
 
 
+def test_the_environment_of_the_demo_can_draw_its_report() -> None:
+    locked = (ROOT / "requirements/demo.txt").read_text()
+    for text in PROJECT["optional-dependencies"]["report"]:
+        name = canonicalize_name(Requirement(text).name)
+        assert re.search(rf"^{name}==", locked, re.M), name
+
+
 def test_nobody_is_told_to_install_a_strangers_package() -> None:
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
