@@ -54,17 +54,14 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
     graph = datasets.read_graph(dataset)
     labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     chosen, recipe = dataset.split, datasets.recipe(dataset.dataset_name).split
-    has_split = (chosen.kind, recipe.kind) != (
-        "default",
-        "given",
-    ) or labelled.train_mask is not None
-    if not has_split:  # the columns can be looked at before a split is chosen
+    is_unsplit = chosen.kind == "default" and recipe.kind == "given" and labelled.train_mask is None
+    if is_unsplit:  # the columns can be looked at before a split is chosen
         chosen = replace(chosen, kind="none")
     split = node_split.draw(labelled, chosen, recipe)
     train = split.train
     rows = train if dataset.features.fit == "train" and train.any() else None
     sizes = ", ".join(f"{getattr(split, name).sum()} {name}" for name in node_split.SPLITS)
-    if not has_split:
+    if is_unsplit:
         sizes = "none in the data: training needs split=fraction, per_class or files"
     states = encode_tables(graph, dataset.features, train)[1]
     lines = [

@@ -316,11 +316,11 @@ def _draw_fraction(
 
 def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     """Read the masks from index files; `values` gets the used paths, for meta.json."""
-    masks = []
+    masks, nodes = [], _nodes_with_ids(graph)
     for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
-        index = read_index(path, graph.num_nodes, f"split.{name}", _nodes_with_ids(graph))
+        index = read_index(path, graph.num_nodes, f"split.{name}", nodes)
         masks.append(_mask(graph.num_nodes, index))
     return masks
 

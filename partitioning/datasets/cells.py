@@ -124,17 +124,10 @@ class Cells:
 
     def flags(self) -> NDArray[np.bool_]:
         """Return True and False, or 1 and 0, as bool [K]; a blank cell is False."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         expected = "expected True or False, or 1 or 0"
         cells = self
         if self.kind == "text":
-            text = trim(self.data)
-            for words, digit in ((TRUE, "1"), (FALSE, "0")):
-                is_word = pc.is_in(pc.utf8_lower(text), pa.array(words))
-                text = pc.if_else(is_word, digit, text)
-            cells = replace(self, data=text)
+            cells = replace(self, data=words_to_digits(trim(self.data)))
         values = cells.numbers(expected)
         self.refuse_first((values != 0) & (values != 1) & ~np.isnan(values), expected)
         return np.asarray(values == 1)
@@ -259,6 +252,16 @@ def trim(text: Any) -> Any:
     trimmed = pc.utf8_trim_whitespace(text)
     is_blank = pc.is_in(trimmed, pa.array(BLANK))
     return pc.if_else(is_blank, pa.scalar(None, trimmed.type), trimmed)
+
+
+def words_to_digits(text: Any) -> Any:
+    """Return texts with 1 for the words TRUE and 0 for FALSE; other texts as they are."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for words, digit in ((TRUE, "1"), (FALSE, "0")):
+        text = pc.if_else(pc.is_in(pc.utf8_lower(text), pa.array(words)), digit, text)
+    return text
 
 
 def has_leading_zeros(text: "pa.Array") -> bool:

@@ -137,9 +137,8 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
             f"{path}: its second line has {len(second)} cells, the first has {len(first)}; expected"
             " as many"
         )
-    if (
-        header is None and comments and comments[-1][0] in "#%"
-    ):  # such as SNAP's: # FromNodeId ToNodeId
+    # Such as SNAP's: # FromNodeId ToNodeId.
+    if header is None and comments and comments[-1][0] in "#%":
         named = next(_cells([comments[-1].strip("#%").strip()], separator), [])
         if 1 < len(named) == len(first) and not any(" " in cell.strip() for cell in named):
             return Layout(len(comments), separator, [cell.strip() for cell in named], False)

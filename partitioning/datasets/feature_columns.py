@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
-from partitioning.datasets.cells import DECIMAL_COMMA, FALSE, GROUPED, NUMBER, TRUE, Cells
+from partitioning.datasets.cells import (
+    DECIMAL_COMMA,
+    FALSE,
+    GROUPED,
+    NUMBER,
+    TRUE,
+    Cells,
+    words_to_digits,
+)
 from partitioning.datasets.times import is_date, read_times
 from partitioning.errors import InputError
 from partitioning.features.schema import Column, Schema, Source
@@ -135,8 +143,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
         )
     different = pc.unique(text.drop_null()).to_pylist()
     if any({cell.lower() for cell in different[:FEW]} <= words for words in BOOLEANS):
-        values = pc.is_in(pc.utf8_lower(text), pa.array(TRUE)).to_numpy().astype(np.float64)
-        values[~text.is_valid().to_numpy()] = np.nan
+        values = replace(cells, data=words_to_digits(text)).numbers()
         return _to_float32(cells, replace(column, role="boolean"), values)
     if all(map(is_date, different)):
         return None

@@ -135,14 +135,19 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
 
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
     """Warn of classes that may be none: negative numbers, lists, and nearly one for each node."""
-    for name in labels.names or ():
-        if name.casefold() in UNKNOWN if isinstance(name, str) else name < 0:
-            log.warning(
-                "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
-                where,
-                name,
-                name,
-            )
+    names = labels.names or ()
+    doubtful = [
+        name
+        for name in names
+        if (name.casefold() in UNKNOWN if isinstance(name, str) else name < 0)
+    ]
+    if doubtful:
+        log.warning(
+            "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
+            where,
+            doubtful[0],
+            doubtful[0],
+        )
     if labels.num_classes > max(FEW_CLASSES, num_labelled // 10):
         log.warning(
             "%s: %d classes of %d labelled nodes; set columns.label to another column if they are"
@@ -151,7 +156,7 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             labels.num_classes,
             num_labelled,
         )
-    lists = [name for name in labels.names or () if isinstance(name, str) and LIST.search(name)]
+    lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
     if lists:
         log.warning(
             "%s: %s is one class; labels=multilabel reads it as several labels of a node",

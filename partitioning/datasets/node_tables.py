@@ -251,8 +251,8 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = Fal
     placed = [table for table in tables if table.ids is None]
     longest = max((table.rows for table in placed), default=0)
     if not named or (placed and longest > named[0].rows):
+        largest = max(placed, key=lambda table: table.rows)
         for table in named:  # then their ids are positions
-            largest = max(placed, key=lambda other: other.rows)
             assert table.ids is not None
             if table.ids.dtype == object:
                 raise _rows_differ(table, largest)

@@ -187,8 +187,7 @@ def _encode_edges(
     a stored pipeline has no features of edges.
     """
     if not stored:
-        if features is not None:
-            features, schema = _without_useless(features, schema, None, constants=True)
+        features, schema = _without_useless(features, schema, None, constants=True)
         learnt = np.empty((0, 0), np.float32) if features is None else features
         to[name] = fit_pipeline(learnt, schema, settings)
         return _encode(features, schema, to[name], None) if schema.columns else None

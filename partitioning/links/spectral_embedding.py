@@ -189,14 +189,16 @@ def _make_measure(
 
     def measure(spectrum: Spectrum, made_by: tuple[int, float, float]) -> _Candidate:
         embedding = spectrum.embed(*made_by)
-        columns = embedding[destinations].T
-        found, *_ = rank_rows(lambda nodes: embedding[nodes] @ columns, ranked, known, destinations)
         positive, negative = (
             np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
             for pairs in (val, rows["val_neg"])
         )
         areas = shares_below(positive, negative)
-        scores = areas if metric == "auc" else 1 / found[0]
+        if metric == "auc":
+            return _Candidate(spectrum, made_by, areas, float(areas.mean()))
+        columns = embedding[destinations].T
+        found, *_ = rank_rows(lambda nodes: embedding[nodes] @ columns, ranked, known, destinations)
+        scores = 1 / found[0]
         if metric in OF_LISTS:
             scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(metric)]
         return _Candidate(spectrum, made_by, scores, float(areas.mean()))

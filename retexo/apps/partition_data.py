@@ -236,7 +236,7 @@ def _select_relation(
         return graph, request
     full_name = find_relation(graph, relation)
     if relation != full_name:
-        asked = "the only one" if relation is None else f"by task.relation={relation}"
+        asked = "the only relation" if relation is None else f"by task.relation={relation}"
         notes.append(f"links of {full_name} are predicted, {asked}")
     return to_graph_of_relation(graph, full_name), {**request, "task.relation": full_name}
 

@@ -12,7 +12,7 @@ a node's embeddings side by side, A candidates for the output heads, P pieces of
 and pieces of the spectral embedding).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -392,17 +392,34 @@ def _count_above_here(
 
     int32 [A, q], without nodes that a source has an edge to. sources: those of `ranked`.
     """
-    place, column = known.find_excluded(ranked.sources, ranked.held_out)
     total = torch.zeros(ranked.scores.shape, dtype=torch.int32)
     step = max(1, MAX_SCORES // max(1, ranked.scores.numel()))
-    for first in range(0, len(known.destinations), step):
-        scores = embedded.score_all(sources, known.destinations[first : first + step])
-        inside = (column >= first) & (column < first + step)
-        scores[:, place[inside], column[inside] - first] = -torch.inf
+    excluded = known.find_excluded(ranked.sources, ranked.held_out)
+    for _, scores in _score_destinations(embedded, known.destinations, sources, excluded, step):
         by_pair = scores[:, ranked.places]
         total += count_above(ranked.scores, by_pair)
         total += count_above(ranked.scores, by_pair, ties=True)
     return total
+
+
+def _score_destinations(
+    embedded: EmbeddedNodes,
+    destinations: Tensor,
+    sources: FetchedNodes,
+    excluded: tuple[Tensor, Tensor],
+    step: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield `step` own destinations at a time, int64 [n], and their scores, [A, q, n].
+
+    Those that a source is not ranked among (KnownEdges.find_excluded) have -inf.
+    """
+    place, column = excluded
+    for first in range(0, len(destinations), step):
+        own = destinations[first : first + step]
+        scores = embedded.score_all(sources, own)
+        inside = (column >= first) & (column < first + step)
+        scores[:, place[inside], column[inside] - first] = -torch.inf
+        yield own, scores
 
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
@@ -454,16 +471,12 @@ def find_top_destinations(
     """
     source = embedded.fetch(ids)
     held_out = torch.cat(embedded.all_gather(known.find_held_out(ids)))
-    place, column = known.find_excluded(ids, held_out)
+    excluded = known.find_excluded(ids, held_out)
     best = source.rows.new_full((len(ids), top), -torch.inf)
     nodes = torch.zeros(len(ids), top, dtype=torch.int64)
     step = max(1, MAX_SCORES // max(1, len(ids)))
-    for first in range(0, len(known.destinations), step):
-        own = known.destinations[first : first + step]
-        scores = embedded.score_all(source, own)[0]
-        inside = (column >= first) & (column < first + step)
-        scores[place[inside], column[inside] - first] = -torch.inf
+    for own, scores in _score_destinations(embedded, known.destinations, source, excluded, step):
         some_nodes = own.expand(len(ids), -1)
-        best, chosen = torch.cat((best, scores), dim=1).topk(top, dim=1)
+        best, chosen = torch.cat((best, scores[0]), dim=1).topk(top, dim=1)
         nodes = torch.cat((nodes, some_nodes), dim=1).gather(1, chosen)
     return best, nodes

@@ -129,7 +129,7 @@ def _find_destinations(
         by_worker = embedded.all_gather(scores.T.contiguous())
         # Stable: all workers break ties alike, for nodes of lower workers.
         order = torch.cat(by_worker).sort(dim=0, descending=True, stable=True).indices[:top]
-        column = order.T - sum(len(each) for each in by_worker[: embedded.context.comm.rank])
+        column = order.T - sum(map(len, by_worker[: embedded.context.comm.rank]))
         row, place = ((column >= 0) & (column < scores.shape[1])).nonzero(as_tuple=True)
         column = column[row, place]
         is_new = scores[row, column].isfinite()
