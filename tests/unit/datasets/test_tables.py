@@ -991,6 +991,13 @@ def test_a_table_is_described_before_a_split_is_chosen(tmp_path):
     assert [*proposed["nodes"]["columns"]] == ["x"]
 
 
+def test_one_warning_names_the_first_of_several_negative_classes(tmp_path, caplog):
+    nodes = THREE.assign(id=range(3), label=[-5, -6, 0])
+    load(write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": RING}))
+    (told,) = [line for line in caplog.messages if "labels.unknown=" in line]
+    assert "-6 is a class; labels.unknown=[-6]" in told
+
+
 def test_names_of_nodes_as_classes_are_doubted(tmp_path, caplog):
     names = [f"Person {row}" for row in range(60)]
     nodes = pd.DataFrame({"Id": range(60), "Label": names, "group": np.arange(60) % 3})
