@@ -186,8 +186,12 @@ def _read_integers(path: Path) -> NDArray[np.int64]:
 
 
 def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
-    """Read the partition of each node of a heterogeneous graph, by node type, from TYPE.npy or
-    TYPE.csv in a folder; InputError if one is missing, double or of no type of the graph.
+    """Read the partition of each node by type, int64 [N], from TYPE.npy or TYPE.csv in a folder.
+
+    A type without nodes needs no file.
+
+    Raises:
+        InputError: a file is missing, there are two for a type, or one belongs to no type.
     """
     if not folder.is_dir():
         raise InputError(

@@ -250,7 +250,13 @@ def _share(name: str, value: Any) -> float:
 def _nodes_in_order(
     graph: GraphData, settings: SplitSettings, kind: str, rng: np.random.Generator
 ) -> Ids:
-    """Order the labelled nodes: by time, at random, or with every prefix stratified by class."""
+    """Order the labelled nodes at random, and by time if `kind` is "time".
+
+    With split.stratify every prefix of the random order has about the same shares of the classes.
+
+    Raises:
+        InputError: split.stratify, and the labels are not one class per node.
+    """
     nodes = rng.permutation(np.flatnonzero(graph.labelled))
     if kind == "time":
         return nodes[np.argsort(_times(graph, nodes), kind="stable")]

@@ -139,7 +139,7 @@ class Place:
         return objects
 
     def folders(self) -> list[str]:
-        """Return the names of the folders right below the address."""
+        """Return the sorted names of the folders right below the address, if it exists."""
         with self._explain("list"):
             try:
                 listing = self._filesystem().ls(self._path.rstrip("/"), detail=True)

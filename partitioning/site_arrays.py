@@ -262,7 +262,13 @@ def _read_relation(
     site: Site,
     where: str,
 ) -> _Edges:
-    """Read the edges of one relation; a relation in `weighted` has weights at every site."""
+    """Read the edges of one relation; with a description, no arrays are no edges.
+
+    If the description says that the relation is weighted, edges without weights have weight 1.
+
+    Raises:
+        InputError: a relation with edges lacks `edge_weight`, though it is weighted.
+    """
     is_weighted = site.types is not None and _key(edge_type) in site.types.weighted
     if arrays and is_weighted and "edge_weight" not in arrays:
         raise InputError(

@@ -16,7 +16,10 @@ class Stopped(RuntimeError):
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the message of an error with its notes, after its class unless it is our own."""
+    """Return the message of an error and its notes, joined by "; ".
+
+    Its class comes first, unless the error is our own.
+    """
     kind, text = type(error).__name__, str(error)
     if not isinstance(error, InputError | TrainingError):
         text = f"{kind}: {text}" if text else kind

@@ -98,7 +98,8 @@ def csv_batches(
 def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
     """Yield the rest of a csv file as UTF-8 bytes, without empty lines at its end.
 
-    Separators of several letters (blanks, ::) become APART. In a single column empty lines stay.
+    Separators of several letters (blanks, ::) become APART, and blanks around the lines go then. In
+    a single column empty lines stay: they are blank cells.
     """
     other = {BLANKS: "[ \\t]+", "::": "::"}.get(layout.separator)
     tail, is_end = "", False

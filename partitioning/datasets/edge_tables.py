@@ -47,7 +47,10 @@ ROLES = ("src", "dst", "edge_weight", "edge_time", "relation")
 
 
 def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
-    """Find the columns of sources and destinations of a csv or parquet table of edges.
+    """Find the two columns of sources and destinations of a csv or parquet table of edges, by name.
+
+    The columns come from the settings, else their usual names; a table with the columns 0 and 1 has
+    no header.
 
     Raises:
         InputError: it has none, or not those that the settings name.
@@ -102,15 +105,17 @@ def read_edges(
     with_features: bool | None = False,
     remedy: str = DROP,
 ) -> RawRelation:
-    """Read the edges and look up both ends.
+    """Read the edges and look up both ends: row numbers of nodes.
+
+    An unknown end becomes a new node of `nodes` if these grow.
 
     Args:
         path: The table.
         columns: Roles of columns.
         nodes: The nodes of the sources, and of the destinations.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
-        with_features: Whether further columns are features of the edges; else they are left out;
-            None: without a word, as they are read elsewhere.
+        with_features: Whether further columns are features of the edges; False leaves them out with
+            a warning, None without one, as they are read elsewhere.
         remedy: What the message about an unknown end finishes with.
     """
     if has_columns(path):

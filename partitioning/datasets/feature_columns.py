@@ -107,7 +107,10 @@ def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[n
 
 
 def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]] | None:
-    """Read texts as what all of them are: numbers, vectors, True and False, or categories.
+    """Read texts as numbers (with a unit, or %: divided by 100), vectors, booleans or categories.
+
+    One number among the cells makes the column numeric, and the other cells are refused. A column
+    without a text is NaN.
 
     None for dates, which are features only where a setting says so.
     """

@@ -121,7 +121,11 @@ def read_edge_nodes(
 
 
 def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
-    """Take the arrays of labelled edges as those of nodes."""
+    """Take the arrays of labelled edges as those of nodes (AS_NODES), one node per edge.
+
+    Raises:
+        InputError: an array has not as many rows as `src`.
+    """
     held = {name: arrays[name] for name in AS_NODES if name in arrays}
     where = {of_node: f"{path}: array `{name}`" for name, of_node in AS_NODES.items()}
     count = len(arrays["src"])

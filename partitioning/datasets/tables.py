@@ -100,7 +100,7 @@ class GraphTables:
 
 
 def find_graph_tables(path: Path, names: TableSettings) -> GraphTables:
-    """Find the tables of a folder, or those beside a table of edges."""
+    """Find the tables that settings name, those of nodes/ and edges/, or those of usual names."""
     if named_tables(names):
         return _find_named(path, names)
     if is_typed_folder(path):
@@ -474,7 +474,7 @@ def _read_relation(
 ) -> RawRelation:
     """Read the table of edges of one relation; InputError if an end is of an unknown type.
 
-    `skips`: its features are read elsewhere.
+    `skips`: its features are read elsewhere. With links, only a plain graph's edges have any.
     """
     for end in (edge_type[0], edge_type[2]):
         if end not in nodes:

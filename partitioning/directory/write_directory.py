@@ -270,7 +270,14 @@ class _PartWriter:
     def _find_nodes(
         self, name: str, part: int, edges: Mapping[EdgeType, _LocalEdges]
     ) -> _LocalNodes:
-        """Number the inner nodes of one type, then its halo nodes (other sources of its edges)."""
+        """Number the inner nodes of one type, then its halo nodes (other sources of its edges).
+
+        Ids are new ids (NodeLayout.new_id), ascending in both groups; the local ids of other nodes
+        are undefined.
+
+        Raises:
+            InputError: there are 2^31 nodes or more.
+        """
         layout = self.layouts[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)

@@ -370,7 +370,10 @@ def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int
 
 
 def encode_rows(state: State, raw: Rows, schema: Schema) -> Rows:
-    """Encode the rows of a raw matrix, [n, W] -> [n, F]."""
+    """Encode the rows of a raw matrix, [n, W] -> a new one, [n, F], by columns of the state.
+
+    A column's outputs are followed by its indicator of missing values, if it has one.
+    """
     matrix = np.empty((len(raw), count_columns(state)), np.float32)
     numbers: list[tuple[State, Column]] = []
     places: list[range] = []

@@ -120,9 +120,10 @@ def _read_values(
 def _encode_features(
     meta: Meta, name: str, table: Table, ids: Ints, notes: list[str]
 ) -> NDArray[np.float32]:
-    """Encode the features of a table of nodes, [n, F], as the directory's.
+    """Encode the features of a table of nodes, float32 [n, F], as the directory's.
 
-    Rows that are unlike those of the fit are noted.
+    The random ones are drawn from `ids`. Each column with rows unlike those of the fit adds to
+    `notes`.
     """
     unusual: dict[str, int] = {}
     blocks = [np.zeros((len(ids), 0), np.float32)]

@@ -226,7 +226,13 @@ def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -
 def _select_relation(
     settings: PartitionSettings, graph: AnyGraph, request: dict[str, Any], notes: list[str]
 ) -> tuple[GraphData, dict[str, Any]]:
-    """Return the plain graph whose pairs are split, and the request with the full name."""
+    """Return the plain graph whose pairs are split, and the request with the relation's full name.
+
+    Another name than the full one adds to `notes`.
+
+    Raises:
+        InputError: no such relation, or a plain graph and task.relation.
+    """
     relation = settings.task.relation
     if isinstance(graph, GraphData):
         if relation is not None:

@@ -299,7 +299,8 @@ def _encode_shared_weights(
 ) -> tuple[list[Boundary], list[Tensor]]:
     """Encode the weights to send, for each peer; none where they cost more bytes than they save.
 
-    Returns the boundaries with the weights that the owners will know, and the codes.
+    Returns copies of the boundaries with the weights that the owners will know (NaN: not sent), and
+    the codes.
     """
     encoded, codes = [], []
     for peer, boundary in enumerate(incoming):

@@ -65,6 +65,7 @@ class Progress:
                 self._report(str(self))
 
     def __str__(self) -> str:
+        """Return the phase for messages, such as "plan" or "round (layer 1, round 20)"."""
         if self._layer < 0 or self._phase in ("load", "rendezvous", "plan", "evaluation"):
             return self._phase
         number = f", round {self._round}" if self._phase == "round" and self._round >= 0 else ""

@@ -81,14 +81,13 @@ class WeightedNeighbours:
         return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
 
     def score_all(self, by_neighbour: sp.csr_array, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Score all nodes of `by_neighbour`, [N, q], with some own nodes, int64 [n].
+        """Score own nodes, int64 [n], with all nodes of `by_neighbour`, [N, q]: a column each.
 
-        The score is that of their common neighbours.
+        The score of two nodes is that of their common neighbours.
 
         Returns:
-            Of the p pairs with common neighbours: the columns of the other nodes, the rows of the
-                own
-            nodes, the scores.
+            For the p pairs with common neighbours: the columns of the other nodes, the positions in
+            `own` (both int64 [p]), and the scores [p].
         """
         pairs = (self.weights[own.numpy()] @ by_neighbour).tocoo()
         other, row, score = (

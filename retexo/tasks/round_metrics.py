@@ -84,7 +84,10 @@ class CountMetric:
         """Begin to count; every round counts alike."""
 
     def value(self, counts: Tensor, loss: float) -> float:
-        """Return the metric of counts, int64 [K], summed over all workers."""
+        """Return the metric of counts, int64 [K], summed over all workers; 0 without nodes.
+
+        The metric `loss` is -`loss`; the others leave it out.
+        """
         if self.name == "loss":
             return -loss
         if self.name == "accuracy":

@@ -249,7 +249,10 @@ class LookAheadInput(AnyLayerInput):
         return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
 
     def _last_objective(self, layer: int, stage: Stage) -> LayerObjective:
-        """Return the last layer alone; in a deeper network its stage before has trained it."""
+        """Return the last layer's objective; in a deeper network the stage before trained it.
+
+        Such a layer's parameters before the first round may be the best ones (`starts_trained`).
+        """
         context = self.context
 
         def labelled(mask: Tensor) -> LabelledNodes:
