@@ -106,10 +106,13 @@ def _split_by_type(graph: AnyGraph, parts: Assignment) -> dict[str, Assignment]:
 
 
 def check_memory(method: str, num_edges: int, available: int) -> None:
-    """Refuse a graph whose partitioning would not fit into memory.
+    """Refuse a graph whose partitioning would not fit into memory; log the estimate.
 
     Without this check the system would kill this process, or another one, without a message. The
     estimate can be a quarter too high, so a graph is refused only if it exceeds that margin.
+
+    Args:
+        available: Bytes.
     """
     needed = BYTES_PER_EDGE.get(method, 0) * num_edges
     if needed:

@@ -163,7 +163,7 @@ def _missing_table_error(site: Site) -> InputError:
 def _read_to_fit(
     site: Site, path: Path, columns: ColumnSettings, fit: str
 ) -> tuple[Rows, Schema, NDArray[np.bool_] | None]:
-    """Return the raw features [I, W] of a table, what they hold, and the rows to learn from."""
+    """Return raw features [I, W] of a table, their schema, and the rows to fit on (None: all)."""
     ids, masks = read_ids_and_masks(site)
     rows, schema = read_site_table(path, ids, columns)
     return rows, schema, masks["train_mask"] if fit == "train" else None

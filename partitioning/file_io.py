@@ -332,7 +332,10 @@ def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
 
 
 def _take_lock(file: IO[str], lock: Path, where: str) -> None:
-    """Lock an open file; InputError if another process holds it or has just removed it."""
+    """Lock an open file; InputError if another process holds it or has just removed it.
+
+    A file system without locks gives a warning.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

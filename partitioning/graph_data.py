@@ -267,7 +267,7 @@ class HeteroGraphData:
 
     @property
     def from_ends(self) -> dict[str, EdgeType]:
-        """Return the relations from the ends of the labelled edges to them.
+        """Return the relations from the ends of the labelled edges to them; {}: no labelled edges.
 
         The keys are SOURCE and DESTINATION.
         """

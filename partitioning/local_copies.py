@@ -117,7 +117,10 @@ def _read_checksums(place: Place, objects: dict[str, Entry]) -> dict[str, str]:
 def _copy_changed(
     place: Place, target: Path, entries: dict[str, Entry], checksums: dict[str, str]
 ) -> None:
-    """Copy the files that differ in checksum, size or version; remove those that are gone."""
+    """Copy the files that differ in checksum, size or version; remove those that are gone.
+
+    What is copied is recorded beside `target`, after each file.
+    """
     record = target.parent / RECORD
     known = read_json(record).get("files") if record.is_file() else {}
     if not isinstance(known, dict):
@@ -199,7 +202,10 @@ def refresh(directory: Path) -> bool:
 
 
 def fetch_parts(directory: Path, meta: Meta | None, parts: Iterable[int]) -> None:
-    """Copy the files of these partitions that are missing or have another checksum."""
+    """Copy the files of these partitions that are missing or have another checksum.
+
+    Nothing for a directory that stands for no address, or has no `meta`.
+    """
     place = origin(directory)
     if place is None or meta is None:
         return
@@ -220,7 +226,10 @@ def announce_directory(directory: Path) -> None:
 
 
 def upload_directory(directory: Path, meta: Meta) -> None:
-    """Write a partition directory to the address it stands for; meta.json comes last."""
+    """Write a partition directory to the address it stands for, if any; meta.json comes last.
+
+    Prints the address.
+    """
     place = origin(directory)
     if place is None:
         return

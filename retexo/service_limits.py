@@ -75,7 +75,10 @@ class LateWork:
         self._ended = False
 
     def __call__(self) -> bytes:
-        """Do the work; TimeoutError where `end` was called."""
+        """Do the work and return its result.
+
+        TimeoutError where `end` was called. Raises what it raises.
+        """
         with self._lock:
             if self._ended:
                 raise TimeoutError
@@ -142,7 +145,7 @@ class BodyLimit:
         await self.app(scope, replay, send)
 
     def _refuse(self, scope: Scope) -> Response | None:
-        """Return the answer to a body whose announced length is too large."""
+        """Return the response to a body whose announced length is too large; None to any other."""
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         is_large = lengths and lengths[0].isdigit() and int(lengths[0]) > MAX_BYTES
         return self._too_large() if is_large else None

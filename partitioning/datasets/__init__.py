@@ -183,9 +183,13 @@ def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
 
 
 def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
-    """Load a graph by name, without encoding its features.
+    """Load a graph by name, without encoding its features; files that are missing are downloaded.
 
     Reverse edges are added where the settings or, failing them, the recipe say so.
+
+    Raises:
+        InputError: the files are unusable, or settings of tables go with another data set than
+            `file`.
     """
     name = canonical_name(settings.dataset_name)
     if name != "file":

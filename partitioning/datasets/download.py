@@ -96,7 +96,11 @@ class Archive:
         )
 
     def _unpack(self, max_gib: float) -> None:
-        """Unpack beside the folder, then rename it, so that no incomplete folder remains."""
+        """Unpack beside the folder, then rename it, so that no incomplete folder remains.
+
+        Raises:
+            InputError: larger than `max_gib`, changed, or damaged.
+        """
         log.info("unpacking %s", self.zip)
         try:
             check_unpacked_size(self.zip, max_gib)
@@ -183,10 +187,11 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LARGEST_FILE) -> None:
-    """Download one file, written beside its place and then renamed.
+    """Download one file, written beside its place and then renamed; `path` is replaced.
 
     Args:
         by_hand: what the user can do where the download fails.
+        prefix: what the message begins with.
         limit: of the file, in bytes.
 
     Raises:

@@ -182,7 +182,11 @@ def _find_rows(
 def _read_columns(
     path: Source, columns: ColumnSettings, nodes: tuple[Nodes, Nodes], *, with_features: bool | None
 ) -> tuple[RawRelation, list[Any]]:
-    """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells."""
+    """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells.
+
+    The relation has everything but its ends. A column that numbers the edges is no feature.
+    `with_features`: see read_edges.
+    """
     names, index = without_index(column_names(path))
     ends = find_ends(path, columns)
     weight = find_column("weight", names, columns, path)

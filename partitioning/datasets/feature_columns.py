@@ -195,9 +195,12 @@ def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
 
 
 def _read_categories(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]]:
-    """Return texts as positions in the list of categories, NaN where blank.
+    """Return texts as positions in the list of categories, NaN where blank: float32 [N, 1].
 
-    Raises InputError for a column that seems to be free text.
+    Categories are numbered as they appear; 3.0 is 3.
+
+    Raises:
+        InputError: it seems to be free text, and no setting asks for categories.
     """
     codes, texts = cells.factorize()
     names = [re.sub(r"^(-?\d+)\.0+$", r"\1", text.strip()) for text in texts]

@@ -135,7 +135,10 @@ def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:
 
 
 def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> AnyGraph:
-    """Build the graph of an object or npz; `path` is its file, or a name for messages."""
+    """Build the graph of an object or npz; `path` is its file, or a name for messages.
+
+    InputError names the array and row that are wrong.
+    """
     arrays = graph.plain
     if arrays is not None:
         _check_names(path, arrays, list_arrays(path) if path.suffix == ".npz" else arrays, settings)

@@ -169,7 +169,10 @@ def _named(edge_type: EdgeType) -> EdgeType:
 def choose_message_edges(
     graph: AnyGraph, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
 ) -> AnyGraph:
-    """Choose the edges that carry messages, and add reverse relations to them.
+    """Choose the edges that carry messages, and add reverse relations if the settings do.
+
+    With task.message_edges=train the held-out edges carry none, with a split by time those later
+    than the last training edge, else all do; a warning counts those left out.
 
     Args:
         graph: A graph whose relation of labelled edges has all of them; another stays as it is.

@@ -89,7 +89,10 @@ def unknown_labels(settings: LabelSettings) -> tuple[str, ...]:
 
 
 def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array:
-    """Return labels without what stands for no label: NaN among numbers, None among names."""
+    """Replace labels of labels.unknown: NaN among floats, -1 among integers, None among names.
+
+    Names are stripped, and the count is logged. Without the setting the array stays as it is.
+    """
     unknown = unknown_labels(settings)
     if not unknown:
         return array
@@ -277,7 +280,12 @@ def _number(text: str) -> int | float | None:
 
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
-    """Return names [N], None where a row is blank or -1."""
+    """Return names [N], None where a row is blank or -1; warn of names that may mean no label.
+
+    Args:
+        texts: By code.
+        codes: [N]; -1: blank.
+    """
     blanks = [text for text in texts if text and text in BLANK]
     if blanks:
         log.warning(
@@ -293,7 +301,10 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
 
 
 def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
-    """Check labels [N, C] of 0 and 1, NaN where unknown; convert them to classes on request."""
+    """Check labels [N, C] of 0 and 1, NaN where unknown.
+
+    Convert them to classes for `multiclass`.
+    """
     if 0 in array.shape:
         raise InputError(
             f"{where} has shape {array.shape}; expected at least one node and one class"
@@ -367,7 +378,10 @@ def _number_classes(array: Array, where: str) -> Labels:
 
 
 def _number_names(array: Array, blank: NDArray[np.bool_], where: str) -> Labels:
-    """Number names, or integers that do not count from 0, in sorted order."""
+    """Number names, or integers that do not count from 0, in sorted order; log the numbers.
+
+    Blank rows become -1. InputError for too many classes, or none.
+    """
     if blank.all():
         raise InputError(f"{where}: no node has a label; expected at least one")
     kept = array[~blank]

@@ -237,10 +237,13 @@ def _read_npz(path: Path, *, regression: bool) -> Table:
 
 
 def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = False) -> Nodes:
-    """Find the nodes of a type: the ids of nodes, features or labels.
+    """Find the nodes of a type: the ids of nodes, features or labels; without ids, rows are nodes.
 
     Edges may add nodes if it `grows` and has ids, or in a plain graph where there is no table, or
     only labels has ids.
+
+    Raises:
+        InputError: tables have different numbers of rows, or an id is no row.
     """
     kind = f"`{name}`" if name else "node"
     if not tables:

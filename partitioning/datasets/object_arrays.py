@@ -62,7 +62,7 @@ class ArrayGraph:
 
 @contextlib.contextmanager
 def converting(what: str, expected: str) -> Iterator[None]:
-    """Raise InputError where a value of an object of another library cannot be converted."""
+    """Turn errors of another library's object (UNREADABLE) within the block into an InputError."""
     try:
         yield
     except InputError:

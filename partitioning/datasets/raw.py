@@ -85,9 +85,10 @@ class RawNodes:
     def of_arrays(
         cls, path: str | Path, arrays: Mapping[str, Array], num_nodes: int | None = None
     ) -> Self:
-        """Take the arrays of OF_NODES; InputError for none.
+        """Take the arrays of OF_NODES, unchecked but for their axes.
 
-        Without labels and ids there are at least `num_nodes` nodes; None: as many as rows.
+        InputError if there is none of them. Without labels and ids there are at least `num_nodes`
+        nodes; None: as many as rows.
         """
         check_axes(arrays, OF_NODES, str(path))
         values: dict[str, Any] = {
@@ -142,7 +143,10 @@ class RawRelation:
     def of_arrays(
         cls, path: str | Path, arrays: Mapping[str, Array], *, with_features: bool = True
     ) -> Self:
-        """Take the arrays of OF_EDGES."""
+        """Take the arrays of OF_EDGES, unchecked but for axes and features.
+
+        Without `with_features` edge_feat is left out with a warning.
+        """
         check_axes(arrays, OF_EDGES, str(path))
         raw = cls(
             str(path),
@@ -268,7 +272,11 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
 
 
 def _find_target(types: Mapping[str, RawNodes], settings: DatasetSettings) -> str:
-    """Return the type to learn: the only one with labels, or the one that is requested."""
+    """Return the type to learn: the only one with labels, or the one that is requested.
+
+    For links any type, the first. Warns that labels of other types are left out. InputError if it
+    is ambiguous, or has no labels where they are needed.
+    """
     asked = settings.target
     if settings.links:
         return next(iter(types))

@@ -57,7 +57,13 @@ class IdRanges:
 
 
 def config_file(path: Path) -> Path | None:
-    """Return DGL's partition config in a directory: the file named after it, else the only one."""
+    """Return DGL's partition config in a directory: the file named after it, else the only one.
+
+    None if it has none, or is no directory.
+
+    Raises:
+        InputError: it has several.
+    """
     if not path.is_dir():
         return None
     named = path / f"{path.name}.json"

@@ -237,7 +237,13 @@ def _read_relations(
 
 
 def _read_edge_data(graph: _Graph, name: str, num_edges: int, rows: Ints) -> dict[str, Any]:
-    """Return weights and, of a plain graph, features of some of the partition's own edges."""
+    """Return weights and, of a plain graph, features of some of the partition's own edges.
+
+    The names are ours. Other tensors are left out with a warning.
+
+    Args:
+        rows: Of the edges.
+    """
     checks: dict[str, Any] = {"edge_weight": check_edge_weight}
     if graph.edges is None:
         checks["edge_feat"] = check_edge_feat

@@ -89,7 +89,13 @@ def _write(
     files: Mapping[int, Sequence[Path]],
     source: dict[str, Any],
 ) -> None:
-    """Read the partitions of this machine, one after the other, and write them."""
+    """Read the partitions of this machine, one after the other, and replace `target` by them.
+
+    The description states no cut edges and no halo, and only the edges of these partitions.
+
+    Raises:
+        InputError: a file is unusable, or an id is there twice.
+    """
     check_readable([file for of_part in files.values() for file in of_part])
     num_parts, is_hetero = int(config["num_parts"]), dgl_config.is_hetero(config)
     ranges = dgl_config.read_ranges(config, "node_map", num_parts, path)

@@ -144,7 +144,10 @@ class Meta:
     def first_damaged(
         self, directory: Path, begin: str | tuple[str, ...] = "", end: str = ""
     ) -> Path | None:
-        """Return the first missing or changed file whose path begins and ends so."""
+        """Return the first missing or changed file whose path begins and ends so.
+
+        None: all are intact.
+        """
         concerned = {
             file: checksum
             for file, checksum in self.checksums.items()

@@ -216,7 +216,10 @@ class PartitionDirectory:
         return list(getattr(self.meta, "links", {}).get("types", ()))
 
     def ends_of_edges(self, part: int) -> dict[str, Any]:
-        """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION."""
+        """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION.
+
+        {}: has none.
+        """
         if self.description is None:
             return {}
         folder = node_folder(self.path / f"part{part}", self.own_meta.target_type)

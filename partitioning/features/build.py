@@ -261,7 +261,17 @@ def encode_nodes(
     kinds: Collection[str],
     stored: State | None,
 ) -> tuple[Features, Mask | None, State | None]:
-    """Return encoded features, which nodes have some (None: all), and the state."""
+    """Return encoded features, which nodes have some (None: all), and the state (None: no schema).
+
+    Warns where nodes without features are filled.
+
+    Args:
+        rows: [N] nodes to fit on; None: all.
+        stored: A state to apply in place of fitting.
+
+    Raises:
+        InputError: features.missing=error, and a cell is blank.
+    """
     features, featured, schema = table.features, table.featured, table.schema
     if schema is None:
         return features, featured, None

@@ -33,7 +33,10 @@ Rows = NDArray[np.float32]
 
 
 def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
-    """Return the graph with features of these kinds; InputError if a node gets none."""
+    """Return the graph with features of these kinds side by side.
+
+    InputError if a node gets none.
+    """
     if kinds == ("given",):
         if graph.featured is not None:
             _refuse_missing(graph)

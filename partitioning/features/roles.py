@@ -100,7 +100,7 @@ def matches(name: str, patterns: Iterable[str] | None) -> bool:
 
 
 def requested_role(name: str, columns: ColumnSettings, path: Source) -> str | None:
-    """Return the role that `columns.*` gives to a feature column; InputError for two."""
+    """Return the role that `columns.*` gives to a feature column, or None; InputError for two."""
     roles = [role for role in FEATURE_ROLES if matches(name, getattr(columns, role))]
     if len(roles) > 1:
         raise InputError(

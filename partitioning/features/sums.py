@@ -254,7 +254,10 @@ def _count_numbers(
 def _count_categories(
     counts: Words, table: FittedRows, column: Column, agreed: AgreedColumn, schema: Schema
 ) -> None:
-    """Fill in the rows of each agreed category, of others, and of blank cells."""
+    """Fill in `counts`: the rows of each agreed category, of all others, and of blank cells.
+
+    Warns of others.
+    """
     number_by_name, counts[-1] = table.count_categories(column)
     others = {
         name: number for name, number in number_by_name.items() if name not in agreed.categories

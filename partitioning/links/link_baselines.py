@@ -19,7 +19,10 @@ MAX_SCORES = 1 << 32
 
 
 def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
-    """Return MRR, Hits@K, the scores of lists and AUC of the test rows, by method."""
+    """Return MRR, Hits@K, the scores of lists and AUC of the test rows, by method; {} without rows.
+
+    At most about MAX_SCORES scores are ranked per method: of sources drawn with seed 0.
+    """
     rows, negatives, num_nodes = split.rows["test"], split.rows["test_neg"], split.graph.num_nodes
     if not len(rows):
         return {}

@@ -105,7 +105,10 @@ def _read_data(
 
 
 def _add_reverse(stored: StoredGraph, tables: EdgeTables, nodes: Mapping[str, NodeChange]) -> None:
-    """Add the reverse of each edge where the directory was made with reverse edges."""
+    """Add the reverse of each edge to `tables` where the directory was made with reverse edges.
+
+    Not to a relation that has a table of its own.
+    """
     request = stored.meta.request
     for name, kinds in list(tables.items()):
         if not isinstance(stored.meta, HeteroMeta):

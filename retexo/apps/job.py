@@ -98,7 +98,7 @@ class JobLog:
                 file.write(json.dumps(job) + "\n")
 
     def read(self) -> list[EndedJob]:
-        """Return the jobs that have ended."""
+        """Return the jobs that have ended, in order; none if there is no file."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()

@@ -141,9 +141,10 @@ class Communicator:
             self.replay_log = before
 
     def _deliver(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
-        """Pass messages to the transport, after the simulated latency.
+        """Pass messages to the transport, after the simulated latency; `incoming` is filled.
 
-        PeerLost names the kind of traffic.
+        This worker's own entries of both lists are replaced by nothing. PeerLost names the kind of
+        traffic.
         """
         outgoing[self.rank] = incoming[self.rank] = ()
         if self._sleep_time and self.world_size > 1:

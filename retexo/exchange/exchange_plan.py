@@ -268,9 +268,10 @@ def exchange_sorted_lists(
 def _share_weights(
     incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
 ) -> tuple[list[Boundary], list[Boundary]]:
-    """Send owners the weights of edges that they may sum; return the updated boundaries.
+    """Send owners the weights of edges that they may sum; return both lists with them.
 
-    An edge whose target has no other edge needs no weight, because there is nothing to sum.
+    NaN is a weight that its owner does not know. An edge whose target has no other edge needs none,
+    because there is nothing to sum. `outgoing` is changed in place. All workers call it.
     """
     incoming, codes = _encode_shared_weights(incoming, options)
     sizes = [

@@ -121,7 +121,7 @@ def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = ""
 
 
 def _state_mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
-    """Return why two nodes cannot go on with an interrupted run, or begin one, together."""
+    """Return why two nodes cannot resume or begin a run together; None: they can."""
     if first.resumes != other.resumes:
         resuming, beginning = (first, other) if first.resumes else (other, first)
         return (

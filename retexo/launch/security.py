@@ -12,6 +12,8 @@ from retexo.settings.cluster_settings import ClusterSettings
 def make_security(cluster: ClusterSettings) -> tuple[Tls | None, Hub | None]:
     """Return what encrypts and what relays a node's connections, from its settings and credentials.
 
+    Either is None where the settings ask for none; the credentials' files are read.
+
     Raises:
         InputError: the credentials cannot be used.
     """

@@ -85,7 +85,7 @@ def _pool(count: int) -> ThreadPoolExecutor:
 
 
 def _compiled(function: Callable[..., None]) -> Callable[..., None]:
-    """Compile with numba and cache the result on disk where possible."""
+    """Compile with numba, without the GIL, and cache the result on disk where possible."""
     try:
         kernel: Callable[..., None] = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no cache folder beside the module or in the home directory
@@ -118,7 +118,7 @@ def _search(
 
 @_compiled
 def _add(source: np.ndarray, gradient: np.ndarray, total: np.ndarray, first: int, end: int) -> None:
-    """Scatter the columns first ... end - 1, in the order of destinations."""
+    """Add columns first ... end - 1 to `total`, in the order of destinations; -1: no source."""
     for node in range(len(source)):
         for at in range(first, end):
             if source[node, at] >= 0:

@@ -347,7 +347,7 @@ def _no_zeros(count: int, width: int) -> Tensor:
 
 @contextlib.contextmanager
 def _counted_apart(comm: Communicator, meter: TrafficMeter) -> Iterator[None]:
-    """Within the block, count the bytes sent with another meter."""
+    """Within the block, count the bytes sent with another meter. An exception leaves it there."""
     training_meter, comm.meter = comm.meter, meter
     yield
     comm.meter = training_meter

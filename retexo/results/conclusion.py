@@ -61,7 +61,10 @@ def _describe_score(summary: Mapping[str, Any], name: str) -> str:
 
 
 def _baseline_of(summary: Mapping[str, Any], name: str) -> tuple[str, float | None]:
-    """Return what the baseline without a network is, in words, and its score."""
+    """Return what the baseline without a network is, in words, and its score.
+
+    None: not measured.
+    """
     of_links = summary.get("baselines")
     if of_links:
         best = max(of_links, key=lambda method: of_links[method].get(name, -math.inf))

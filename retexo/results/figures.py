@@ -90,7 +90,14 @@ def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
 
 
 def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
-    """Plot mean accuracy of each method with standard deviations, and a dot per run."""
+    """Plot mean accuracy of each method with standard deviations, and a dot per run.
+
+    With more than MAX_METHODS methods only the means. None if there is nothing to draw.
+
+    Args:
+        measure: Along x; bytes on a logarithmic axis, so methods with 0 bytes are listed below it.
+        label: Of x.
+    """
     from matplotlib.ticker import EngFormatter, LogLocator
 
     figure, (axes,) = make_axes(1, width, 3.6)
@@ -155,7 +162,10 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
 
 
 def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
-    """Plot the validation metric after each round: a line per run, axes per layer."""
+    """Plot the validation metric after each round: a line per run, axes per layer.
+
+    None without curves, or with more than MAX_METHODS methods.
+    """
     curves = [
         (index, run)
         for index, method in enumerate(data.methods)
@@ -192,7 +202,10 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
 
 
 def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
-    """Plot bytes by sender and receiver: a heat map of a run, or of each method's mean."""
+    """Plot bytes by sender and receiver: a heat map of a run, or of each method's mean.
+
+    None for a single partition, or more than MAX_METHODS methods.
+    """
     runs = (
         {"": [content]} if isinstance(content, Run) else {m.name: m.done for m in content.methods}
     )

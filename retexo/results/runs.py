@@ -246,7 +246,10 @@ def _results(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_rounds(path: Path) -> list[Point]:
-    """Read the rounds up to the first damaged line: a killed run ends in half a line."""
+    """Read the rounds up to the first damaged line: a killed run ends in half a line.
+
+    No rounds if the file cannot be read. A missing metric is NaN.
+    """
     points: list[Point] = []
     try:
         lines = read_text(path).splitlines()

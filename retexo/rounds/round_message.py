@@ -98,7 +98,10 @@ class RoundMessage:
         self._tail.copy_(torch.tensor(values, dtype=self._tail.dtype))
 
     def _read_tail(self) -> tuple[float, RoundScore | None]:
-        """Return the summed loss and the validation score; set any_stop_requested."""
+        """Return the summed loss and the validation score; set any_stop_requested.
+
+        The score is None without validation nodes; its loss is NaN if the metric does not need it.
+        """
         loss, stop_requests, *rest = self._tail.tolist()
         self.any_stop_requested = stop_requests > 0
         if not self._graph_info.num_val:

@@ -188,10 +188,15 @@ def _parse_yaml(file: Path, content: bytes) -> Any:
 
 
 def _count(node: yaml.Node, counted: dict[int, int], depth: int) -> int:
-    """Count the values of a node with aliases expanded.
+    """Count the values of a node with aliases expanded; a long text counts as several.
+
+    Args:
+        counted: Counts by id of the node, which it fills in.
+        depth: Levels that are left.
 
     Raises:
-        RecursionError: It is nested deeper than `depth`, or contains itself.
+        RecursionError: it is nested deeper than `depth`, or contains itself.
+        ValueError: a text is no Unicode.
     """
     if id(node) not in counted:
         if not depth:

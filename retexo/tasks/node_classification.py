@@ -320,7 +320,7 @@ def _can_rank(class_counts: Tensor, multilabel: bool) -> bool:
 
 
 def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> Tensor | None:
-    """NodeClassification.weights by task.class_weights.
+    """Return NodeClassification.weights by task.class_weights, float32 [2, C]; None: all are 1.
 
     The mean weight of the training labels is 1. `balanced` gives each class the same total, as in
     scikit-learn: all labels / (2 or C, times the labels of the class).

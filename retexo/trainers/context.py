@@ -50,9 +50,10 @@ class Clock:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a phase.
+        """Time a phase within the block, and report it to the parent; exceptions count, too.
 
-        Phases may nest, as the exchanges of label propagation do in the evaluation.
+        Phases may nest, as the exchanges of label propagation do in the evaluation: an inner
+        phase's seconds are not the outer one's.
         """
         self.progress.enter(PHASE_LABELS.get(name, name))
         start, outer, self._inner_seconds = time.perf_counter(), self._inner_seconds, 0.0

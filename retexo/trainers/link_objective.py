@@ -271,9 +271,10 @@ def _find_inputs_from_neighbours(context: Context, layer: int, stage: Stage) -> 
 def _append_endpoints(
     context: Context, endpoints: Endpoints, layer: int, stage: Stage, own: Inputs | None
 ) -> Inputs | None:
-    """Return the inputs of the inner nodes, then of the endpoints.
+    """Return the inputs of the inner nodes, then of the endpoints; None without own inputs.
 
-    A worker without nodes exchanges, too.
+    A worker without nodes exchanges, too. Rows that later layers read again are kept in
+    `endpoints.skip_rows`, so they are received once.
     """
     widths = [weight.shape[0] for weight in stage.first_weights]
     parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]

@@ -182,7 +182,10 @@ def _aggregate(
     received: Sources,
     nodes: Mapping[str, Tensor],
 ) -> Means:
-    """Return the aggregates of a type's rows over each relation, at nodes of destination types."""
+    """Return the aggregates of a type's rows over each relation, at nodes of destination types.
+
+    A relation without such nodes has none.
+    """
     if context.is_heterogeneous:
         means = context.relation_means(name, rows, nodes)
         means.add(received)

@@ -190,7 +190,8 @@ def renumber_classes(
 ) -> Partition:
     """Return the partition with its classes numbered as in training, by their names.
 
-    Nodes of other classes lose their label and leave all splits.
+    Nodes of other classes lose their label and leave all splits, with a warning. Without names on
+    either side the partition stays as it is.
     """
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)

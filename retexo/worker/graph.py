@@ -266,10 +266,16 @@ def make_inference_context(
 ) -> Context:
     """Make the context for a trained model, with the model's number of classes.
 
-    All workers call it; directory: None for a graph in memory.
+    All workers call it. Worker 0 warns of relations that lost their weights.
 
     Where rows are rounded, scores are computed in the two phases of training, because other partial
     sums are rounded differently.
+
+    Args:
+        directory: None for a graph in memory.
+
+    Raises:
+        InputError: the graph does not fit the model.
     """
     heads, task = checkpoint.heads, link_task(settings)
     graph_info = agree_on_graph_info(comm, graph.part, directory, training=False, task=task)

@@ -282,12 +282,12 @@ def _make_plain_edges(
     conv: Convolution,
     dtype: torch.dtype,
 ) -> tuple[Partition, OutEdges, Tensor | None]:
-    """Bring the edges of a plain graph into the form that all workers have.
+    """Bring the edges of a plain graph into the form that all workers have; all workers call it.
 
     Returns:
-        The part with weights and features of edges where any part has them.
-        The edges with degrees in the whole graph: stored everywhere, exchanged if used, else zeros.
-        The means of the edges' features where the convolution does not read them.
+        The part with weights and features of edges where any part has them; the edges with degrees
+        in the whole graph (stored everywhere, exchanged if used, else zeros); the means of the
+        edges' features where the convolution does not read them, else None.
     """
     edges, nodes, means = part.relations[PLAIN_RELATION], part.labelled, None
     if graph_info.weighted and edges.edge_weight is None:

@@ -170,7 +170,10 @@ class Client:
 
     @contextlib.contextmanager
     def count_as(self, purpose: str) -> Iterator[None]:
-        """Count everything fetched in this context under `purpose`, at both ends."""
+        """Within the block, count everything fetched under `purpose`, at both ends.
+
+        The purpose is "" afterwards.
+        """
         self._set_purpose(purpose)
         yield
         self._set_purpose("")
