@@ -79,7 +79,9 @@ class PredictionGraph:
 
 
 def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States) -> PredictionGraph:
-    """Read a graph to predict.
+    """Read a graph to predict into memory.
+
+    To predict links, its edges are split like those in training.
 
     Args:
         given: One of FORMS.

@@ -35,9 +35,10 @@ def take_weights(
 
 
 def take(values: NDArray[Any], index: IndexArray) -> NDArray[Any]:
-    """Return values[index] of 1-D values and indices of at least 0, in a third of the time.
+    """Return values[index] of 1-D values in a third of the time.
 
-    NumPy copies an index that is not int64.
+    IndexError below 0 as above the end. NumPy copies an index that is not int64. Threads take
+    blocks.
     """
     rows, number = torch.from_numpy(values), torch.from_numpy(index)
     rows_taken = torch.empty(len(index), dtype=rows.dtype)

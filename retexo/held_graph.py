@@ -68,7 +68,11 @@ def to_tensor(values: Any) -> Tensor:
 
 
 def make_part(read: PredictionGraph, num_relations: int = 0) -> Partition:
-    """Return a graph as the only part, without a split; num_relations: of a union graph's edges."""
+    """Return a graph as the only part, without labels and split.
+
+    Args:
+        num_relations: Of a union graph's edges, whose edge_feat has the relation; 0: another graph.
+    """
     graph, none = read.graph, torch.zeros(0, dtype=torch.int64)
     count = graph.nodes[graph.target].num_nodes
     no_node = torch.zeros(count, dtype=torch.bool)
@@ -110,7 +114,10 @@ def make_part(read: PredictionGraph, num_relations: int = 0) -> Partition:
 
 
 def _sort_edges(relation: Relation, *, has_loops: bool) -> PartEdges:
-    """Return a relation's edges by destination, without edges from a node to itself."""
+    """Return a relation's edges by destination in a stable order, int32.
+
+    `has_loops`: there may be edges from a node to itself, which are left out.
+    """
     src, dst = (torch.from_numpy(ends.astype(np.int32)) for ends in (relation.src, relation.dst))
     order = torch.argsort(dst, stable=True)
     if has_loops:
@@ -228,7 +235,10 @@ class HeldGraph:
 
     @torch.no_grad()
     def extend(self, added: Addition) -> InferenceResult:
-        """Return the outputs at new nodes that join the graph; the graph stays as it is."""
+        """Return the outputs at new nodes that join the graph; the graph stays as it is.
+
+        Recomputes only nodes that change, unless these are many or the graph is heterogeneous.
+        """
         grown = self._open(graph_addition.grow(self.read, added))
         stages, heads = self.run.stages, self.run.checkpoint.heads
         first = len(self.inferred.logits)
@@ -308,7 +318,10 @@ class HeldLinks:
 def with_weights(
     read: PredictionGraph, weighted: Collection[EdgeType], model: str
 ) -> PredictionGraph:
-    """Return the graph with a weight of 1 for each edge of `weighted` relations that have none."""
+    """Return the graph with a weight of 1 for each edge of `weighted` relations that have none.
+
+    Warns of them, naming the `model`.
+    """
 
     def relations_of(graph: Any) -> dict[EdgeType, Any]:
         return {PLAIN_EDGE: graph} if isinstance(graph, GraphData) else dict(graph.relations)

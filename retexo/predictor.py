@@ -487,7 +487,7 @@ class Predictor:
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:
-    """Return the partition directory that a path names; None for everything else."""
+    """Return the given partition directory, or that of a path; None for everything else."""
     if isinstance(graph, PartitionDirectory):
         return graph
     if not isinstance(graph, str | Path) or not Path(graph).is_dir():

@@ -60,7 +60,7 @@ class Nodes:
         return hash_names(self._names[-1])
 
     def use_names(self) -> None:
-        """Make names of integer ids, as an id that is a name needs."""
+        """Know the nodes by name from now on: integer ids become their text, in place."""
         assert self.ids is not None
         self._names = [_as_names(self.ids)]
         self._index(hash_names(self._names[0]))

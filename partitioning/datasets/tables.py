@@ -496,9 +496,9 @@ def _read_relation(
 
 
 def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
-    """Return the nodes with the masks of the index files of the folder, such as train.csv.
+    """Return the nodes with the masks of the index files of the folder, if any, such as train.csv.
 
-    InputError if a table has masks or a split, too.
+    InputError if a table has masks or a split, too, or there are two files for one mask.
     """
     masks: dict[str, Array] = {}
     for part, stems in FILE_NAMES.items():

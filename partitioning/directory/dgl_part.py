@@ -71,7 +71,10 @@ class _Graph:
         return next(((key, tensors[key]) for key in keys if key in tensors), None)
 
     def require(self, name: str, keys: tuple[str, ...]) -> tuple[str, Array]:
-        """Return the first of some arrays of a node type, and its name."""
+        """Return the name and values of the first of some arrays that a node type has.
+
+        InputError: none.
+        """
         tensor = self.find(name, keys)
         if tensor is None:
             there = ", ".join(sorted(self.node_tensors.get(name, {}))) or "nothing"

@@ -48,7 +48,7 @@ SHARED = ("authority.pem", "revoked.pem", "members.json")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; exit status 0, or 2 for unusable input."""
+    """Run the command; exit status 0, or 2 for unusable input, which is printed to stderr."""
     parser = argparse.ArgumentParser(
         "retexo credentials",
         description=__doc__,
@@ -113,7 +113,10 @@ def request(folder: Path, name: str) -> None:
 
 
 def sign(folder: Path, request: Path, days: int = DAYS) -> None:
-    """Sign a request. First compare the digest of the key with the site, for example by phone."""
+    """Sign a request. First compare the digest of the key with the site, for example by phone.
+
+    Writes issued/NAME.pem in the authority's folder, valid for `days`, and prints the digest.
+    """
     key, issuer = _authority(folder)
     signing_request = read_pem(request, x509.load_pem_x509_csr)
     with naming_file(request):
@@ -153,7 +156,10 @@ def members(folder: Path, sites: Sequence[str]) -> None:
 
 
 def revoke(folder: Path, name: str) -> None:
-    """Add the certificate of the site `name` to the authority's list of revoked certificates."""
+    """Add the certificate of the site `name` to the authority's list of revoked certificates.
+
+    Rewrites revoked.pem, renames the certificate in issued/, and prints what to do.
+    """
     key, issuer = _authority(folder)
     certificate = _issued(folder, name, issuer)
     before = read_revocations(folder, issuer)
@@ -201,7 +207,7 @@ def hand_out(folder: Path, sites: Sequence[str]) -> None:
 
 
 def _new_key(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """Create a key that only its owner may read; an existing file is not overwritten."""
+    """Create a key in folder/key.pem that only its owner may read; FileExistsError: it is there."""
     key, form = ec.generate_private_key(ec.SECP256R1()), serialization.PrivateFormat.PKCS8
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / "key.pem", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

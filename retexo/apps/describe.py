@@ -24,7 +24,10 @@ FILE, AGREED_FILE = "spec.json", "columns.json"
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Write run_dir/columns.json, or spec.json of all sites, and return its content."""
+    """Write run_dir/columns.json, or spec.json of all sites, and return its content.
+
+    Prints the columns, or for sites the sums that were exchanged. InputError if a file is there.
+    """
     check_unused(run_dir, (FILE, AGREED_FILE))
     if settings.dataset_name == "parts" and settings.features.spec is not None:
         return _fit_together(settings, run_dir)
@@ -43,7 +46,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Fit a pipeline with all other sites, by sums; the same spec.json at each."""
+    """Fit a pipeline with all other sites, by sums of workers; write the same spec.json at each."""
     directory = find_sites(
         Path(settings.dataset_file or ""), settings.num_partitions, settings.dataset_max_gib
     )

@@ -26,7 +26,10 @@ EXAMPLE_NODES, EXAMPLE_EDGES = 7, 11
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Write the files, and return the content of export.json."""
+    """Write the model and export.json to run_dir, and return the content of export.json.
+
+    InputError if one of them is there.
+    """
     assert settings.checkpoint_dir is not None
     kind = settings.export.format
     check_unused(run_dir, (f"model.{kind}", "export.json"))
@@ -53,7 +56,11 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
-    """Return a random graph of the right widths, to trace the network with."""
+    """Return a random graph (seed 0) of the right widths, to trace the network with.
+
+    x, edge_index, weights or None, and edge features; by type for a heterogeneous model. Inputs
+    that the model does not read are left out at the end.
+    """
     architecture: Any = predictor.checkpoint.architecture
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

@@ -137,7 +137,7 @@ class _SplitGraph:
 
 
 def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> Meta:
-    """Load, split, assign, write, and print the report."""
+    """Load, split, assign and write a graph; print the report, and return the description."""
     seconds: dict[str, float] = {}
     num_parts = settings.num_partitions
     stored = {} if settings.features.spec is None else read_spec(settings.features)
@@ -262,9 +262,10 @@ def _split_pairs(
 
 
 def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
-    """Return whether DGL's files are written, too.
+    """Return whether DGL's files are written, too; never for links.
 
-    Raises InputError if they are wanted where they cannot be.
+    Unset, they are written for a plain graph if DGL is installed. InputError if they are wanted for
+    a heterogeneous graph.
     """
     if settings.links:
         return False
@@ -282,7 +283,10 @@ def _refuse_dgl_files(kind: str) -> NoReturn:
 
 
 def _add_dgl_files(directory: Path, existing: Meta) -> Meta:
-    """Write DGL's files into a directory that lacks them, from its partitions."""
+    """Write DGL's files into a directory that lacks them, from its partitions.
+
+    The directory is written anew. InputError for links, a heterogeneous graph, or without DGL.
+    """
     require_dgl("partition.dgl_files=true")
     if existing.links or isinstance(existing, HeteroMeta):
         _refuse_dgl_files("link prediction" if existing.links else "a heterogeneous graph")

@@ -46,7 +46,10 @@ def directory_of(settings: PartitionSettings) -> Path:
 
 
 def _data_name(settings: PartitionSettings) -> str:
-    """Return the name of the data set in paths: dataset_name, or the stem of dataset_file."""
+    """Return the name of the data set in paths: dataset_name, or the stem of dataset_file.
+
+    InputError for a name that is a path, or a file that is missing or not asked for.
+    """
     if settings.dataset_name != "file":
         name = settings.dataset_name
         if Path(name).name != name or "\0" in name:

@@ -82,7 +82,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
 def _report_runs(
     folders: str, runs: Sequence[Run], data_sets: Sequence[DataSet], out: Path
 ) -> Report:
-    """Report on several runs; write the csv files and the figures."""
+    """Report on several runs; write the csv files and the figures to `out`."""
     file_names = [re.sub(r"[^A-Za-z0-9_]+", "-", data.name).strip("-") for data in data_sets]
     sections = [
         Section(
@@ -127,7 +127,12 @@ def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
 
 
 def _picture(name: str, caption: str, wide: "Figure", narrow: "Figure", out: Path) -> Picture:
-    """Save a figure as SVG, PDF and PNG, and return it for the page."""
+    """Save a figure as SVG, PDF and PNG below out/figures, and return it for the page.
+
+    Args:
+        wide: What is saved.
+        narrow: The same for small screens, which only the page has.
+    """
     for suffix in ("svg", "pdf", "png"):
         (out / "figures" / f"{name}.{suffix}").write_bytes(_rendered(wide, suffix))
         wide.set_layout_engine(None)  # the first file has decided it

@@ -196,7 +196,10 @@ def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def check_same(
     resume: str | None, run_dir: Path, run: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    """Raise InputError if the state to resume was made with another `run` or other settings."""
+    """Raise InputError if the state to resume was made with another `run` or other settings.
+
+    Nothing to check without a saved state.
+    """
     source = _find_saved(resume, run_dir)
     if source is None:
         return

@@ -62,7 +62,11 @@ def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]
 
 
 def _settings_of(settings: Settings, seed: int) -> Settings:
-    """Return the settings of one run; seeds of split and partitions default to the run's seed."""
+    """Return the settings of one run; seeds of split and partitions default to the run's seed.
+
+    Composed anew from the command's arguments; those of the launcher, and on several nodes those of
+    the partitions, are kept.
+    """
     options = [argument for argument in settings.arguments if argument.startswith("--")]
     name, *folder = (option.partition("=")[2] for option in options)
     overrides = [

@@ -60,6 +60,10 @@ def load(settings: Settings, path: Path) -> Predictor:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a TCP socket that listens at host and port (0: a free one).
+
+    InputError if it cannot.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sends small answers at once (TCP_NODELAY) only where the protocol is named: without it
     # a request takes 40 ms longer.

@@ -27,7 +27,10 @@ from retexo.trainers.layerwise import PRECISIONS
 
 
 def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[str, Any]:
-    """Print the plan of the one local site, write it to run_dir/plan.json, and return it."""
+    """Print the plan of the one local site, write it to run_dir/plan.json, and return it.
+
+    Nothing is sent: bytes to other sites are upper bounds.
+    """
     (site,) = directory.local_sites
     part = directory.read_part(site.rank)
     tables = _make_tables(part)

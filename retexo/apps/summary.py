@@ -88,7 +88,11 @@ def print_results(
 
 
 def _score_rows(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row for each score, with its values of the splits that have nodes or pairs."""
+    """Return a row for each score, with its values of the splits that have nodes or pairs.
+
+    Rows of baselines, of the whole graph, and of classes or targets (at most MAX_CLASS_ROWS)
+    follow.
+    """
     by_set = {split: result.get(split, {}) for split in SPLITS}
     known = {
         split: scores

@@ -166,7 +166,7 @@ class Training:
         return self.settings.node_rank == 0 and not self.observers.are_none
 
     def run(self) -> dict[str, Any]:
-        """Run, and restart after a curable failure; the summary."""
+        """Run, and restart after a curable failure; return the summary. Observers hear of it."""
         if not self.is_observed:
             return self._run_with_restarts()
         try:
@@ -240,7 +240,11 @@ class Training:
         return self.summary
 
     def _connect(self, stack: ExitStack) -> Node:
-        """Connect to the other nodes; `stack` closes the connections."""
+        """Connect to the other nodes; `stack` closes the connections.
+
+        After a restart it tries again for rejoin_timeout seconds, and other errors are
+        TrainingErrors.
+        """
         info = RunInfo(
             self.shared,
             self.directory.digest(),

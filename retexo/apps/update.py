@@ -16,7 +16,10 @@ from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> Meta:
-    """Update the directory that the settings name; return its new description."""
+    """Update the directory that the settings name.
+
+    Print a report, and return its new description.
+    """
     path = find_directory(settings)
     start = time.perf_counter()
     tables = (

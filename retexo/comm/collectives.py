@@ -294,7 +294,10 @@ class _ChunkedSum:
         return self._buffers[rank]
 
     def add_up(self) -> Pieces:
-        """Sum the own chunk in the order of ranks, and return the encoded sum."""
+        """Sum the own chunk in the order of ranks, and return the encoded sum.
+
+        Rounds the own chunk of the tensor, and replaces the buffers of shares by those of sums.
+        """
         first, end = self._bounds[self._rank]
         encoded: Pieces = ()
         if first < end:

@@ -84,7 +84,10 @@ def connected(
 def _over_sockets(
     rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
 ) -> SocketTransport:
-    """Encrypt streams to other nodes, in the order of peers, so that no circle of workers waits."""
+    """Return a transport over streams to the other workers; encrypt those to other nodes.
+
+    In the order of peers, so that no circle of workers waits.
+    """
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):
         if peer // per_node == rank // per_node:
@@ -163,7 +166,7 @@ def _is_network_error(error: RuntimeError) -> bool:
 
 
 def _open_store(rendezvous: Rendezvous) -> Store:
-    """Open the store in which gloo's workers find each other."""
+    """Open the store in which gloo's workers find each other: by TCP, or a file on one machine."""
     limit = timedelta(seconds=rendezvous.init_timeout)
     if isinstance(rendezvous.store, tuple):
         store: Store = TCPStore(*rendezvous.store, is_master=False, timeout=limit)
@@ -175,7 +178,10 @@ def _open_store(rendezvous: Rendezvous) -> Store:
 
 @contextlib.contextmanager
 def serving_store(address: str) -> Iterator[tuple[str, int]]:
-    """Serve the store of a run over several nodes, on this address only; yields where."""
+    """Within the block, serve the store of a run over several nodes; yields address and port.
+
+    The port is a free one, on this address only.
+    """
     server = socket.create_server((address, 0))
     port = int(server.getsockname()[1])
     store = TCPStore(

@@ -54,7 +54,10 @@ class ReplayLog:
         return len(self._ends) - 1
 
     def _find_record_ends(self) -> list[int]:
-        """Return where the file's header ends, then where each intact record ends, in bytes."""
+        """Return where the file's header ends, then where each intact record ends, in bytes.
+
+        Stops at the first damaged record. A file of another run has none, with a warning.
+        """
         ends = [len(self._start)]
         if not self.path.exists():
             return ends

@@ -70,7 +70,10 @@ class SocketTransport:
             stream.close()
 
     def _run(self, waiting: Sequence["_Transfer"]) -> None:
-        """Send and receive whatever is possible until all transfers are done."""
+        """Send and receive whatever is possible until all transfers are done.
+
+        PeerLost if no byte moves for the timeout.
+        """
         ready, last_progress = waiting, time.monotonic()
         while True:
             for transfer in ready:
@@ -185,6 +188,7 @@ class _TlsTransfer(_Transfer):
         outgoing: list[memoryview],
         incoming: list[memoryview],
     ) -> None:
+        """Join the first TLS_RECORD bytes, so that a short message goes in one record."""
         super().__init__(peer, stream, outgoing, incoming)
         if self.to_send:  # a short message goes in one record
             first = b"".join(piece[:TLS_RECORD] for piece in self.to_send)[:TLS_RECORD]

@@ -75,7 +75,10 @@ class TrafficMeter:
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Add the result of `entries_of` in an earlier process; ValueError for an unknown kind."""
+        """Take over the result of `entries_of` in an earlier process, in place of equal tags.
+
+        ValueError for an unknown kind.
+        """
         for kind, phase, peer, num_bytes in sent:
             KINDS.index(kind)
             key = MessageTag(kind, layer, phase), peer

@@ -260,7 +260,10 @@ def _pay_leaves(batch: _Leaves, residual: IntArray) -> int:
 def _solve_core(
     edges: IndexArray, weight: IntArray, chosen: Mask, exact_limit: int, matching_limit: int
 ) -> int:
-    """Cover the pruned, sorted edges [2, E]; mark vertices in `chosen`; return the lower bound."""
+    """Cover the pruned, sorted edges [2, E]; mark vertices in `chosen`; return the lower bound.
+
+    Exact up to the limits on edges: by matching if all weights are equal, else by flow.
+    """
     if edges.shape[1] == 0:
         return 0
     left, left_index = unique_inverse(edges[0], edges.dtype)

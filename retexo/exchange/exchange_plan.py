@@ -130,7 +130,11 @@ class PlanOptions:
 def make_plan(
     partition: LocalEdges, options: PlanOptions, required_layers: Tensor, comm: Communicator
 ) -> ExchangePlan:
-    """Make the exchange plan from known required layers (see ExchangePlan.required_layers)."""
+    """Make the exchange plan from known required layers (see ExchangePlan.required_layers).
+
+    All workers call it: each requests its boundary from the owners. TrainingError if a peer sends
+    an invalid one.
+    """
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
     sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]

@@ -55,7 +55,10 @@ class RowBlocks:
 
     @cached_property
     def degrees(self) -> tuple[FloatArray, FloatArray]:
-        """Degree of each row, [L], and of each column, [R]; float32 counts up to 2^24 per block."""
+        """Return the degree of each row, [L], and of each column, [R], float64.
+
+        The sums are exact up to 2^24 per block in float32.
+        """
         row_degrees = np.concatenate([np.diff(graph.indptr) for graph in self.graphs])
         column_degrees = in_threads(
             lambda graph: graph.T @ np.ones(graph.shape[0], graph.dtype), self.graphs

@@ -219,7 +219,11 @@ class LayerExchange:
                 del received  # would keep the received messages alive
 
     def _peer_batches(self, phase: int) -> Iterator[_Batch]:
-        """Yield batches of peers with the messages to exchange with them."""
+        """Yield batches of peers with the messages to exchange with them.
+
+        There is no batch where rows are known. Each batch is made when the one before is sent: messages of a
+        phase take that much memory.
+        """
         if self._is_known or phase not in self._plan.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
@@ -276,7 +280,10 @@ class LayerExchange:
         return EdgeSubset(*places, none, none)
 
     def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
-        """Select and encode the message to a peer."""
+        """Select and encode the message to a peer.
+
+        Plain rows where the selection turns out longer.
+        """
         if not len(edges.rows):
             return OutgoingMessage.empty(self._num_pieces)
         rows_held, nodes = (
@@ -300,7 +307,10 @@ class LayerExchange:
         return message
 
     def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
-        """Select vectors for rows that the peer lacks, starting from an earlier layer's bound."""
+        """Select vectors for rows that the peer lacks, starting from an earlier layer's bound.
+
+        A better bound is kept in the plan, for later layers.
+        """
         boundary, known = self._plan.outgoing[peer], self._plan.known_bounds
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
         rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True

@@ -130,7 +130,10 @@ class LocalRows:
         self.__dict__.pop("_rows_on_device", None)
 
     def _rows_without_nan(self, place: slice) -> Rows:
-        """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN."""
+        """Return some rows, with NaN replaced by 0 if the precision cannot encode NaN.
+
+        They are divided by the exponents of their columns, if there are any.
+        """
         if self.sparse is None:
             taken = self.rows[place]
             rows: Rows = taken if self.precision == "full" else taken.nan_to_num()

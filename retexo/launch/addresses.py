@@ -83,7 +83,10 @@ def open_endpoint(
 
 
 def _wait_at_hub(cluster: ClusterSettings, hub: Hub, timeout: float, stack: ExitStack) -> Endpoint:
-    """Wait at the hub for the connections of other nodes; node 0 may have to start it."""
+    """Wait at the hub for the connections of other nodes; node 0 may have to start it.
+
+    `stack` closes both. TrainingError if the hub is not reached.
+    """
     if cluster.node_rank == hub.node:
         logger.info("node 0 is the hub, at %s", cluster.distributed.hub)
         remedy = (
@@ -147,7 +150,10 @@ def _resolve_host(host: str) -> set[str]:
 
 
 def master_address(cluster: ClusterSettings) -> tuple[str, int]:
-    """Return host and port at which node 0 listens."""
+    """Return host and port at which node 0 listens; THROUGH_HUB and 0 with a hub.
+
+    Below a launcher with a store node 0 tells its address there.
+    """
     if cluster.distributed.hub is not None:
         return THROUGH_HUB, 0
     if _has_launcher_store(cluster):
@@ -207,7 +213,10 @@ def route_interface(address: str, port: int, setting: str = "distributed.master_
 
 
 def interface_address(interface: str, preferred: Collection[str] = ()) -> str:
-    """Return an IPv4 address of an interface, a preferred one if it has one of these."""
+    """Return an IPv4 address of an interface, a preferred one if it has one of these.
+
+    InputError: it has none.
+    """
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise InputError(

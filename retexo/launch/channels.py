@@ -105,7 +105,10 @@ class Channel:
             raise Disconnected(str(error)) from error
 
     def receive_one(self, timeout: float) -> Message:
-        """Return the next message, within `timeout` seconds; ChannelClosed if none comes."""
+        """Return the next message, within `timeout` seconds; ChannelClosed if none comes.
+
+        Others that arrived are kept for the next call.
+        """
         deadline = time.monotonic() + timeout
         while not (messages := self.receive()):
             seconds = deadline - time.monotonic()
@@ -229,7 +232,10 @@ def connect(
 def connect_with(
     open_connection: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
 ) -> Channel:
-    """Connect like `connect`, by a function that opens the connection within some seconds."""
+    """Connect like `connect`, by a function that opens the connection within some seconds.
+
+    Tries until `timeout`, then raises ConnectionError; ChannelClosed at once if the peer refuses.
+    """
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -295,6 +301,10 @@ class AcceptedConnections:
         return [source for source in ready if source in others]
 
     def _answer(self, channel: Channel, handle: Callable[[Channel, Message], None]) -> None:
+        """Pass the first message of a connection to `handle`.
+
+        Reject it where that raises anything.
+        """
         try:
             messages = channel.receive()
             if messages:
@@ -326,7 +336,7 @@ class AcceptedConnections:
             self._forget(channel)
 
     def _accept(self) -> None:
-        """Accept waiting connections; above a limit close the oldest for each."""
+        """Accept waiting connections; above a limit close the oldest for each. Errors end it."""
         with suppress(OSError):
             for _ in range(MAX_ACCEPTED_AT_ONCE):
                 channel = Channel(self._listener.accept()[0], self._tls)

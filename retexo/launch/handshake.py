@@ -199,7 +199,10 @@ class Coordinator:
         return [node for node in range(1, self._num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds until all nodes joined or a mismatch ends the start."""
+        """Wait at most `timeout` seconds until all nodes joined or a mismatch ends the start.
+
+        `missing`, `joined` and `problem` then tell how it went.
+        """
         timeout_at = time.monotonic() + timeout
         while self.missing:
             deadline = min([timeout_at, *(deadline for deadline, _ in self._mismatches.values())])

@@ -167,7 +167,10 @@ class HubServer:
             raise ChannelClosed("not a node of this hub")
 
     def _send_tokens(self, channel: Channel, node: int, other: int) -> None:
-        """Send both nodes of a wanted connection a token each, with which they are joined."""
+        """Send both nodes of a wanted connection a token each, with which they are joined.
+
+        If the other does not wait here, the first one hears that it is absent. Closes the channel.
+        """
         pair = Pair((node, other), time.monotonic() + TOKEN_SECONDS)
         tokens = [secrets.token_hex(16) for _ in range(2)]
         try:
@@ -183,7 +186,10 @@ class HubServer:
         channel.close()
 
     def _join(self, channel: Channel, pair: Pair, index: int) -> None:
-        """Add a connection to its pair; forward bytes between the ends once both are there."""
+        """Add a connection to its pair.
+
+        Threads forward bytes between the ends once both are there.
+        """
         pair.ends[index] = channel
         try:
             channel.detach()  # raises ChannelClosed if it has sent more than its token
@@ -219,7 +225,7 @@ def serving_hub(listener: socket.socket, tls: Tls) -> Iterator[None]:
 
 
 def _forward(source: socket.socket, target: socket.socket, nodes: tuple[int, int]) -> None:
-    """Forward bytes until the connection ends."""
+    """Forward bytes until the connection ends; log their number. Errors end it, too."""
     count = 0
     with suppress(OSError):
         for end in (source, target):

@@ -146,6 +146,7 @@ class Worker:
             self.outcome = message
 
     def _how_it_died(self) -> str:
+        """Return how the process ended, in words; waits at most 5 s for its end."""
         self.process.join(timeout=5)
         code = self.process.exitcode or 0
         if code >= 0:
@@ -275,7 +276,7 @@ class NodeMonitor:
             self._read_node(nodes[channel])
 
     def _handle_worker(self, worker: Worker, content: bytes | None) -> None:
-        """Take a worker's message, and tell the other nodes when its phase changes."""
+        """Take a worker's message, and tell the other nodes when its phase changes, or it fails."""
         before = worker.phase
         worker.handle(content)
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
@@ -324,6 +325,10 @@ class NodeMonitor:
         self._add_failure(Failure("lost", -1, message))
 
     def _check_heartbeats(self, seconds: float) -> None:
+        """Count silent seconds, and note workers and nodes above the timeout as failed.
+
+        Such workers are killed.
+        """
         for worker in self._workers.values():
             if worker.outcome is None:
                 worker.monitor.add(seconds)

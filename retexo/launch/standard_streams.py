@@ -21,7 +21,11 @@ class _Dropping(io.FileIO):
 
 
 def keep_standard_streams() -> None:
-    """Call first in a command: a file it opens could get the number of a closed stream."""
+    """Open closed standard streams on /dev/null, and let stdout and stderr drop what nobody reads.
+
+    Call it first in a command: a file that it opens could get the number of a closed stream.
+    Streams that were replaced stay.
+    """
     for number in range(3):
         try:
             os.fstat(number)

@@ -35,7 +35,10 @@ class Tls:
         return {accepted: self.make_context(accepted=accepted) for accepted in (False, True)}
 
     def make_context(self, *, accepted: bool) -> ssl.SSLContext:
-        """Return a context for TLS 1.3; `node_of` then identifies the peer."""
+        """Return a context for TLS 1.3; `node_of` then identifies the peer.
+
+        Reads the credentials' files again, so that a new list of revoked certificates counts.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # node_of compares the name

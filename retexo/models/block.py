@@ -69,7 +69,10 @@ class HaloRows:
         return replace(none, values=values, halo=torch.arange(len(values)))
 
     def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
-        """Return the rows with the vectors of some messages appended."""
+        """Return the rows with the vectors of some messages appended.
+
+        This object stays as it is.
+        """
         if not messages:
             return self
         counts = [len(message.halo) + len(message.sum_dst) for message in messages]
@@ -143,7 +146,10 @@ class EdgesByNode:
 
     @classmethod
     def build(cls, nodes: Tensor, others: Tensor, num_nodes: int) -> Self:
-        """Group edges by `nodes`, int64 [E]; `others`, int64 [E], are the other ends."""
+        """Group edges by `nodes`, int64 [E]; `others`, int64 [E], are the other ends.
+
+        Edges of a node keep their order. `order` is None if they are grouped already.
+        """
         order = None
         if not bool((nodes[1:] >= nodes[:-1]).all()):
             one_row = (np.arange(len(nodes)), nodes.cpu().numpy(), np.array([0, len(nodes)]))

@@ -103,7 +103,10 @@ def _search(
     first: int,
     end: int,
 ) -> None:
-    """Maximum over the in-edges of destinations first ... end - 1."""
+    """Find maxima over in-edges of destinations first ... end - 1, and their sources.
+
+    `top` and `source` have the start values, and are changed; the first of equal sources counts.
+    """
     for node in range(first, end):
         best, place = top[node], source[node]
         for edge in range(row_ptr[node], row_ptr[node + 1]):
@@ -135,7 +138,7 @@ def _multiply(
     first: int,
     end: int,
 ) -> None:
-    """Dot products for destinations first ... end - 1, one small BLAS product each."""
+    """Write dot products of destinations first ... end - 1, by a small BLAS product each."""
     largest = 0
     for node in range(first, end):
         largest = max(largest, row_ptr[node + 1] - row_ptr[node])

@@ -64,7 +64,10 @@ class AggregateAccumulator:
         )
 
     def add(self, sources: Sources) -> None:
-        """Add received vectors. Over all calls each halo edge is covered once."""
+        """Add received vectors. Over all calls each halo edge is covered once.
+
+        Small ones wait until there are MAX_WAITING_BYTES of them.
+        """
         for vectors, projected in ((sources.unprojected, False), (sources.projected, True)):
             if not len(vectors.values):
                 continue
@@ -86,7 +89,7 @@ class AggregateAccumulator:
                 self._add_waiting()
 
     def inputs(self, chosen: slice = ALL_NODES) -> Inputs:
-        """Return the inputs of nodes[chosen], after everything was added."""
+        """Return the inputs of nodes[chosen], once everything is added; may be called again."""
         self._add_waiting()
         conv, edges, nodes = self._conv, self._edges, self._nodes[chosen]
         in_degree = edges.in_degree[nodes]

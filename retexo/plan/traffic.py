@@ -327,7 +327,10 @@ def _output_without_zeros(
 
 
 def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
-    """Send one gradient message of each kind, and the message that ends the rounds."""
+    """Send one gradient message of each kind, and the message that ends the rounds.
+
+    Messages of `steps` are counted by their own meters, the last one by that of the context.
+    """
     nothing = Validation(torch.zeros(objective.metric.num_counts, dtype=torch.int64))
     for step in steps:
         settings = replace(context.settings, gradient=step.gradient)

@@ -191,7 +191,10 @@ class Checkpoint:
         return "node_classification" if self.targets is None else "node_regression"
 
     def stages(self) -> list[Stage]:
-        """Return the trained stages in evaluation mode; InputError for a damaged file."""
+        """Return new stages with the trained parameters, in evaluation mode.
+
+        InputError for a damaged file.
+        """
         depth = self.architecture.model.depth
         paths = [self.directory / f"layer{layer}.safetensors" for layer in range(depth)]
         for path in paths:

@@ -113,7 +113,10 @@ def standard_error(summary: Mapping[str, Any], name: str) -> float | None:
 
 
 def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
-    """Return macro-F1's deviation over tables drawn with the frequencies of the counted one."""
+    """Return macro-F1's deviation over DRAWS tables drawn with the frequencies of the counted one.
+
+    The seed is 0.
+    """
     counted = np.asarray(confusion, dtype=np.float64)
     size = int(counted.sum())
     drawn = np.random.default_rng(0).multinomial(size, counted.ravel() / size, DRAWS)
@@ -125,7 +128,7 @@ def _redraw_macro_f1(confusion: Sequence[Sequence[int]]) -> float:
 
 
 def _describe_bytes(counted: Mapping[str, Any]) -> str:
-    """Say how many bytes were sent, and of which kinds."""
+    """Say how many bytes were sent, and of which three kinds most; "" for one worker."""
     total, num_workers = counted["total"], len(counted["by_peer"])
     if not total:
         return "Nothing was sent." if num_workers > 1 else ""
@@ -165,7 +168,10 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
 
 
 def _advise_depth(summary: Mapping[str, Any], name: str, settings: Mapping[str, Any]) -> list[str]:
-    """Advise more layers if validation rose by more than its standard error in the last one."""
+    """Advise more layers if validation rose by more than its standard error in the last one.
+
+    Returns one sentence, or none.
+    """
     by_layer, error = summary.get("val_by_layer", []), standard_error(summary, name)
     num_val, num_test = (
         sum(row["support"] for row in summary.get("classes", {}).get(split, []))

@@ -336,7 +336,7 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
 
 
 def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
-    """Return count, predicted probability and share of each bin, [3, bins], by split."""
+    """Return count, predicted probability and share of each bin, [3, bins], by split, if any."""
     points = {}
     for split in SPLIT_COLOURS:
         bins = run.summary.get("score_bins", {}).get(split, [])

@@ -172,7 +172,11 @@ def _method_title(settings: Mapping[str, Any]) -> str:
 def name_methods(
     all_settings: Sequence[Mapping[str, Any]], title: Callable[[Mapping[str, Any]], str]
 ) -> list[str]:
-    """Return a name for each method: its title, with differing settings if titles are equal."""
+    """Return a name for each method: its title, with differing settings if titles are equal.
+
+    A setting with its usual value is left out. A name above NAME_LENGTH is cut and ends in a
+    checksum.
+    """
     titles = [title(settings) for settings in all_settings]
     first = dict(zip(reversed(titles), reversed(all_settings), strict=True))  # of each title
     varied: defaultdict[str, set[str]] = defaultdict(set)

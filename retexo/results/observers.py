@@ -35,7 +35,10 @@ class Observers:
         return not self._observers
 
     def start(self, settings: Mapping[str, Any]) -> None:
-        """Tell all that the run starts; InputError if a tracker cannot be used."""
+        """Tell all that the run starts; InputError if a tracker cannot be used.
+
+        What a callback raises, it raises.
+        """
         flat = flatten(settings)
         for tracker, observer in self._observers:
             try:
@@ -69,7 +72,10 @@ class Observers:
         self._call_at_end(lambda observer: observer.on_end(summary))
 
     def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all; a tracker that fails is left out from then on."""
+        """Call a function of all that started; a tracker that fails is left out from then on.
+
+        It is warned of. What a callback raises, it raises.
+        """
         for tracker, observer in list(self._started):
             try:
                 function(observer)

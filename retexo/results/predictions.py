@@ -237,7 +237,10 @@ def write_table(path: Path, columns: "Columns | DataFrame") -> None:
 
 
 def _as_structured(table: "DataFrame") -> NDArray[Any]:
-    """Return a structured array; texts have the width of the longest, no value is "" or -1."""
+    """Return a structured array; texts have the width of the longest.
+
+    A missing text is "", a missing integer -1.
+    """
     arrays: dict[str, NDArray[Any]] = {}
     for name, column in table.items():
         if column.dtype == "string":

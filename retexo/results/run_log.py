@@ -36,7 +36,11 @@ class RunLog:
             self._file.close()
 
     def resume_from(self, layer: int, number: int) -> None:
-        """Drop the lines from a round on, which the resumed run writes again."""
+        """Drop the lines from a round on, which the resumed run writes again.
+
+        Seconds go on from the last one. TrainingError if the file is damaged. Nothing without a
+        file.
+        """
         if self._file is None or self._path is None:
             return
         try:

@@ -288,7 +288,11 @@ class LayerInput(AnyLayerInput):
 def open_exchange(
     context: Context, layer: int, stage: Stage, layer_input: LayerInput
 ) -> LayerExchange:
-    """Return the exchange of one layer's input."""
+    """Return the exchange of one layer's input; no message is sent yet.
+
+    It sends rows without weights where the aggregate is kept or relations have weights of their
+    own.
+    """
     rows, scale = layer_input.rows, context.source_scale(stage.conv)
     precision = PRECISIONS[context.settings.exchange.precision[layer]]
     # Blocks of convolutions that need their neighbours' rows are cut on the host.

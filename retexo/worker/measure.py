@@ -17,9 +17,11 @@ def gather_measurements(
 ) -> dict[str, Any]:
     """Return at rank 0 the seconds, memory and bytes of all workers; others get empty fields.
 
-    These are the last messages of a run.
+    Seconds of a phase are the mean over workers. These are the last messages of a run.
 
-    peaks: memory of this worker, resident and private, in bytes.
+    Args:
+        peaks: memory of this worker, resident and private, in bytes.
+        seconds: of training, at this worker.
     """
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
     by_worker = comm.gather(phases, MessageTag("metrics"))

@@ -73,7 +73,7 @@ def serve(
 ) -> None:
     """Call run(rank, job, streams, progress); send heartbeats, then the result or the error.
 
-    After an error the exit status is 1.
+    After an error the exit status is 1. The process ignores Ctrl-C, and ends with its parent.
     """
     # Ctrl-C reaches the whole terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -147,7 +147,10 @@ def _choose_index(counts: IntArray, width: int) -> _Index:
 
 
 def _decode_mask(reader: ByteReader, counts: IntArray, width: int) -> torch.Tensor:
-    """Decode from counts, lists and bitmaps which cells were written, bool [R, D]."""
+    """Decode from counts, lists and bitmaps which cells were written, bool [R, D].
+
+    ValueError if they contradict each other.
+    """
     index = _choose_index(counts, width)
     present = np.zeros((len(counts), width), dtype=np.bool_)
     present[counts == width] = True

@@ -123,7 +123,7 @@ class ByteReader:
         self._position = 0
 
     def take(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return the next `count` values of a dtype, [count]."""
+        """Copy the next `count` values of a dtype, [count], and go on; ValueError at the end."""
         end = self._position + count * dtype.itemsize
         if end > len(self._buffer):
             raise ValueError(

@@ -166,8 +166,8 @@ class GAT(Convolution):
     def _edge_sum(self, block: Block, feat: Tensor, alpha: Tensor) -> Tensor:
         """Return the sums of alpha W_edge t over in-edges, [N_dst, heads, D].
 
-        Edge features t, [E, K], are summed before they are multiplied by the weights; alpha is
-        [E, heads].
+        Edge features t, [E, K], are summed before they are multiplied by the weights; alpha is [E,
+        heads], and is multiplied by block.scale.
         """
         weight = self.weight_edge.view(len(self.weight_edge), self.attention_heads, -1)
         alpha = alpha if block.scale is None else alpha * block.scale[:, None]

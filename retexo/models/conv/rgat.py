@@ -81,7 +81,10 @@ class RelationalAttention(RelationalConvolution):
         return self.join(out)
 
     def _attend(self, place: int, rows: Matrix, block: Block, own: Matrix | None) -> Tensor:
-        """Return the attention sum over one relation, [N_dst, D]."""
+        """Return the attention sum over one relation, [N_dst, D].
+
+        Weights of edges multiply the exponentials of the scores.
+        """
         rate = self.groups[-1][place].dropout
         z = matmul(self.apply_dropout(rows, rate), self.weight_of(len(self.groups) - 1, place)).to(
             self.bias.dtype

@@ -32,6 +32,7 @@ class UnionRGCN(RelationalConvolution):
     linear_aggregation, relational, reads_relations = False, False, True
 
     def prepare(self, block: Block, rows: Tensor, projected: Tensor) -> Inputs:
+        """Return means over each relation's in-edges, weighted by its column of edge_feat."""
         assert not len(projected)
         assert block.edge_feat is not None
         ones, means = rows.new_ones(rows.shape[0], 1), []  # len() would fix it in an export

@@ -84,6 +84,7 @@ class SAGEPool(Convolution):
     """
 
     def __init__(self, num_in: int, num_out: int, dropout: float) -> None:
+        """Make the parameters; pooled messages have min(F, max(D, 64)) columns."""
         super().__init__(num_out, dropout)
         width = min(num_in, max(num_out, 64))
         self.weight_pool = xavier(num_in, width)

@@ -92,7 +92,10 @@ class WatchedProcess:
             self._fail(f"cannot continue: {self.name} of its partition {self._describe_exit()}")
 
     def record_memory(self) -> str:
-        """Record the process's memory; return its state as in proc(5)."""
+        """Record the process's highest memory; return its state, "S (sleeping)" for instance.
+
+        "": it is gone.
+        """
         try:
             lines = (
                 Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines()
@@ -304,6 +307,8 @@ class Engine(Client):
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
     """Return the DistGraph of a trainer, once all servers and trainers are connected.
+
+    Replaces functions of DGL's client, and sets DGL_DIST_MODE.
 
     Args:
         dgl: the module.
