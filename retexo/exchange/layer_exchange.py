@@ -221,8 +221,7 @@ class LayerExchange:
     def _peer_batches(self, phase: int) -> Iterator[_Batch]:
         """Yield batches of peers with the messages to exchange with them.
 
-        There is no batch where rows are known. Each batch is made when the one before is sent: messages of a
-        phase take that much memory.
+        No batch where rows are known. Each batch is made when the one before is sent.
         """
         if self._is_known or phase not in self._plan.phases:
             return
