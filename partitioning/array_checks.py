@@ -117,7 +117,10 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
 
 
 def check_endpoints(array: Array, num_nodes: int, where: str, of_type: str = "") -> Endpoints:
-    """Return the ends of edges [E], nodes `of_type`, which have to be in [0, N)."""
+    """Return the ends of edges [E], nodes `of_type`, which have to be in [0, N).
+
+    int32 is not copied.
+    """
     ends: Endpoints = (
         array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
     )

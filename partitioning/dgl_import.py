@@ -27,7 +27,10 @@ def require_dgl(use: str) -> None:
 
 
 def import_dgl(use: str) -> Any:
-    """Import DGL; InputError that begins with `use` where it is not installed."""
+    """Import DGL without its warnings.
+
+    InputError that begins with `use` where it is not installed.
+    """
     require_dgl(use)
     os.environ.setdefault("DGLBACKEND", "pytorch")  # before the import below: DGL reads it once
     with warnings.catch_warnings():

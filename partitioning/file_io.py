@@ -264,7 +264,10 @@ def write_durably(path: Path, text: str) -> None:
 
 
 def exchange_durably(new: Path, old: Path) -> bool:
-    """Let two folders change places in one step; return False where the system cannot do that."""
+    """Let two folders change places in one step; return False where the system cannot do that.
+
+    The new files are flushed to the disk before.
+    """
     for path in (*new.rglob("*"), new):
         _sync(path)
     try:

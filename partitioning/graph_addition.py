@@ -140,7 +140,10 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
 def _new_nodes(
     held: PredictionGraph, name: str, frame: Any, known: Nodes
 ) -> tuple[NodeTable, NDArray[Any]]:
-    """Return the new nodes of a type, and their ids."""
+    """Return the new nodes of a type, with encoded features, and their ids as given.
+
+    InputError for ids that are there already, or features that do not fit the model.
+    """
     what = f"new nodes{name and f' of {name}'}"
     state = held.stored.get(f"nodes/{name}" if name else "nodes")
     frame = to_frame(_without_unused(frame, state, held.settings.columns, what), what)
@@ -260,7 +263,10 @@ def _new_edges(
     known: Mapping[str, Nodes],
     grown: Mapping[str, Nodes],
 ) -> Relation:
-    """Read the new edges of a relation; ends become positions in the grown graph."""
+    """Read the new edges of a relation; ends become positions in the grown graph.
+
+    InputError for an edge between two old nodes, or weights unlike the graph's.
+    """
     relation, what = (
         held.encoded.relations[edge_type],
         f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}",
@@ -361,7 +367,7 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
 
 
 def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
-    """Append new nodes to those of a type."""
+    """Append new nodes to those of a type; names are dropped."""
     if more is None:
         return table
     features: Any

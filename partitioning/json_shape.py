@@ -49,7 +49,7 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
 
 
 def _check_choices(value: Any, shapes: tuple[Any, ...], name: str) -> None:
-    """Raise what the last of several shapes has against a value, unless one fits."""
+    """Raise the ValueError that the last of several shapes has against a value, unless one fits."""
     *others, last = shapes
     for shape in others:
         try:

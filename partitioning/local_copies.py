@@ -96,7 +96,10 @@ def _read_checksum(place: Place) -> str:
 
 
 def _read_checksums(place: Place, objects: dict[str, Entry]) -> dict[str, str]:
-    """Return the checksums that a folder states of its files, by name."""
+    """Return the checksums that a folder states of its files, by name.
+
+    InputError: upload not ended.
+    """
     checksums: dict[str, str] = {}
     if MANIFEST in objects:
         content = (place / MANIFEST).read_text("list of files")
@@ -151,7 +154,10 @@ def _path_of_copy(target: Path, name: str, where: str) -> Path:
 
 
 def mirror(place: Place, cache: Path) -> Path:
-    """Return the local folder that stands for a folder of partition directories."""
+    """Return the local folder that stands for a folder of partition directories.
+
+    It is made, and recorded.
+    """
     target = place_of(place, cache)
     target.mkdir(parents=True, exist_ok=True)
     record = target.parent / RECORD

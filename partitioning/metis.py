@@ -86,7 +86,10 @@ def partition(
 
 
 def _write_graph(graph: GraphData, folder: Path) -> int:
-    """Write the neighbours of each node; return the number of entries, 2E."""
+    """Write the neighbours of each node to starts.npy and neighbours.npy; return their number, 2E.
+
+    Both directions of each edge, copies once, without self loops.
+    """
     between = graph.src != graph.dst
     ends = graph.dst[between], graph.src[between]
     one_way = sp.csr_array(

@@ -142,7 +142,10 @@ def draw(
 def _resolve(
     kind: str, settings: SplitSettings, recipe: SplitRecipe, *, has_sources: bool
 ) -> dict[str, Any]:
-    """Return the values for this kind: the user's, else the recipe's if it is of the same kind."""
+    """Return the values for this kind: the user's, else the recipe's if it is of the same kind.
+
+    InputError for a setting of another kind, or one that is missing.
+    """
     others = ("kind", "seed", "drop_unlabelled", "stratify", "index", "inductive", *PAIR_SETTINGS)
     if settings.stratify and kind != "fraction":
         raise InputError(
@@ -208,7 +211,10 @@ def _take_given(graph: GraphData) -> list[Mask]:
 def _draw_per_class(
     graph: GraphData, values: dict[str, Any], rng: np.random.Generator
 ) -> list[Mask]:
-    """Draw equally many training nodes of each class, then validation and test nodes."""
+    """Draw equally many training nodes of each class, then validation and test nodes.
+
+    InputError if there are too few.
+    """
     if graph.label_kind != "multiclass":
         raise InputError(
             "split=per_class needs one class per node, and these nodes have"

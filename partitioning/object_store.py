@@ -125,7 +125,7 @@ class Place:
             return _make_entry(info) if info["type"] == "file" else None
 
     def objects(self) -> dict[str, Entry]:
-        """Return all objects below the address, by their path from there."""
+        """Return all objects below the address, by their path from there; {}: there are none."""
         with self._explain("list"):
             root = self._path.rstrip("/")
             listing = self._filesystem().find(root, detail=True)

@@ -118,7 +118,10 @@ class Setting:
         return next((check.choices for check in self.checks if check.choices), ())
 
     def normalise(self, value: Any) -> Any:
-        """Return a checked value; a list, or one value in place of it, as a tuple of its type."""
+        """Return a checked value; a list, or one value in place of it, as a tuple of its type.
+
+        An interpolation (${...}) stays. InputError names the setting.
+        """
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value
         if self.by_name and isinstance(value, Mapping):

@@ -382,7 +382,10 @@ def _read_features(
 def _read_plain_features(
     arrays: Mapping[str, Array], ids: Ints, site: Site, pipeline: SitePipeline | None
 ) -> NDArray[np.float32]:
-    """Return features [I, F], of part.npz or encoded from the site's table."""
+    """Return features [I, F], of part.npz or encoded from the site's table.
+
+    InputError if both exist.
+    """
     path, table = site.folder / ARRAYS, find_site_table(site)
     names = [name for name in FEATURE_ARRAYS if name in arrays]
     if table is None or len(ids) == 0:

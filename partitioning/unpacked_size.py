@@ -126,7 +126,10 @@ def _measure_texts(file: IO[bytes], metadata: Any, group: int, place: int, limit
 
 
 def _measure_gzip(file: IO[bytes], packed: int, limit: float) -> int:
-    """Return the unpacked bytes, or the first number above the limit."""
+    """Return the unpacked bytes, or the first number above the limit.
+
+    0 where it cannot be above.
+    """
     size = 0
     if packed * DEFLATE_RATIO > limit:
         with gzip.open(file) as unpacked:

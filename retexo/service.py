@@ -201,7 +201,10 @@ class ModelStore:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def look(self) -> None:
-        """Load the model if its description, which is written last, has changed."""
+        """Load the model if its description, which is written last, has changed.
+
+        One that cannot be loaded, or is of another kind, is logged, and the old one stays.
+        """
         signature = self._signature()
         if signature is None or signature == self._seen:
             return
@@ -281,7 +284,10 @@ def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> u
 
 
 def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
-    """Return the service of a model; `store` is watched while it runs."""
+    """Return the service of a model: /predict, /embed, /score, /top, /health and /metrics.
+
+    `store` is watched while it runs. One thread computes, within the limits of the settings.
+    """
     counts, pool = _Counts(), ThreadPoolExecutor(1, "predict")  # torch uses all cores
 
     @asynccontextmanager
@@ -405,7 +411,10 @@ def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> b
 
 
 def _find(model: Predictor, request: Nodes, counts: _Counts, *, embeddings: bool) -> Any:
-    """Predict the nodes that a request asks for: known ones by id, or new ones."""
+    """Predict or embed the nodes that a request asks for: known ones by id, or new ones.
+
+    Edges are predicted alone. Counts them in `counts`.
+    """
     call = model.embed if embeddings else model.predict
     if request.ids is not None:
         predictions = call(node_ids=request.ids, output="arrays")
@@ -444,7 +453,7 @@ def _records(model: Predictor, predictions: Any) -> list[dict[str, Any]]:
 
 
 def _add_errors(service: FastAPI, store: ModelStore) -> None:
-    """Answer every error with its text and the model."""
+    """Let the service respond to errors with text and model: 422 for input, 500 for others."""
 
     def answer(status: int, text: str) -> JSONResponse:
         text = text.encode(errors="backslashreplace").decode()  # of a request: any characters

@@ -36,6 +36,10 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     _waiting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        """Close the connection if there are MAX_CONNECTIONS.
+
+        Else wait for a request, for a limited time.
+        """
         super().connection_made(transport)
         server, is_full = type(self), len(self.connections) > MAX_CONNECTIONS
         if is_full and not server.was_full:  # not a line for each
@@ -151,6 +155,7 @@ class BodyLimit:
         return self._too_large() if is_large else None
 
     async def _read(self, receive: Receive) -> tuple[bytes, Response | None]:
+        """Return the body, or b"" and the response to one that is too large."""
         body = bytearray()
         while True:
             message = await receive()

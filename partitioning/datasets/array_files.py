@@ -60,7 +60,7 @@ def is_csr(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _open_npz(path: Path) -> Iterator[Any]:
-    """Open an npz file; InputError if it is none, or has an array twice."""
+    """Within the block, open an npz file; InputError if it is none, or has an array twice."""
     with contextlib.ExitStack() as opened:
         with reading(path, "npz file", "write it anew with numpy.savez"):
             file = opened.enter_context(open_regular(path))

@@ -152,7 +152,10 @@ def as_array(kept: Any) -> Array:
 
 
 def _as_csr(kept: _Csr, path: Path) -> sp.csr_array:
-    """Build the CSR matrix that a recorded object describes; InputError if it is damaged."""
+    """Build the CSR matrix that a recorded object describes.
+
+    ValueError or InputError if damaged.
+    """
     data, indices, indptr = (as_array(kept.state[name]) for name in ("data", "indices", "indptr"))
     shape = kept.state["_shape"]
     if not (isinstance(shape, tuple) and all(isinstance(size, int) for size in shape)):

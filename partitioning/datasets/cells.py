@@ -79,7 +79,10 @@ class Cells:
         return valid
 
     def refuse(self, row: int, expected: str, shown_cells: Any = None) -> NoReturn:
-        """Raise an InputError for the cell in a row; `expected` may begin with a comma."""
+        """Raise an InputError for the cell in a row; `expected` may begin with a comma.
+
+        `shown_cells`: what to show in place of the cell.
+        """
         try:
             value = self.data[row].as_py() if shown_cells is None else shown_cells
         except (OverflowError, ValueError):  # a time beyond the year 9999
@@ -133,7 +136,10 @@ class Cells:
         return np.asarray(values == 1)
 
     def texts(self, expected: str = "expected a number or a text: write it as one") -> Any:
-        """Return the cells as text; InputError for a list or bytes."""
+        """Return the cells as pyarrow texts, whole floats without .0.
+
+        InputError for a list or bytes.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 

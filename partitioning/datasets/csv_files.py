@@ -118,7 +118,11 @@ def _clean_blocks(file: io.TextIOWrapper, layout: Layout) -> Iterator[bytes]:
 
 
 def detect_layout(path: Path, header: bool | None) -> Layout:
-    """Detect separator, column names, header and leading comments of a csv file."""
+    """Detect separator, column names, header and leading comments of a csv file.
+
+    Without a header the names are 0, 1, ...; header: None: the first line is one unless all its
+    cells are numbers. ValueError for an empty file.
+    """
     with _open(path) as file:
         comments: list[str] = []
         lines = iter(lambda: _read_line(file, path), "")
@@ -206,7 +210,10 @@ def _is_number(cell: str) -> bool:
 
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[io.TextIOWrapper]:
-    """Open a csv as text."""
+    """Within the block, open a csv, maybe packed by gzip, as UTF-8 or UTF-16.
+
+    InputError for another archive.
+    """
     with (
         open_regular(path) as packed,
         gzip.open(packed) if path.suffix == ".gz" else packed as binary,

@@ -48,6 +48,10 @@ def load(settings: DatasetSettings, folder: Path) -> GraphData:
 
 
 def _reddit(name: str, folder: Path) -> GraphData:
+    """Read DGL's files of Reddit.
+
+    Nodes are renumbered so that neighbours are close; self loops are left out.
+    """
     path = folder / "reddit_data.npz"
     with (
         reading(path, "npz file", FETCH_AGAIN),

@@ -231,7 +231,10 @@ def _read_columns(
 
 
 def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
-    """Return the ids of both ends as integers, or as texts where the nodes have names."""
+    """Return the ids of both ends as integers, or as Cells where the nodes have names.
+
+    Nodes that only edges name get names if an id is no integer.
+    """
     integers: list[Cells | None] = []
     for cells, end_nodes in zip(ends, nodes, strict=True):
         if not end_nodes.named and not end_nodes.grows:
@@ -251,7 +254,10 @@ def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
 
 
 def _read_arrays(path: Path, *, with_features: bool | None) -> RawRelation:
-    """Read an npz with src, dst and, optionally, weight and features, or an npy array [E, 2]."""
+    """Read an npz with src, dst and, optionally, weight and features, or an npy array [E, 2].
+
+    Unchecked but for the shapes; `with_features`: see read_edges.
+    """
     if path.suffix == ".npy":
         edges = read_npy(path)
         if edges.ndim != 2 or edges.shape[1] != 2:

@@ -98,7 +98,10 @@ DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 
 
 def load(settings: DatasetSettings) -> AnyGraph:
-    """Read and check the graph at `dataset_file`; it is named after the file's stem."""
+    """Read and check the graph at `dataset_file`; it is named after the file's stem.
+
+    InputError names file, row and value.
+    """
     if settings.dataset_file is None:
         raise InputError(f"dataset_name=file needs dataset_file=PATH: {FORMS}")
     path = check_path("dataset_file", settings.dataset_file)

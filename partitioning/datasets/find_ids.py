@@ -135,7 +135,7 @@ def _may_be_ids(cells: Cells) -> bool:
 
 
 def _read_ends(edges: Source, roles: dict[str, str | None]) -> list[Any]:
-    """Return these ends of a table of edges, as texts."""
+    """Return these ends of a table of edges, as pyarrow texts; of an npy array each id once."""
     import pyarrow as pa
 
     if isinstance(edges, Path) and edges.suffix == ".npy":

@@ -154,7 +154,10 @@ def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[int, _Type], Ar
 def _read_relations(
     path: Path, edge_types: dict[int, EdgeType], node_type: Array, position: Array
 ) -> dict[EdgeType, Relation]:
-    """Read lines of source, destination, relation and weight."""
+    """Read lines of source, destination, relation and weight.
+
+    An edge type without lines has no edges.
+    """
     columns = np.array([line[:4] for line in _lines(path)], np.float64).reshape(-1, 4)
     ends = columns[:, :2].astype(np.int64).T
     for each in ends:

@@ -142,7 +142,11 @@ def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
 
 
 def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGraph:
-    """Add the edges of a relation as nodes."""
+    """Return the graph with a relation's edges as nodes of a type, and relations from their ends.
+
+    The type has the relation's name, or NAME_edge if a type has it. InputError if nodes have
+    labels.
+    """
     for name, each in raw.nodes.items():
         if "label" in each.values:
             raise InputError(

@@ -351,7 +351,10 @@ def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
 
 
 def _number_classes(array: Array, where: str) -> Labels:
-    """Number the classes, int64 [N]; -1 for -1, NaN, None and empty names."""
+    """Number the classes, int64 [N]; -1 for -1, NaN, None and empty names.
+
+    Integers from 0 on keep their numbers, others and names are sorted. InputError without labels.
+    """
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per row")
     if array.ndim == 1 and array.dtype.kind in "OUS":

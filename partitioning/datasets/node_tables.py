@@ -190,7 +190,7 @@ def _find_roles(
 
 
 def _masks_of_words(cells: Cells) -> dict[str, Array]:
-    """Convert a column of train, val and test to masks; a blank row is in none."""
+    """Convert a column of train, val (valid) and test to masks; a blank row is in none."""
     codes, texts = cells.factorize()
     words = [text.strip().lower() for text in texts]
     for code, word in enumerate(words):
@@ -207,7 +207,7 @@ def _masks_of_words(cells: Cells) -> dict[str, Array]:
 
 
 def _read_csr(path: Path) -> Table:
-    """Read features written by scipy.sparse.save_npz."""
+    """Read features written by scipy.sparse.save_npz; InputError for another form than CSR."""
     names = ("data", "indices", "indptr", "shape")
     arrays = read_arrays(path, ("format", *names))
     kind = str(arrays.get("format", np.array(b"")).astype(str)) if "format" in arrays else "none"
@@ -221,7 +221,7 @@ def _read_csr(path: Path) -> Table:
 
 
 def _read_npz(path: Path, *, regression: bool) -> Table:
-    """Read arrays of nodes."""
+    """Read the arrays of nodes in an npz, ids checked or decoded; targets are NaN where unknown."""
     arrays = read_arrays(path, OF_NODES)
     if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
         arrays["label"] = check_targets(arrays["label"], f"{path}: array `label`")

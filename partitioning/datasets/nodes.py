@@ -24,6 +24,10 @@ class Nodes:
         where: str = "",
         kind: str = "node",
     ) -> None:
+        """Index the ids: integers, or names as objects; None: nodes are known by position.
+
+        InputError for an id that is there twice; where: file and column, for its message.
+        """
         self.num_nodes, self.ids, self.grows, self.kind = num_nodes, None, grows, kind
         self._names: list[Array] = []
         if ids is not None:
@@ -71,7 +75,10 @@ class Nodes:
         self.ids, self.index, self.num_nodes = keys, pd.Index(keys), len(keys)
 
     def extended(self, ids: Array) -> "Nodes":
-        """These nodes, then others: ids [n] that are none of them."""
+        """Return these nodes, then others: ids [n] that are none of them, unchecked.
+
+        The result does not grow.
+        """
         import pandas as pd
 
         if self.ids is None:

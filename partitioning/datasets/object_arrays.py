@@ -326,7 +326,10 @@ def _convert(
 
 
 def _to_array(value: Any, what: str) -> Any:
-    """Convert a tensor or list to an array, a sparse tensor to a sparse one."""
+    """Convert a tensor or list to an array, a sparse tensor to a CSR matrix.
+
+    bfloat16 becomes float32.
+    """
     with converting(what, "an array of numbers or texts"):
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu()

@@ -132,7 +132,10 @@ def to_table(frame: Any, what: str) -> "pa.Table":
 
 
 def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
-    """Write an npz, or for several types the folder PATH without .npz; return its path."""
+    """Write an npz, or for several types the folder PATH without .npz; return its path.
+
+    InputError if there are no labels, or the path is there and not to be overwritten.
+    """
     plain = graph.plain
     held = [*graph.types.values(), *graph.relations.values()]
     if not any({"label", "edge_label"} & arrays.keys() for arrays in held):

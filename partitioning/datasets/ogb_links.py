@@ -65,7 +65,10 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
-    """Load the training edges and the held-out pairs."""
+    """Load the training edges and the held-out pairs (GraphData.links); there are no labels.
+
+    Edges of an undirected graph are there in both directions.
+    """
     name, source = settings.dataset_name, SOURCES[settings.dataset_name]
     raw = folder / "raw"
     num_nodes = int(read_integers(raw / "num-node-list.csv.gz")[0][0])

@@ -162,7 +162,7 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
 
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
-    """Read one array of an npz as `dtype`, in chunks; InputError if a number does not fit."""
+    """Read one array of an npz as `dtype`, in chunks; InputError if a number does not fit int32."""
     with (
         open_regular(path) as packed,
         zipfile.ZipFile(packed) as archive,

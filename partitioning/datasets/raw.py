@@ -324,7 +324,10 @@ def _check_nodes(raw: RawNodes) -> NodeTable:
 def _check_relation(
     raw: RawRelation, edge_type: EdgeType, nodes: Mapping[str, NodeTable], *, merge: bool
 ) -> Relation:
-    """Check the edges of a relation, merge duplicates on request, and return them."""
+    """Check the edges of a relation, merge duplicates on request, and return them.
+
+    Merged edges are sorted by source; InputError if they have features or times.
+    """
     src, dst = (
         check_endpoints(ends, nodes[of_type].num_nodes, raw.at(name), of_type)
         for ends, of_type, name in ((raw.src, edge_type[0], "src"), (raw.dst, edge_type[2], "dst"))

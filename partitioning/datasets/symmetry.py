@@ -38,7 +38,10 @@ def reverse_too(relation: Relation, num_nodes: int) -> Relation:
 def _add_reverse(
     src: Endpoints, dst: Endpoints, of_edges: Mapping[str, Any], num_nodes: int
 ) -> tuple[Endpoints, Endpoints, dict[str, Any]]:
-    """Return sources, destinations and data of the edges with the added ones at the end."""
+    """Return sources, destinations and data of the edges with the missing reverse ones at the end.
+
+    An edge that is there n times gets as many reverse ones, with its data.
+    """
     key = src.astype(np.int64) * num_nodes + dst
     pair, times = np.unique(key, return_counts=True)
     sources, destinations = np.divmod(pair, num_nodes)

@@ -155,7 +155,10 @@ def _edges(
 
 
 def _pairs(model: _Model, count: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """Draw distinct pairs [wanted], all within a class or all between two, as low * N + high."""
+    """Draw distinct pairs [count], all within a class or all between two, as low * N + high.
+
+    InputError if a large graph has hardly more.
+    """
     keys = np.empty(0, dtype=np.int64)
     for _ in range(ROUNDS):
         missing = count - len(keys)

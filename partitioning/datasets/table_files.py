@@ -121,7 +121,10 @@ def warn_unread(folder: Path, formats: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the files of a table, without markers such as _SUCCESS and files of no bytes."""
+    """Return the files of a table, without markers such as _SUCCESS and files of no bytes, by name.
+
+    InputError for a folder with other files, or without any.
+    """
     if not path.is_dir():
         return [path]
     logs = [name for name in TRANSACTIONS if (path / name).exists()]

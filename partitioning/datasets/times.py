@@ -56,7 +56,10 @@ def to_seconds(times: Array) -> NDArray[np.float64]:
 
 
 def read_times(cells: Cells) -> NDArray[np.float64]:
-    """Return the times of a column [K], NaN where blank; InputError for a cell that is none."""
+    """Return the times of a column [K], seconds since 1970, NaN where blank; numbers as they are.
+
+    InputError for a cell that is none, or a date whose day may be the month.
+    """
     import pyarrow as pa
 
     if cells.kind in ("number", "blank"):
@@ -191,7 +194,7 @@ def _seconds_of_day(year: str, month: str, day: str) -> float:
 
 
 def _seconds_of_clock(match: re.Match[str]) -> float:
-    """Return the seconds since midnight in UTC."""
+    """Return the seconds since midnight in UTC, which may be below 0; NaN for no time of a day."""
     hour, minute = int(match["hour"]), int(match["minute"])
     second = float((match["second"] or "0").replace(",", "."))
     if match["half"]:

@@ -166,7 +166,7 @@ def _load(directory: Path, config: Mapping[str, Any], part: int) -> _Graph:
 
 
 def _group(tensors: Mapping[str, Tensor], only_type: str | None) -> dict[str, dict[str, Array]]:
-    """Return tensors named TYPE/NAME by type and name."""
+    """Return tensors named TYPE/NAME by type and name; all are of `only_type`, if given."""
     grouped: dict[str, dict[str, Array]] = {}
     for full_name, tensor in tensors.items():
         owner, _, name = full_name.rpartition("/")

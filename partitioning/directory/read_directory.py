@@ -245,7 +245,10 @@ def find_partition_directory(candidates: list[Path], num_parts: int | None) -> P
 
 
 def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
-    """Open a directory by its description; None where it has none."""
+    """Open a directory by its description, or import DGL's files there.
+
+    None where it has neither.
+    """
     meta = Meta.read(path)
     if meta is not None:
         bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()

@@ -58,7 +58,7 @@ class StoredGraph:
         return len(self.meta.parts)
 
     def to_graph(self) -> AnyGraph:
-        """Return the graph as partitioning takes it."""
+        """Return the graph as partitioning takes it, without copies; masks stay behind."""
         meta = self.meta
         common: dict[str, Any] = {
             "name": meta.dataset,

@@ -251,7 +251,10 @@ class _PartWriter:
         )
 
     def _read_edges(self, edge_type: EdgeType, part: int) -> _LocalEdges:
-        """Read a partition's edges of one relation and remove their files."""
+        """Read a partition's edges of one relation and remove their files.
+
+        Sorted by destination, then source; sources by new ids, destinations by position here.
+        """
         files = self.edges[edge_type]
         num_sources = max(len(self.layouts[edge_type[0]].new_id), 1)
         keys, positions = np.fromfile(files.key_file(part), np.int64), np.zeros(0, np.int64)
@@ -298,7 +301,10 @@ class _PartWriter:
     def _write_edges(
         self, folder: Path, edge_type: EdgeType, src: NDArray[np.int32], part_edges: _LocalEdges
     ) -> NDArray[np.int32]:
-        """Write the edges of one relation without self loops; return their destinations."""
+        """Write the edges of one relation without self loops.
+
+        Return the destinations of those written.
+        """
         arrays: dict[str, Array] = {"src": src, "dst": part_edges.dst} | {
             name: data[part_edges.positions]
             for name, data in self.graph.relations[edge_type].edge_data.items()

@@ -100,7 +100,10 @@ def _make_column_state(column: Column, scale_by: str, **fields: Any) -> State:
 
 
 def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) -> State:
-    """Fit how a column is scaled, filled and encoded; return its state."""
+    """Fit how a column is scaled, filled and encoded; return its state.
+
+    A matrix without blanks that is not scaled has no fill: later blanks are refused.
+    """
     if column.role == "categorical":
         return _fit_categories(table, column, settings.max_categories)
     moments = table.moments(column)
@@ -171,7 +174,7 @@ def _choose_scale(column: Column, moments: Moments, scaling: str) -> str:
 
 
 def _merge_indicators(table: Statistics, schema: Schema, columns: list[State]) -> None:
-    """Keep one indicator of several columns that are blank in the same rows (joined tables)."""
+    """Keep one indicator for columns that are blank in the same rows, in the states `columns`."""
     seen: set[Hashable] = set()
     for column, state in zip(schema.columns, columns, strict=True):
         if state["indicator"]:
@@ -356,7 +359,10 @@ def _check_known(state: State, features: Rows, schema: Schema) -> None:
 
 
 def count_unknown(state: State, features: Rows, schema: Schema) -> dict[str, int]:
-    """Count, by column, the rows whose category was not seen when the pipeline was fitted."""
+    """Count, by column, the rows whose category was not seen when the pipeline was fitted.
+
+    Columns without such rows, or with an output for the rest, are left out.
+    """
     counts = {}
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])

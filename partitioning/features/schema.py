@@ -102,7 +102,10 @@ def check_states(states: Any) -> None:
 
 
 def _is_column(column: dict[str, Any]) -> bool:
-    """Return whether a state of a column has all that `apply_pipeline` reads."""
+    """Return whether a state of a column has all that `apply_pipeline` reads.
+
+    KeyError without a field.
+    """
     width = column["width"]
     numbers = [column[name] for name in ("center", "scale", "fill") if column[name] is not None]
     is_sound = (

@@ -61,7 +61,10 @@ def _has_header(path: Path, columns: int) -> bool:
 
 
 def make_id_keys(ids: NDArray[Any], *, named: bool, where: str) -> NDArray[np.int64]:
-    """Return the numbers that stand for ids in a directory, int64: ids, or hashes of names."""
+    """Return the numbers that stand for ids in a directory, int64 in their shape.
+
+    Ids themselves, or hashes of names; InputError for ids that are no integers.
+    """
     flat = ids.reshape(-1)
     if named:
         return hash_names(flat.astype(str).astype(object)).reshape(ids.shape)

@@ -182,7 +182,7 @@ def split_links(
 
 
 def _find_edges(graph: GraphData) -> _Edges:
-    """Find the pairs of the graph's edges, and which of them can be learned."""
+    """Find the pairs of the graph's edges, -1 for self loops, and which of them can be learned."""
     num_nodes = graph.num_nodes
     src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
     is_loop = src == dst
@@ -234,7 +234,10 @@ def _take_given(
 def _draw_rows(
     graph: GraphData, settings: SplitSettings, edges: _Edges, rng: np.random.Generator
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
-    """Draw the split of each pair; return the rows of each split, and the kind for meta.json."""
+    """Draw the split of each pair, with both its directions; return the rows of each split.
+
+    Also returns the kind for meta.json. InputError for impossible shares.
+    """
     shares = settings.edges or ((1.0, 0.0, 0.0) if settings.kind == "none" else SHARES)
     if len(shares) != len(SPLITS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
         raise InputError(

@@ -114,7 +114,10 @@ def _change_edges(
     numbers: Mapping[str, _Numbers],
     counts: dict[str, int],
 ) -> Relation:
-    """Change the edges of a relation; add their numbers to the counts."""
+    """Change the edges of a relation; add the numbers of new, changed and deleted ones to `counts`.
+
+    Edges of deleted nodes go. InputError for an edge to change or delete that is missing.
+    """
     relation, edges = stored.relations[name], change.edges[name]
     sources, destinations = numbers[name[0]], numbers[name[2]]
     # Edges are sorted by destination, then source: so are these numbers.

@@ -108,7 +108,10 @@ def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:
 
 
 def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, Path]:
-    """Return the tables of a setting by type or relation."""
+    """Return the tables of a setting by type or relation.
+
+    A heterogeneous graph's are in a folder.
+    """
     path = check_path(f"update.{setting}", value)
     if not path.exists():
         raise InputError(f"update.{setting}={value}: there is no such file or folder; correct it")

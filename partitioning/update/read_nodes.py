@@ -37,7 +37,11 @@ from partitioning.update.stored_columns import columns_of, given_width, kinds_by
 
 
 def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]) -> NodeChange:
-    """Read the tables of deleted, changed and new nodes of a type."""
+    """Read the tables of deleted, changed and new nodes of a type.
+
+    Those that are missing are empty. Unlike rows add to `notes`. InputError for ids that are
+    unknown, there already, or twice.
+    """
     stored_nodes = stored.nodes[name]
     known = Nodes.of_keys(stored_nodes.node_ids, named=stored_nodes.node_names is not None)
     change = NodeChange(known, known)
@@ -100,7 +104,10 @@ def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Arra
 def _read_values(
     stored: StoredGraph, name: str, table: Table, ids: Ints, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
-    """Return features, labels and masks of a table's rows, by the name of their file."""
+    """Return those of features, labels and masks that a table has, by the name of their file.
+
+    New rows always have features; masks that a table lacks are false if it has another one.
+    """
     meta = stored.meta
     values: dict[str, Array] = {}
     arrays: dict[str, Any] = {role: array for role, (array, _) in table.values.items()}

@@ -26,7 +26,10 @@ PASSES = 3
 
 
 def rebalance(stored: StoredGraph) -> dict[str, Ints]:
-    """Return a better assignment by type; no partition exceeds MAX_IMBALANCE."""
+    """Return a better assignment by type, int64 [N]; no partition exceeds MAX_IMBALANCE.
+
+    At most a share MAX_MOVED of the nodes moves, besides those of partitions that are too large.
+    """
     moves = _Moves(stored)
     moves.empty_large()
     budget = int(MAX_MOVED * len(moves.part))
@@ -116,7 +119,7 @@ class _Moves:
         return best, float(near[best] - near[own])
 
     def _move(self, node: int, part: int) -> None:
-        """Move a node to another partition, and keep the counts up to date."""
+        """Move a node to another partition, and keep the counts up to date; -1: it stays."""
         if part < 0:
             return
         kind = self.type[node]

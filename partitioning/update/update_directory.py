@@ -113,7 +113,7 @@ def read_change(stored: StoredGraph, tables: Tables) -> Change:
 
 
 def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
-    """Return name and checksum of the files of a change, by setting."""
+    """Return the checksums of a change's files, by setting and path from the table's folder."""
     described: dict[str, dict[str, str]] = {}
     for (setting, _), path in tables.items():
         of_setting = described.setdefault(f"update.{setting}", {})

@@ -216,7 +216,10 @@ def read_run(path: Path) -> Run:
 
 
 def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Run that only a finished run has; ValueError for another SHAPE."""
+    """Return the fields of Run that only a finished run has: measures by name, and classes.
+
+    ValueError for another SHAPE.
+    """
     check_shape(summary, SHAPE, "")
     sent, parts = summary["bytes"], summary["settings"].get("num_partitions")
     for name, rows, size in (

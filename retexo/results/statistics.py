@@ -22,7 +22,7 @@ class Difference:
 def compare_pairs(
     first: Mapping[str, float | None], second: Mapping[str, float | None]
 ) -> Difference | None:
-    """Compare two methods on their common draws; None for fewer than two."""
+    """Compare two methods, the second minus the first, on their common draws; None: under two."""
     pairs = [
         (first[draw], second[draw]) for draw in first if None not in (first[draw], second.get(draw))
     ]

@@ -252,7 +252,7 @@ def _main_measures(names: Iterable[str]) -> list[str]:
 
 
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """One row per method: n, mean and deviation of every measure, in bytes and seconds."""
+    """Return a row per method: n, mean and deviation of every measure, in bytes and seconds."""
     rows = []
     for data in data_sets:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
@@ -292,7 +292,7 @@ def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
 
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
-    """One row per run of any status."""
+    """Return a row per run of any status; a damaged one has no data and method."""
     owner = {
         id(run): (data.name, m.name) for data in data_sets for m in data.methods for run in m.runs
     }

@@ -54,6 +54,7 @@ class RoundMessage:
         comm: Communicator,
         reduction: GradientReduction,
     ) -> None:
+        """Begin with no request to stop; the message's tail is reused in every round."""
         self.metric, self._graph_info = objective.metric, objective.graph_info
         num_values = 2 + self.metric.with_loss + self.metric.num_counts
         self._tail = torch.zeros(num_values, dtype=torch.float64)

@@ -115,7 +115,11 @@ def _run_until_end(
     log: RunLog,
     recovery: Recovery | None,
 ) -> None:
-    """Run rounds from the current state on; leave the parameters to use in round_state.best."""
+    """Run rounds from the current state on; leave the parameters to use in round_state.best.
+
+    Writes a line of the log per round, and saves states. Raises Stopped after a request to stop on
+    any worker.
+    """
     update_rule = build_update_rule(settings, round_state.local)
     message, stopping, values = (
         round_state.message,

@@ -55,7 +55,10 @@ class LocalOptimizer:
     """Largest norm of the gradient of a step."""
 
     def backward(self) -> float:
-        """Write the gradient of the summed loss to flat.gradient; return the summed loss."""
+        """Write the gradient of the summed loss to flat.gradient; return the summed loss.
+
+        A worker without training nodes computes nothing, unless it exchanges rows.
+        """
         self.flat.gradient.zero_()
         if self.objective.num_train == 0 and not self.objective.exchanges_rows:
             return 0.0

@@ -107,7 +107,10 @@ class ExchangeSettings(Checked):
         )
 
     def at_prediction(self, precision: str) -> "ExchangeSettings":
-        """Return training's exchange as a prediction runs it, in predict.precision."""
+        """Return training's exchange as a prediction runs it, in predict.precision.
+
+        "trained" leaves it, "auto" sends layers of int4 in int8.
+        """
         if precision == "trained":
             return self
         by_layer = tuple(
@@ -150,7 +153,10 @@ class CommunicationSettings(Checked):
         )
 
     def decide_by_network(self, *, links: bool) -> None:
-        """Set what is auto by `network`; low-rank compression costs accuracy for links."""
+        """Set what is auto by `network`, in place.
+
+        Low-rank compression costs accuracy for links.
+        """
         bytes_are_dear = self.network == "wan"
         rows = "int4" if bytes_are_dear and self.exchange.mode != "plain" else "fp32"
         precision = ("int8" if links else "int6") if bytes_are_dear else "fp32"

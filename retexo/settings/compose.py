@@ -118,7 +118,10 @@ Plugins.instance().register(OwnFolder)
 
 
 def load_job(config: DictConfig) -> Settings:
-    """Return the settings of the job that Hydra runs now."""
+    """Return the settings of the job that Hydra runs now.
+
+    InputError for an unusable hydra.run.dir.
+    """
     job = HydraConfig.get()
     if not job.run.dir:
         raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
@@ -142,7 +145,10 @@ def check_sweeper(config: DictConfig) -> None:
 
 
 def remove_if_unused(started: float) -> None:
-    """Remove the directory that Hydra made for this job, if it is new and empty."""
+    """Remove the directory that Hydra made for this job, if it is new and empty.
+
+    Of the default outputs/DATE/TIME also the folders above.
+    """
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
     named = any(override.startswith("hydra.run.dir=") for override in job.overrides.hydra)
@@ -234,7 +240,10 @@ def _of_hydra(key: str) -> Any:
 def _with_rank(
     settings: Settings, launcher_env: LauncherEnv, names_given: frozenset[str]
 ) -> Settings:
-    """Set rank and address of this node, which is one process of torchrun or Slurm."""
+    """Set rank and address of this node, which is one process of torchrun or Slurm.
+
+    InputError for given ranks, or another number of processes than partitions.
+    """
     for name in ("parts_per_node", "node_rank"):
         if name in names_given:
             raise InputError(

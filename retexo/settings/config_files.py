@@ -98,7 +98,10 @@ def _expanded_size(
 
 
 def _list_files(config_dir: str) -> Iterator[Path]:
-    """Yield the yaml files in a folder; InputError for too many entries."""
+    """Yield all files in a folder, through links, too.
+
+    InputError for more than MAX_FILES entries.
+    """
     number = 0
     for folder, folders, files in os.walk(config_dir, followlinks=True):
         number += len(folders) + len(files)

@@ -115,7 +115,7 @@ def _read_slurm(environ: Mapping[str, str]) -> LauncherEnv:
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a variable as a number; InputError for anything else."""
+    """Return a variable, or its default, as a number from 0 on; InputError for others."""
     value = environ.get(name, default)
     try:
         number = int(value if value is not None else "")

@@ -39,7 +39,7 @@ def is_wrong_path(error: Exception) -> bool:
 
 
 def explain(error: Exception) -> str:
-    """Return the message of an error on one line."""
+    """Return the message of an error on one line; of the system's, with its file and a remedy."""
     if isinstance(error, OSError) and error.filename:
         remedy = "; set another path" if is_wrong_path(error) else ""
         return f"{error.filename}: {error.strerror}{remedy}"
@@ -160,7 +160,13 @@ def unknown_setting(name: str) -> InputError:
 
 
 def _hint(group: str, option: str, name: str) -> str:
-    """Return the nearest known name, or all of the group, as the remedy for an unknown name."""
+    """Return the nearest known name, or all of the group, or the page of settings, as the remedy.
+
+    Args:
+        group: Before the dot.
+        option: After it.
+        name: The unknown name.
+    """
     names = sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})  # and groups
     elsewhere = [name for name in names if name.rpartition(".")[2] == option]
     of_group = [name.rpartition(".")[2] for name in names if name.startswith(f"{group}.")]

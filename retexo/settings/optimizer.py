@@ -53,7 +53,7 @@ def check_optimizer(settings: OptimizerSettings) -> None:
 
 
 def _try_optimizer(settings: OptimizerSettings) -> None:
-    """Take one step, because optimizers check values only then."""
+    """Take one step on small parameters, because optimizers check values only then; InputError."""
     import torch
 
     parameters = [

@@ -258,6 +258,10 @@ class TrainSettings(
     )
 
     def check_together(self) -> None:
+        """Check what depends on several settings.
+
+        Repeat lists for all layers, and set what is auto.
+        """
         super().check_together()
         self.decide_by_network(links=self.task.links)
         self.num_rounds = self.of_layers(self.num_rounds)

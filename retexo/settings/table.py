@@ -26,7 +26,7 @@ HEAD = "|setting|default|values|meaning|\n|---|---|---|---|\n"
 
 
 def markdown() -> str:
-    """Return docs/settings.md: one table per dataclass."""
+    """Return docs/settings.md as text: one table per dataclass."""
     text = INTRODUCTION
     differing = _collect_other_defaults()
     for cls, settings in _sections():

@@ -27,7 +27,7 @@ class Disclosure:
     """Columns of which the sites add up statistics (app=describe)."""
 
     def content(self, rendezvous: Rendezvous) -> dict[str, Any]:
-        """Return the content of the file."""
+        """Return the content of the file: what this site has sent to each other site so far."""
         counts = self.num_nodes_disclosed or [0] * len(self.sites)
         to: dict[str, Any] = {
             name: {"nodes_with_rows": counts[peer], "bytes": {}}

@@ -139,7 +139,10 @@ def _sum(counts: Sequence[Tensor], context: TaskContext) -> None:
 
 
 def choose_threshold(context: TaskContext, histograms: Mapping[str, Histogram]) -> float:
-    """Return the probability from which on a label, or the positive class, is predicted."""
+    """Return the probability from which on a label, or the positive class, is predicted.
+
+    That of the settings, or with the best F1 of validation; 0.5 where accuracy or nothing decides.
+    """
     task, threshold = context.task, context.settings.threshold
     if not isinstance(threshold, str):
         return threshold

@@ -126,7 +126,7 @@ class LinkSeeds:
         )
 
     def draw_batch(self) -> "LinkBatch":
-        """Return the pairs and the drawn nodes of the next step."""
+        """Return the pairs and the drawn nodes of the next step, and count that step."""
         generator = self._make_generator(*self._step)
         self._step = self._step[0], self._step[1] + 1
         drawn, log_expected = self._draw_nodes(generator)
@@ -144,7 +144,10 @@ class LinkSeeds:
         return LinkValidation(*_renumber(self.val, candidates), self.metric)
 
     def _draw_nodes(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return drawn nodes, int64 [K], and the logarithm of how often each is expected, [K]."""
+        """Return drawn nodes, int64 [K], and the logarithm of how often each is expected, [K].
+
+        Uniformly, and if there are weights as many again by weight.
+        """
         count = self.num_negatives if len(self.drawn_from) else 0
         places = torch.randint(max(1, len(self.drawn_from)), (count,), generator=generator)
         weight = self.weight.double()

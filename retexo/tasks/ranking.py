@@ -433,7 +433,10 @@ def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str
 
 
 def _compare(embedded: EmbeddedNodes, positive: Tensor, negative: Tensor) -> dict[str, float]:
-    """Return the scores of own pairs, [n], against own negative ones, [m]."""
+    """Return the AUC of own pairs, [n], against own negative ones, [m]; NaN without pairs.
+
+    For OGB's graphs also "ogb mrr" or "ogb hits@K". All workers call it.
+    """
     comm = embedded.context.comm
     all_positive = torch.cat(embedded.all_gather(positive))
     ordered = negative.sort().values

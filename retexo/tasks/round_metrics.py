@@ -99,7 +99,10 @@ class CountMetric:
         return BY_CLASS[self.name](tp, fp, fn)
 
     def standard_error(self, value: float, counts: Tensor, num_val: int) -> float:
-        """About the standard error of a value over `num_val` validation nodes."""
+        """Return about the standard error of a value over `num_val` validation nodes.
+
+        0 for the loss.
+        """
         if self.name == "loss":
             return 0.0
         size = float(num_val)

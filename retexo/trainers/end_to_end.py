@@ -190,7 +190,14 @@ def exchange_rows(
     traffic_layer: int | None = None,
     device: torch.device | None = None,
 ) -> Sources:
-    """Send rows [I, F] once, outside the rounds; never projected. device: of the received ones."""
+    """Send rows [I, F] once, outside the rounds; never projected. All workers call it.
+
+    Args:
+        layer: Of the plan.
+        scale: Of source rows, or None.
+        kind: Of traffic; predictions have the last layer's precision, at least int8.
+        device: Of the received ones; None: the CPU.
+    """
     of_layer = context.settings.exchange.precision
     precision = of_layer[0]
     if kind == "predictions":

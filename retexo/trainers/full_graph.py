@@ -34,7 +34,10 @@ class FullGraphTrainer(Trainer):
         refuse_local_steps(settings)
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Take one step per epoch, on all training nodes; validation has a pass of its own."""
+        """Take one step per epoch, on all training nodes; validation has a pass of its own.
+
+        Changes the stages; returns the rounds, and the logits of inner nodes.
+        """
         mask, val_mask = context.partition.train_mask, context.partition.val_mask
         wrap: dict[str, Callable[..., Any]] = {}
         if context.settings.task.links:  # any node may be an end of a pair

@@ -116,7 +116,14 @@ def run_layer(
     *,
     logits: bool = True,
 ) -> Any:
-    """Exchange, aggregate, `fit`, exchange, embed; logits: whether the stage's own are needed."""
+    """Exchange, aggregate, `fit`, exchange, embed; return the layer's output (AnyLayerInput).
+
+    All workers call it.
+
+    Args:
+        fit: Trains the objective; by default nothing.
+        logits: Whether the stage's own are needed.
+    """
     context.clock.progress.set_round(layer)
     exchanges = layer_input.open_exchanges(context, layer, stage)
     with context.phase("exchange"):
@@ -194,7 +201,7 @@ class LayerOutput:
         return cls(outputs[0], outputs[-1] if logits else None, halo)
 
     def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        """Write the outputs of inner nodes, then of halo nodes, int64 [n] (exchange_rest)."""
+        """Write the outputs of inner, then of halo nodes, int64 [n] (exchange_rest), in place."""
         num_inner = int((nodes < len(self.rows)).sum()) if self.halo is not None else len(nodes)
         if self.halo is not None:
             self.halo[nodes[num_inner:] - len(self.rows)] = outputs[0][num_inner:].cpu()
@@ -272,7 +279,10 @@ class LayerInput(AnyLayerInput):
         *,
         logits: bool,
     ) -> tuple[LayerOutput, Iterator[tuple[Tensor, Inputs]]]:
-        """Exchange the remaining rows (AnyLayerInput)."""
+        """Exchange the remaining rows.
+
+        Return an empty output, and inputs for it (AnyLayerInput).
+        """
         stage, required = objective.stage, context.plan.required_layers
         nodes = find_other_nodes(objective, required)
         is_linear = isinstance(stage.conv, LinearConvolution)

@@ -106,7 +106,11 @@ class LayerPairObjective(Objective):
         return weights, [(*inputs.matrices, *inputs.skips, *self._train.skips.values())]
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of both heads, on all training nodes or a random batch."""
+        """Yield the loss of both heads, on all training nodes or a random batch.
+
+        Sums over all nodes. A batch, drawn by torch's generator, is scaled up. Sets the module to
+        training.
+        """
         if not self.num_train:
             return
         self.module.train()
@@ -224,7 +228,10 @@ class LookAheadInput(AnyLayerInput):
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
     ) -> LayerPairObjective | LayerObjective:
-        """Two layers on the labelled nodes; the last layer alone."""
+        """Keep what was received.
+
+        Return the objective of two layers, or of the last layer alone.
+        """
         for sources in received.values():
             self._receive(layer, sources)
         if stage.is_last:
@@ -306,7 +313,10 @@ class LookAheadInput(AnyLayerInput):
         *,
         logits: bool,
     ) -> tuple[LayerOutput, Iterator[tuple[Tensor, Inputs]]]:
-        """Receive the other aggregates (AnyLayerInput)."""
+        """Receive the other aggregates.
+
+        Return an empty output, and inputs for it (AnyLayerInput).
+        """
         layer, stage = objective.layer, objective.stage
         needed = context.plan.required_layers > layer
         halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)

@@ -289,7 +289,7 @@ def _make_exchange(
     plan: ExchangePlan,
     sample: BoundarySample | None,
 ) -> HaloExchange:
-    """Build the exchange of a type's rows before layer `number`."""
+    """Build the exchange of a type's rows before layer `number`; `sample`: of its boundary."""
     out_edges = context.types[name].out_edges
     no_rows = required[name].new_zeros(out_edges.num_pairs)  # a pair has no row of its own
     plan = replace(plan, required_layers=torch.cat((required[name], no_rows)))

@@ -55,7 +55,11 @@ class OutEdges:
 
     @classmethod
     def of_type(cls, part: Partition, source: str, dtype: torch.dtype) -> Self:
-        """Return the relations of a heterogeneous graph that leave the type `source`."""
+        """Return the relations of a heterogeneous graph that leave `source`, as edges to pairs.
+
+        A pair is a relation and an inner node that it leads to; pairs are numbered after inner
+        nodes.
+        """
         nodes, first = part.nodes[source], {}
         relations = {name: edges for name, edges in part.relations.items() if name[0] == source}
         end = nodes.num_inner

@@ -81,7 +81,11 @@ class SampledTrainer(Trainer):
                 )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Train on batches until convergence, then test on the whole graph."""
+        """Train on batches until convergence, then test on the whole graph.
+
+        Starts DGL's servers and trainers, and saves the layers. InputError for edge weights or
+        features.
+        """
         info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
         if info.weighted or info.num_edge_features:
             raise InputError(

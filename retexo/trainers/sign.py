@@ -144,7 +144,10 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
 
 
 def _next_hop(context: Context, stage: Stage, hop: Hop, number: int) -> Hop:
-    """One more hop at the nodes that some worker needs."""
+    """Aggregate one more hop at the nodes that some worker needs; zero rows at others.
+
+    Aggregates of one origin over several relations are averaged. All workers call it.
+    """
     required = context.required_layers
     nodes = {
         name: (layers_of_type > number).nonzero()[:, 0] for name, layers_of_type in required.items()

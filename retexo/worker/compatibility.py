@@ -158,7 +158,10 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """Raise InputError if settings that change edges, or the encoding, differ from training's."""
+    """Raise InputError if settings that change edges, or the encoding, differ from training's.
+
+    A setting that the directory does not state is taken as the same.
+    """
     for name, value in checkpoint.graph.items():
         there = directory.graph_settings.get(name, value)
         if there != value:

@@ -48,7 +48,11 @@ def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) 
 def run(
     rank: int, job: InferJob, streams: Streams | None, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Load the partition and the model, join the group, infer; return the result's fields."""
+    """Load the partition and the model, join the group, infer; return the result's fields.
+
+    Writes predictions to the run directory if they are asked for. TrainingError if one is not
+    finite.
+    """
     configure(rank, job.settings)
     memory = MemoryWatch()
     clock = Clock(progress)

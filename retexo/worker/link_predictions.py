@@ -114,7 +114,10 @@ def _find_destinations(
     names: list[str] | None,
     types: Sequence[str],
 ) -> Columns:
-    """Return the highest scored nodes among those without a known edge from a given one."""
+    """Return the `top` highest scored nodes among those without a known edge from a given one.
+
+    Columns of this worker's own destinations only. All workers call it.
+    """
     path, top, part = Path(str(predict.nodes)), predict.top or 0, embedded.context.partition
     ids = read_ids(path, "predict.nodes", 1)[:, 0]
     where, named = f"predict.nodes={path}", names is not None

@@ -175,7 +175,10 @@ def _make_types(
     use: Use,
     hides_held_out: bool,
 ) -> tuple[Partition, Schema, dict[str, NodeType]]:
-    """Make degrees and exchange plans; return the part, its schema and its types."""
+    """Make degrees and exchange plans; return the part, its schema and its types.
+
+    All workers call it. The part of a heterogeneous graph has no relations any more.
+    """
     if part.is_plain:
         refuse_edge_data(settings, conv, graph_info)
     sizes = _count_nodes_by_rank(part, graph_info, comm)

@@ -55,7 +55,10 @@ def run(
     streams: Streams | None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Load the partition, join the group, train, and return what summary.json says of the run."""
+    """Load the partition, join the group, train, and return what summary.json says of the run.
+
+    Worker 0 writes the model; every worker its states and, at sites, what it disclosed.
+    """
     settings = job.settings
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
@@ -148,7 +151,10 @@ class Network:
 
 
 def _agree_on_network(job: TrainJob, comm: Communicator, graph: Graph) -> Network:
-    """Agree on the sizes of the graph, and build the network with the same initial parameters."""
+    """Agree on the sizes of the graph, and build the network with the same initial parameters.
+
+    TrainingError if they differ. From here on sums hide shares if gradient.secure.
+    """
     settings = job.settings
     graph_info = agree_on_graph_info(comm, graph.part, job.directory, task=link_task(settings))
     if settings.init is not None:

@@ -104,7 +104,10 @@ class Batches:
             return count_validation(self.share.task, self.metric, pieces)
 
     def gradient(self) -> tuple[float, Tensor]:
-        """Return loss and gradient; called in extra trainers."""
+        """Return loss and gradient, [P] on the host, of the next batch.
+
+        Called in extra trainers.
+        """
         self.module.zero_grad()
         loss = self.loss()
         if loss is not None:
@@ -171,7 +174,11 @@ class BatchObjective(Objective):
         return self._num_train
 
     def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
-        """Divide the training and validation nodes among the trainers of this partition."""
+        """Divide the training and validation nodes among the trainers of this partition.
+
+        All workers call it: a batch's weight is all training nodes over those that the workers have
+        in it.
+        """
         context, engine = self.context, self.engine
         mask, book, trainers = (
             engine.graph.ndata["train_mask"],
@@ -224,7 +231,7 @@ class BatchObjective(Objective):
             yield (values - values.detach()) @ gradient.to(values) + loss
 
     def validate(self) -> Validation:
-        """Return the validation of the start of this epoch."""
+        """Return the validation of the start of this epoch, of all trainers here."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
             self._request_all("validate")
             validations = [self._batches.validate(), *self._receive_all()]

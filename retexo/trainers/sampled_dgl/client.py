@@ -108,7 +108,10 @@ class WatchedProcess:
         return status["State"]
 
     def _describe_exit(self) -> str:
-        """Return how the process ended, with its last line on standard error."""
+        """Return how the process ended, with its last line on standard error.
+
+        Kill a stopped one.
+        """
         code = self.process.poll()
         if code is None:
             self.process.kill()
@@ -359,7 +362,10 @@ def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
 
 
 def write_part_config(directory: Path, token: str, folder: Path) -> Path:
-    """Write a copy of the partition config whose graph name is `token`, unique for each server."""
+    """Write a copy of the partition config to folder/parts.json, and return its path.
+
+    Its graph name is `token`, unique for each server; its paths are absolute.
+    """
     file = config_file(directory)
     assert file is not None
     config: dict[str, Any] = {**read_config(file), "graph_name": token}

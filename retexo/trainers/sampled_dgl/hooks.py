@@ -107,7 +107,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
 
 
 def _register(rpc: Any, sent: TrafficCounter) -> None:
-    """Register two services: a client states its purpose, and asks what a server sent."""
+    """Register two services with DGL: a client states its purpose, and asks what a server sent."""
 
     class Plain:
         """A message with the list `state` (DGL unpacks tuples)."""
