@@ -192,6 +192,7 @@ class HeldGraph:
     inferred: InferenceResult = field(init=False)
 
     def __post_init__(self) -> None:
+        """Compute all layers on the graph, without rounding, and keep their rows."""
         model = replace(self.run.checkpoint.model, lookahead=0)  # of training only
         exact = ExchangeSettings(precision=("fp32",) * model.depth)
         self._settings = replace(self.run.settings(1), model=model, exchange=exact)

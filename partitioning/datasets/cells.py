@@ -307,8 +307,9 @@ def to_float64(text: Any) -> Any:
 
 
 def as_integers(text: "pa.Array") -> "pa.Array":
-    """Return texts as int64 if each is an integer as Python writes it; else as they are, without
-    blanks at their begin.
+    """Return texts as int64 if each is an integer as Python writes it, null where blank.
+
+    Else the texts, without blanks at their begin and quotes after these.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -80,7 +80,7 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
 def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> None:
     """MissingColumn where columns.weight names a column that no csv or parquet table of edges has.
 
-    One table is enough: of several relations some may have weights.
+    One table is enough: of several relations some may have weights. Without such tables, nothing.
     """
     if columns.weight is None:
         return

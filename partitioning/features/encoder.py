@@ -202,7 +202,7 @@ class EncodedFeatures:
         self.shape = raw.shape[0], count_columns(state)
 
     def __getitem__(self, rows: NDArray[Any]) -> Rows:
-        """Encode the rows at indices [n]; return [n, F].
+        """Encode the rows at indices [n]; return [n, F], 0 in the `zeroed` ones.
 
         Raises:
             InputError: a number is not finite in float32 once it is encoded.

@@ -91,7 +91,7 @@ def _days(text: str) -> int:
 
 
 def authority(folder: Path) -> None:
-    """Create an authority."""
+    """Create an authority: key.pem, authority.pem and an empty revoked.pem in `folder`."""
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
     _write_pem(folder / "authority.pem", certificate)
@@ -316,7 +316,7 @@ def _write_bytes(path: Path, content: bytes) -> None:
 
 
 def _key_digest(public_key: Any) -> str:
-    """Return the digest that two people compare on the phone."""
+    """Return the digest that two people compare on the phone: 32 hex digits of a sha256."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
     content = public_key.public_bytes(serialization.Encoding.DER, form)
     return hashlib.sha256(content).hexdigest()[:32]

@@ -196,7 +196,10 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
 
 
 def _read_graph(settings: DatasetSettings, stored: States) -> AnyGraph:
-    """Read the graph; with stored pipelines a column has the role that it has there."""
+    """Read the graph; with stored pipelines a column has the role that it has there.
+
+    InputError if a column of these is missing.
+    """
     try:
         return read_as_fitted(
             lambda columns: datasets.read_graph(replace(settings, columns=columns)),

@@ -151,6 +151,7 @@ class Training:
 
     @property
     def max_restarts(self) -> int:
+        """Return distributed.max_restarts; unset, DEFAULT_RESTARTS if states are saved, else 0."""
         if self.settings.distributed.max_restarts is not None:
             return self.settings.distributed.max_restarts
         return DEFAULT_RESTARTS if self.settings.checkpoint.every else 0
@@ -284,7 +285,7 @@ class Training:
         return TrainJob(settings, self.directory, self.run_dir, node.rendezvous, identity)
 
     def _pause(self) -> None:
-        """Wait before a restart, so that a node or connection has time to recover."""
+        """Wait before a restart, longer each time, so that a node or connection can recover."""
         number = len(self.causes)
         seconds = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (number - 1))
         logger.warning(

@@ -69,7 +69,7 @@ def to_words(values: Tensor) -> Tensor:
 
 
 def from_words(words: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a sum of shares in the type of the shares."""
+    """Return a sum of shares in the type of the shares; inf where a float is beyond LARGEST."""
     if not dtype.is_floating_point:
         return words
     values = words.double() / 2**FRACTION_BITS

@@ -143,7 +143,7 @@ class ReplayLog:
             self._last = self._writer.submit(self._write, sent, received)
 
     def _wait(self) -> None:
-        """Wait until the last record is written."""
+        """Wait until the last record is written; raise what its writing raised."""
         last, self._last = self._last, None
         if last is not None:
             last.result()

@@ -103,6 +103,7 @@ class _Transfer:
         outgoing: list[memoryview],
         incoming: list[memoryview],
     ) -> None:
+        """Prepare a message each way, with its length before it; an empty list: none this way."""
         self.peer, self._stream = peer, stream
         self._expected, self._header = sum(map(len, incoming)), bytearray(HEADER.size)
         self.to_send = (
@@ -196,6 +197,7 @@ class _TlsTransfer(_Transfer):
             self.to_send.insert(0, memoryview(first))
 
     def send(self) -> None:
+        """Send as much as the stream takes without waiting, or PeerLost."""
         try:
             while self.to_send:  # after SSLWantWriteError, TLS has to get the same bytes again
                 _advance(self.to_send, self._stream.send(self.to_send[0][:TLS_WRITE]))

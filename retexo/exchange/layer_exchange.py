@@ -439,7 +439,10 @@ def _decode_from(
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """Yield the same items; each is computed in a thread while the one before it is used."""
+    """Yield the same items up to None.
+
+    Each is computed in a thread while the one before it is used.
+    """
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(next, items, None)
         while (item := future.result()) is not None:

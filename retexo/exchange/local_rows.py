@@ -98,7 +98,10 @@ class LocalRows:
 
     @cached_property
     def sparse_sizes(self) -> IntArray:
-        """Bytes of each row in the sparse encoding, int64 [I]. Rows that nobody needs are NaN."""
+        """Return each row's bytes in the sparse encoding, int64 [I].
+
+        Rows that nobody needs are NaN.
+        """
         step = max(1, MAX_CHUNK_VALUES // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]
         sizes = in_threads(

@@ -86,6 +86,7 @@ class HubListener:
     """A Listener for the connections that arrive through the hub."""
 
     def __init__(self, hub: Hub, link: Channel) -> None:
+        """Take connections over `link`, an open link to the hub."""
         self._hub, self._link = hub, link
         self._incoming: list[Message] = []
         """Messages of the hub, one for each connection to this node."""

@@ -80,6 +80,7 @@ class Inbox:
         return self._arrival.fileno()
 
     def put(self, worker: "Worker", content: bytes | None) -> None:
+        """Add a message, from any thread, and wake whoever waits for this source."""
         self._messages.put((worker, content))
         with suppress(OSError):  # many notices are unread, or the run has ended
             self._notify.send(b".")
@@ -285,6 +286,7 @@ class NodeMonitor:
             self._worker_failed(worker, **worker.outcome["error"])
 
     def _worker_failed(self, worker: Worker, kind: str, message: str, traceback: str = "") -> None:
+        """Note a worker's error as a failure, with its rank, node and phase."""
         rank = next(rank for rank, other in self._workers.items() if other is worker)
         how = message if kind == "died" else f"failed: {message}"
         line = f"rank {rank} (node {self._own}) {how.splitlines()[0]}; phase: {worker.phase}"
@@ -344,6 +346,10 @@ class NodeMonitor:
     # --- sending, and the end ---
 
     def _send_heartbeat(self) -> None:
+        """Send the phases of the workers that run, or "done", to the other nodes.
+
+        The ticker shows them.
+        """
         phases = {worker.phase for worker in self._workers.values() if worker.outcome is None}
         self._phase = ", ".join(sorted(phases)) or "done"
         ticker.doing = f"workers: {self._phase}"

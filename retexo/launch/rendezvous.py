@@ -229,8 +229,10 @@ class Participant:
     def keys_with(self, other: int, addresses: Addresses) -> set[Key]:
         """Return the connections between another node and this one, besides the link to node 0.
 
-        A node that is reached only through the hub opens its connections to a node that can be
-        reached directly; else the node with the higher number opens them.
+        (opener,) is one of the parents; with the backend `sockets` there is (opener, rank, other
+        rank) for each two workers. A node that is reached only through the hub opens its
+        connections to a node that can be reached directly; else the node with the higher number
+        opens them.
         """
         through_hub = {node for node, (address, _) in addresses.items() if address == THROUGH_HUB}
         if self.own.address.startswith(THROUGH_HUB):

@@ -29,7 +29,7 @@ SPARE_FILES = 256
 def connect_nodes(
     cluster: ClusterSettings, run: RunInfo, rejoin_seconds: float | None = None
 ) -> Iterator[Node]:
-    """Wait until workers can be forked at once, then connect the nodes (connect_nodes)."""
+    """Wait until workers can be forked at once, then connect the nodes (see rendezvous)."""
     if cluster.num_nodes > 1:
         fork_server.wait_until_warm(cluster.distributed.init_timeout)
     with rendezvous.connect_nodes(cluster, run, rejoin_seconds) as node:

@@ -19,6 +19,7 @@ class Ticker(logging.Handler):
         self.doing, self._last = "", 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Remember the time of a log line and, unless this module wrote it, its text."""
         self._last = time.monotonic()
         if record.name != __name__:
             self.doing = record.getMessage()

@@ -131,7 +131,10 @@ class _HeadSums(torch.autograd.Function):
 
 
 def edge_softmax(block: Block, score: Tensor) -> Tensor:
-    """Softmax of scores [E, K] over the in-edges of each destination (edges sorted by it)."""
+    """Softmax of scores [E, K] over the in-edges of each destination (edges sorted by it).
+
+    Edges of scale 0 are left out, and have 0.
+    """
     if block.scale is not None:
         return _scatter_softmax(block, score, (block.scale != 0)[:, None])
     assert block.in_edges.order is None

@@ -19,6 +19,7 @@ class Scorer(nn.Module):
     """A scorer of one kind: dot, distmult or mlp."""
 
     def __init__(self, kind: str, dim: int) -> None:
+        """Begin with weights of 1 (distmult), torch's usual ones (mlp) or none (dot)."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(dim)) if kind == "distmult" else None
         self.network = (

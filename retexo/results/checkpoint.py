@@ -99,7 +99,7 @@ def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
 
 
 def remove_layers(directory: Path, num_layers: int) -> None:
-    """Remove the layers that the final network does not read."""
+    """Remove the layers from `num_layers` on, which the final network does not read."""
     for path in directory.glob("layer*.safetensors"):
         if int(path.stem.removeprefix("layer")) >= num_layers:
             path.unlink()

@@ -114,7 +114,7 @@ class DataSet:
 
     @cached_property
     def kinds(self) -> list[str]:
-        """Return the kinds of messages with at least one byte."""
+        """Return the kinds of messages with at least one byte in some run, without the total."""
         names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
         sent = [
             name for name in names if any(each.n and each.mean for each in self.summarise(name))

@@ -112,7 +112,7 @@ class Predictions:
     def known_columns(
         self, labels: Tensor, class_names: Sequence[str | int], masks: Mapping[str, Tensor]
     ) -> Columns:
-        """Return the columns with the known labels and the split, without a value elsewhere.
+        """Return the columns known_class (or known_label*, known_value*) and split, NA elsewhere.
 
         Args:
             labels: as `Partition` has them; of a graph without labels int64 [n] of -1.

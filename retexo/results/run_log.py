@@ -25,6 +25,7 @@ class RunLog:
         self._start = self._said = time.perf_counter()
 
     def __enter__(self) -> Self:
+        """Open metrics.jsonl, on rank 0 only; lines are appended."""
         if self._path is not None:
             self._file = open_regular(
                 self._path, "a", buffering=1
@@ -65,7 +66,9 @@ class RunLog:
         val_metric: float | None = None,
         val_loss: float | None = None,
     ) -> None:
-        """Log round `number` of a layer.
+        """Log round `number` of a layer: a line of metrics.jsonl, and one of the log at log_every.
+
+        The log also has the last round, and a line after LINE_INTERVAL seconds.
 
         Args:
             layer: of the network.

@@ -50,6 +50,7 @@ class Csv(Callback):
     """Writes rounds.csv."""
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        """Begin rounds.csv in the run directory; an older one is replaced."""
         self._file = open_regular(run_dir / "rounds.csv", "w", buffering=1)
         self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
         self._rows.writeheader()
@@ -65,6 +66,7 @@ class TensorBoard(Callback):
     """Writes the folder tensorboard/, anew for a resumed run."""
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        """Begin the folder tensorboard in the run directory; an older one is removed."""
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(run_dir / "tensorboard", ignore_errors=True)
@@ -84,6 +86,10 @@ class MLflow(Callback):
     """Logs to the server of MLFLOW_TRACKING_URI, or to mlflow.db, which `mlflow ui` shows."""
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        """Create a run at MLFLOW_TRACKING_URI, by default mlflow.db here, and log all settings.
+
+        Sets environment variables, so that MLflow gives up soon.
+        """
         uri = os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{Path('mlflow.db').absolute()}")
         # By default MLflow tries for minutes, in which this process does not watch the workers.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -116,6 +122,10 @@ class MLflow(Callback):
         self._client.log_batch(self._id, metrics=values)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Log the results and the kept files, and end the run.
+
+        FAILED unless the summary is of a done run.
+        """
         status = "FAILED"
         try:
             self._log(results_of(summary), 0)
@@ -132,6 +142,7 @@ class WandB(Callback):
     """Logs to Weights & Biases; WANDB_MODE=offline keeps the run in the run directory."""
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        """Begin a run of the project WANDB_PROJECT with all settings, in the run directory."""
         import wandb
 
         self._run_dir = run_dir
@@ -152,6 +163,7 @@ class WandB(Callback):
         self._run.log({**metrics_of(line), f"layer {layer}/round": line["round"]})
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Log the results and the kept files, and end the run; exit code 1 unless it is done."""
         import wandb
 
         self._run.summary.update(results_of(summary))

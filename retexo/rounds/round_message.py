@@ -87,7 +87,10 @@ class RoundMessage:
         return mean_loss, score
 
     def reduce_counts(self, measured: Validation) -> RoundScore | None:
-        """Sum the validation counts and losses only; return the score, None without nodes."""
+        """Sum the validation counts and losses only; return the score, None without nodes.
+
+        All workers call it.
+        """
         self._fill_tail(0.0, measured)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))
         return self._read_tail()[1]

@@ -131,6 +131,7 @@ class ClusterSettings(PartitionSettings):
     """Name by which the launcher tells this run from others at the same port; else empty."""
 
     def check_together(self) -> None:
+        """Check what depends on several settings; InputError names them."""
         super().check_together()
         own, several = self.distributed, self.num_nodes > 1
         setting_text = "tls=true" if own.tls else f"credentials={own.credentials}"

@@ -349,7 +349,7 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
 
 
 def _choose_positive(class_counts: Tensor, class_names: Sequence[Any]) -> int:
-    """Return the positive class of two: the rarer in training if named, else the larger number."""
+    """Return the positive class of two: the rarer in training (or 0) if named, else 1."""
     if class_names and all(isinstance(name, str) for name in class_names):
         return int(class_counts[0, 0] > class_counts[0, 1])
     return 1

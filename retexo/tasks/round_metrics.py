@@ -152,6 +152,7 @@ class RankingMetric:
         return self._next_edges
 
     def load_state(self, saved: Tensor) -> None:
+        """Load the result of `state`; ValueError if it is none."""
         if saved.shape != self._next_edges.shape or saved.dtype != torch.int64:
             raise ValueError(f"edges of a histogram: {saved.dtype} {list(saved.shape)}")
         self._next_edges = saved.clone()

@@ -311,6 +311,7 @@ class LinkNetworkObjective(_PairObjective, NetworkObjective):
     scorer: Scorer
 
     def losses(self) -> Iterator[Tensor]:
+        """Yield the loss of a batch of pairs; all workers take part in the pass."""
         self.module.train()
         embedded, zero = self.train()
         batch = self.seeds.draw_batch()

@@ -20,7 +20,7 @@ class LocalTrainer(Trainer):
     HETEROGENEOUS = True
 
     def check(self, settings: TrainSettings) -> None:
-        """Raise InputError for settings that local training does not support."""
+        """Raise InputError for exchange modes, rounding and smoothing, as nothing is sent."""
         refuse_rounding(settings)
         if settings.exchange.mode != "selected":
             raise InputError(

@@ -164,7 +164,9 @@ class Pass:
 
 
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
-    """Return the nodes that each layer of a pass computes.
+    """Return the nodes that each layer of a pass computes: uint8 [I] by type, as required layers.
+
+    All of them with exchange=plain between workers, which all call it.
 
     Args:
         context: of this worker.
