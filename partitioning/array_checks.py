@@ -204,13 +204,11 @@ def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArra
     return values
 
 
-def check_labels(labels: Array, num_nodes: int, where: str, task: str = "") -> Array:
-    """Return classes [N], multi-label rows [N, C], or targets [N, T] if the task is regression.
+def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
+    """Return classes [N], or multi-label rows [N, C].
 
     Classes can be floats or [N, 1], with NaN for none, as in OGB.
     """
-    if task == "regression":
-        return check_targets(labels, where)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2:

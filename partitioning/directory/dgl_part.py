@@ -24,14 +24,24 @@ from partitioning.array_checks import (
     check_dense,
     check_edge_feat,
     check_edge_weight,
+    check_labels,
+    check_length,
+    check_mask,
     check_node_ids,
+    check_split,
 )
 from partitioning.dgl_import import import_dgl
 from partitioning.directory.dgl_config import IdRanges, files_of, is_hetero, read_ranges
-from partitioning.directory.npy_files import check_target
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.errors import InputError
-from partitioning.graph_data import EDGE_NAMES, MASKS, PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.graph_data import (
+    EDGE_NAMES,
+    MASKS,
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    EdgeType,
+    is_labelled,
+)
 
 log = logging.getLogger(__name__)
 
@@ -304,8 +314,14 @@ def _find_target(graph: _Graph) -> str:
 
 
 def _read_target(graph: _Graph, target: str) -> dict[str, Any]:
-    """Return labels and masks of the target's inner nodes."""
-    arrays = {"label": graph.require(target, LABEL_NAMES)[1]}
-    arrays |= {name: graph.require(target, (name,))[1] for name in MASKS}
-    num_inner = graph.nodes.count(target, graph.part)
-    return check_target(arrays, num_inner, graph.nodes.total, graph.where)
+    """Return labels and masks of the target's inner nodes, by the names of their fields."""
+    num_inner, where = graph.nodes.count(target, graph.part), graph.where
+    found = graph.require(target, LABEL_NAMES)[1]
+    labels = check_labels(found, graph.nodes.total, f"{where}: label")
+    check_length(labels, num_inner, f"{where}: label")
+    masks = {
+        name: check_mask(graph.require(target, (name,))[1], num_inner, f"{where}: {name}")
+        for name in MASKS
+    }
+    check_split(masks, is_labelled(labels), where)
+    return {name: torch.from_numpy(array) for name, array in ({"labels": labels} | masks).items()}

@@ -12,15 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from partitioning.array_checks import check_integers, check_length
 from partitioning.directory import dgl_config
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
-    REMEDY,
-    check_no_leak,
-    check_relations,
+    check_shape,
     content_of,
     edge_folder,
     load_array,
@@ -36,7 +32,6 @@ from partitioning.directory.partition import (
     Partition,
 )
 from partitioning.errors import InputError
-from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
     DESTINATION,
     PLAIN_RELATION,
@@ -202,10 +197,6 @@ class PartitionDirectory:
         """Read and check one partition of a plain or heterogeneous graph."""
         return self.read_hetero(part) if self.is_hetero else self.read(part)
 
-    def check(self, part: int) -> None:
-        """Raise InputError for what reading the partition finds wrong."""
-        self.read_part(part)
-
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
         return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target_type))
@@ -297,15 +288,13 @@ def read_typed(path: Path, meta: Meta, part: int) -> Partition:
     for name, counts in meta.node_counts.items():
         bounds = np.cumsum([0, *counts["nodes"]])
         nodes[name] = read_nodes(node_folder(folder, name), bounds, part, counts["features"])
+    stated = {path / name for name in meta.checksums}
     relations: dict[EdgeType, PartEdges] = {}
     for edge_type, num_edges in meta.edge_counts.items():
         place = edge_folder(folder, edge_type)
-        edges = PartEdges(**read_edges(place, nodes[edge_type[0]], nodes[edge_type[2]]))
-        if num_edges is not None and len(edges.src) != num_edges[part]:
-            raise InputError(
-                f"{place}: has {len(edges.src)} edges, meta.json says {num_edges[part]}; {REMEDY}"
-            )
-        relations[edge_type] = edges
+        relations[edge_type] = edges = read_edges(place, stated)
+        if num_edges is not None:
+            check_shape(edges.src.numpy(), (num_edges[part],), place / "src.npy")
     return Partition(
         rank=part,
         num_parts=len(meta.parts),
@@ -322,15 +311,12 @@ def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
     folder, partition = path / f"part{part}", drop_unit_weights(read_typed(path, meta, part))
     if meta.is_imported:
         return partition
-    nodes = partition.labelled
-    out_degree = torch.from_numpy(load_array(folder / "out_deg.npy"))
-    if out_degree.shape != (nodes.num_inner + nodes.num_halo,):
-        raise InputError(
-            f"{folder}/out_deg.npy: has {len(out_degree)} entries, needs"
-            f" {nodes.num_inner + nodes.num_halo}; {REMEDY}"
-        )
-    halo_features = _make_halo_features(folder, nodes.num_halo, meta.num_features)
-    nodes = replace(nodes, out_degree=out_degree, halo_features=halo_features)
+    nodes = replace(
+        partition.labelled, out_degree=torch.from_numpy(load_array(folder / "out_deg.npy"))
+    )
+    if (folder / HALO_IDS).is_file():
+        rows = random_rows(load_array(folder / HALO_IDS), meta.num_features)
+        nodes = replace(nodes, halo_features=torch.from_numpy(rows))
     partition = replace(partition, nodes={PLAIN_TYPE: nodes})
     return _add_links(partition, folder, meta) if meta.links else partition
 
@@ -343,37 +329,16 @@ def drop_unit_weights(partition: Partition) -> Partition:
     return replace(partition, relations={PLAIN_RELATION: replace(edges, edge_weight=None)})
 
 
-def _make_halo_features(folder: Path, num_halo: int, num_features: int) -> Tensor | None:
-    """Compute the random features of the halo nodes from their ids.
-
-    Returns None where features are of the data.
-    """
-    file = folder / HALO_IDS
-    if not file.is_file():
-        return None
-    with reading(file, "npy array"):
-        ids = check_integers(load_npy(file), str(file))
-    check_length(ids, num_halo, str(file))
-    return torch.from_numpy(random_rows(ids, num_features))
-
-
 def _add_links(partition: Partition, folder: Path, meta: Meta) -> Partition:
     """Return the partition with the pairs of link prediction, and the relations' numbers."""
-    bounds = np.cumsum([0, *(counts.nodes for counts in meta.parts)])
-    first, end = bounds[partition.rank : partition.rank + 2].tolist()
-    links = read_links(folder, range(first, end), int(bounds[-1]), meta.links.get("spectral", 0))
-    nodes, edges = partition.labelled, partition.relations[PLAIN_RELATION]
-    halo = bounds[nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
-    ids = np.concatenate((np.arange(first, end), halo))
-    check_no_leak(folder, ids[edges.src.numpy()], ids[edges.dst.numpy()], links)
     partition = replace(
         partition,
-        first_id=first,
-        links={name: torch.from_numpy(pairs) for name, pairs in links.items()},
+        first_id=sum(counts.nodes for counts in meta.parts[: partition.rank]),
+        links=read_links(folder, partition.num_inner, meta.links.get("spectral", 0)),
     )
-    num_relations = len(meta.links.get("relations", ()))
+    num_relations, edges = len(meta.links.get("relations", ())), partition.relations[PLAIN_RELATION]
     if not num_relations:
         return partition
-    numbers = check_relations(folder, edges.edge_feat, len(edges.src), num_relations)
-    edges = replace(edges, edge_feat=None, edge_relation=torch.from_numpy(numbers))
+    assert edges.edge_feat is not None  # a column of numbers
+    edges = replace(edges, edge_feat=None, edge_relation=edges.edge_feat[:, 0].long())
     return replace(partition, relations={PLAIN_RELATION: edges}, num_relations=num_relations)

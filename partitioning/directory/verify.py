@@ -20,7 +20,7 @@ def verify_directory(path: Path) -> dict[int, str]:
     for part in range(directory.num_parts):
         try:
             directory.verify([part])
-            directory.check(part)
+            directory.read_part(part)
             if directory.meta and (
                 copy := directory.meta.first_damaged(directory.path, f"part{part}/")
             ):
