@@ -355,6 +355,30 @@ def plain_fields(
     return tables | {"edge_schema": relations[PLAIN_RELATION].schema}
 
 
+def make_graph(
+    name: str,
+    nodes: dict[str, NodeTable],
+    relations: dict[EdgeType, Relation],
+    target: str,
+    *,
+    time: NDArray[np.float64] | None = None,
+    labelled: EdgeType | None = None,
+    **of_target: Any,
+) -> AnyGraph:
+    """Return the graph of these nodes and edges: a plain one where their type has no name.
+
+    Args:
+        time: Of the target's nodes.
+        labelled: As of HeteroGraphData.
+        of_target: Labels, num_classes, masks and class_names.
+    """
+    if target == PLAIN_TYPE:
+        return GraphData(name, node_time=time, **plain_fields(nodes, relations), **of_target)
+    return HeteroGraphData(
+        name, nodes, relations, target, target_time=time, labelled=labelled, **of_target
+    )
+
+
 def first_nodes(graph: AnyGraph) -> dict[str, int]:
     """Return each type's first node where the nodes of all types are numbered together."""
     counts = [0, *(table.num_nodes for table in graph.nodes.values())]

@@ -43,10 +43,9 @@ from partitioning.graph_data import (
     Endpoints,
     Features,
     GraphData,
-    HeteroGraphData,
     NodeTable,
     Relation,
-    plain_fields,
+    make_graph,
 )
 from partitioning.node_names import Names, decode_names, hash_names
 from partitioning.partition_settings import DatasetSettings
@@ -237,37 +236,27 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
         each: _check_relation(relation, each, nodes, merge=merge)
         for each, relation in raw.relations.items()
     }
-    of_labels: Any = {"class_names": labels.names, **masks}
+    for each, relation in relations.items():
+        if not relation.num_edges and not is_plain:
+            at = raw.relations[each].path
+            log.warning("%s: relation %s has no edge", at, SEPARATOR.join(each))
+        if relation.edge_feat is not None and relation.schema is None and not is_plain:
+            schema = Schema.of_matrix(raw.relations[each].path, relation.edge_feat.shape[1])
+            relations[each] = replace(relation, schema=schema)
     time = held.values.get("time")
     if time is not None:
         time = check_times(time, held.num_nodes, held.at("time"), may_be_blank=True)
-    if is_plain:
-        tables: Any = plain_fields(nodes, relations)
-        return GraphData(
-            raw.name,
-            labels=labels.values,
-            num_classes=labels.num_classes,
-            node_time=time,
-            **tables,
-            **of_labels,
-        )
-    for each, relation in relations.items():
-        if not relation.num_edges:
-            at = raw.relations[each].path
-            log.warning("%s: relation %s has no edge", at, SEPARATOR.join(each))
-        if relation.edge_feat is not None and relation.schema is None:
-            schema = Schema.of_matrix(raw.relations[each].path, relation.edge_feat.shape[1])
-            relations[each] = replace(relation, schema=schema)
-    return HeteroGraphData(
+    return make_graph(
         raw.name,
         nodes,
         relations,
         target,
-        labels.values,
-        labels.num_classes,
-        target_time=time,
+        time=time,
         labelled=raw.labelled,
-        **of_labels,
+        labels=labels.values,
+        num_classes=labels.num_classes,
+        class_names=labels.names,
+        **masks,
     )
 
 

@@ -6,7 +6,7 @@ type, E edges of a relation, P partitions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,21 @@ import numpy as np
 from torch import Tensor
 
 from partitioning.array_checks import Array, Ints
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import node_folder
-from partitioning.directory.partition import HALO_IDS, HeteroPartition
+from partitioning.directory.partition import HALO_IDS, Partition
 from partitioning.directory.read_directory import find_partition_directory, read_typed
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import (
     EDGE_DATA,
     MASKS,
-    PLAIN_RELATION,
-    PLAIN_TYPE,
     AnyGraph,
     EdgeType,
-    GraphData,
-    HeteroGraphData,
     NodeTable,
     Relation,
     endpoint_dtype,
+    make_graph,
 )
 from partitioning.node_names import Names
 
@@ -41,47 +38,21 @@ class StoredGraph:
     """Graph of a partition directory; a plain graph has one type and one relation."""
 
     meta: Meta
-    nodes: dict[str, NodeTable]
-    relations: dict[EdgeType, Relation]
-    """Without self loops."""
-    target_rows: dict[str, Array]
-    """[N, ...] label and the masks of the target's nodes, by the names of their files."""
+    graph: AnyGraph
+    """As partitioning takes it, without self loops."""
     assignment: dict[str, Ints]
     """[N] partition of each node, by type."""
     self_loops: list[int]
     """[P] edges from a node to itself, which are counted and not stored."""
-    features_of_ids: bool
-    """See GraphData."""
 
     @property
     def num_parts(self) -> int:
         return len(self.meta.parts)
 
-    def to_graph(self) -> AnyGraph:
-        """Return the graph as partitioning takes it, without copies; masks stay behind."""
-        meta = self.meta
-        common: dict[str, Any] = {
-            "name": meta.dataset,
-            "labels": self.target_rows["label"],
-            "num_classes": meta.num_classes,
-            "class_names": tuple(meta.class_names) or None,
-        }
-        if isinstance(meta, HeteroMeta):
-            return HeteroGraphData(
-                nodes=self.nodes, relations=self.relations, target=meta.target, **common
-            )
-        table, relation = self.nodes[PLAIN_TYPE], self.relations[PLAIN_RELATION]
-        return GraphData(
-            src=relation.src,
-            dst=relation.dst,
-            edge_weight=relation.edge_weight,
-            edge_feat=relation.edge_feat,
-            features=table.features,
-            node_ids=table.node_ids,
-            node_names=table.node_names,
-            features_of_ids=self.features_of_ids,
-            **common,
-        )
+    @property
+    def target_rows(self) -> dict[str, Array]:
+        """[N, ...] labels and the masks of the target's nodes."""
+        return {name: getattr(self.graph, name) for name in ("labels", *MASKS)}
 
     def write(self, path: Path, *changes: dict[str, Any], with_dgl_files: bool = False) -> Meta:
         """Write the graph in the place of its directory; return the new description.
@@ -100,8 +71,8 @@ class StoredGraph:
         provenance = {name: getattr(self.meta, name) for name in kept}
         return write_parts(
             path,
-            self.to_graph(),
-            {name: self.target_rows[name] for name in MASKS},
+            self.graph,
+            {name: getattr(self.graph, name) for name in MASKS},
             self.assignment,
             num_parts=self.num_parts,
             provenance=provenance | {"history": [*self.meta.history, *changes]},
@@ -151,16 +122,25 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
     find_partition_directory([path], None).verify(range(num_parts))
     parts = [read_typed(path, meta, part) for part in range(num_parts)]
     bounds = {name: np.cumsum([0, *counts["nodes"]]) for name, counts in meta.node_counts.items()}
-    target_rows = {"label": _join([part.labels for part in parts])}
-    target_rows |= {name: _join([getattr(part, name) for part in parts]) for name in MASKS}
-    return StoredGraph(
-        meta,
+    target_rows = {
+        name: _join([getattr(part, name) for part in parts]) for name in ("labels", *MASKS)
+    }
+    graph = make_graph(
+        meta.dataset,
         {name: _join_nodes(path, name, parts) for name in bounds},
         {name: _join_edges(name, parts, bounds) for name in meta.edge_counts},
-        target_rows,
+        meta.target_type,
+        num_classes=meta.num_classes,
+        class_names=tuple(meta.class_names) or None,
+        **target_rows,
+    )
+    if (path / "part0" / HALO_IDS).is_file():
+        graph = replace(graph, features_of_ids=True)
+    return StoredGraph(
+        meta,
+        graph,
         {name: np.repeat(np.arange(num_parts), np.diff(starts)) for name, starts in bounds.items()},
         [part.self_loops for part in parts],
-        (path / "part0" / HALO_IDS).is_file(),
     )
 
 
@@ -168,7 +148,7 @@ def _join(tensors: Sequence[Tensor]) -> Array:
     return np.concatenate([tensor.numpy() for tensor in tensors])
 
 
-def _join_nodes(path: Path, name: str, parts: Sequence[HeteroPartition]) -> NodeTable:
+def _join_nodes(path: Path, name: str, parts: Sequence[Partition]) -> NodeTable:
     """Return the inner nodes of a type of all partitions."""
     folders = [node_folder(path / f"part{part.rank}", name) for part in parts]
     names = [piece for folder in folders if (piece := Names.read(folder)) is not None]
@@ -180,9 +160,7 @@ def _join_nodes(path: Path, name: str, parts: Sequence[HeteroPartition]) -> Node
     return NodeTable(features, ids, Names.join(names) if names else None)
 
 
-def _join_edges(
-    name: EdgeType, parts: Sequence[HeteroPartition], bounds: dict[str, Ints]
-) -> Relation:
+def _join_edges(name: EdgeType, parts: Sequence[Partition], bounds: dict[str, Ints]) -> Relation:
     """Return the edges of a relation of all partitions, with the positions of their ends."""
     source, _, destination = name
     edges = [part.relations[name] for part in parts]

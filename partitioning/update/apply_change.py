@@ -52,8 +52,8 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
         InputError: an edge of a table is not in the graph.
     """
     nodes, assignment, numbers = {}, {}, {}
-    target_rows = stored.target_rows
-    for name, table in stored.nodes.items():
+    target_rows: Any = stored.target_rows
+    for name, table in stored.graph.nodes.items():
         new_nodes = change.nodes[name]
         numbers[name] = _Numbers.of(table.num_nodes, new_nodes)
         stays = numbers[name].stays
@@ -76,16 +76,10 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
                 for file, array in target_rows.items()
             }
     relations, counts = {}, dict.fromkeys(("new", "changed", "deleted"), 0)
-    for edge_type in stored.relations:
+    for edge_type in stored.graph.relations:
         relations[edge_type] = _change_edges(stored, edge_type, change, numbers, counts)
-    changed = replace(
-        stored,
-        nodes=nodes,
-        relations=relations,
-        target_rows=target_rows,
-        assignment=assignment,
-    )
-    return changed, counts
+    graph = replace(stored.graph.with_tables(nodes, relations), **target_rows)
+    return replace(stored, graph=graph, assignment=assignment), counts
 
 
 def _change_rows(file: str, array: Array, stays: NDArray[np.bool_], change: NodeChange) -> Array:
@@ -118,7 +112,7 @@ def _change_edges(
 
     Edges of deleted nodes go. InputError for an edge to change or delete that is missing.
     """
-    relation, edges = stored.relations[name], change.edges[name]
+    relation, edges = stored.graph.relations[name], change.edges[name]
     sources, destinations = numbers[name[0]], numbers[name[2]]
     # Edges are sorted by destination, then source: so are these numbers.
     first = np.int64(len(sources.new))

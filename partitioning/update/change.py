@@ -40,12 +40,12 @@ class NodeChange:
     changed: Ints = field(default_factory=lambda: NONE)
     """[n]"""
     changed_values: Mapping[str, Array] = field(default_factory=dict)
-    """[n, ...] by the name of the file that they go into."""
+    """[n, ...] by the names of the fields that they change: feat, labels and masks."""
     new_ids: Ints = field(default_factory=lambda: NONE)
     """[n] ids of the data set, or hashes of names."""
     new_names: Names | None = None
     new_values: Mapping[str, Array] = field(default_factory=dict)
-    """[n, ...] by the name of the file that they go into."""
+    """[n, ...] by the names of the fields that they change: feat, labels and masks."""
 
     def show(self, table: NodeTable, node: int) -> str:
         """Return the id of a node, of the table or a new one, as the data set has it."""

@@ -29,7 +29,7 @@ def place_new(changed: StoredGraph) -> dict[str, Ints]:
     if not (part < 0).any():
         return changed.assignment
     pairs = [np.zeros((2, 0), np.int64)]
-    for (source, _, destination), relation in changed.relations.items():
+    for (source, _, destination), relation in changed.graph.relations.items():
         ends = np.stack((relation.src + first[source], relation.dst + first[destination]))
         ends = ends[:, (part[ends] < 0).any(axis=0)]
         pairs += [ends, ends[::-1]]

@@ -34,8 +34,8 @@ def read_edge_changes(
     stored: StoredGraph, tables: Tables, nodes: Mapping[str, NodeChange]
 ) -> dict[EdgeType, EdgeChange]:
     """Read the tables of edges of all relations, and add reverse edges where the graph has them."""
-    changes: EdgeTables = {name: {} for name in stored.relations}
-    for name in stored.relations:
+    changes: EdgeTables = {name: {} for name in stored.graph.relations}
+    for name in stored.graph.relations:
         for kind in ("deleted", "changed", "new"):
             if path := tables.get((f"{kind}_edges", name)):
                 changes[name][kind] = _read_table(stored, name, kind, path, nodes)
@@ -57,7 +57,7 @@ def _read_table(
         nodes[of_type].grown if kind == "new" else nodes[of_type].known
         for of_type in (name[0], name[2])
     )
-    with_features = stored.relations[name].edge_feat is not None and kind != "deleted"
+    with_features = stored.graph.relations[name].edge_feat is not None and kind != "deleted"
     remedy = "; new nodes go into update.new_nodes" if kind == "new" else ""
     table = read_as_fitted(
         lambda columns: read_edges(
@@ -83,7 +83,7 @@ def _read_data(
     New edges need what the stored ones have; of changed edges (`kind`), what the table lacks stays
     as it is and has no entry.
     """
-    relation, data, num_edges = stored.relations[name], {}, len(table.src)
+    relation, data, num_edges = stored.graph.relations[name], {}, len(table.src)
     if table.weight is not None and relation.edge_weight is None:
         raise InputError(
             f"{path}: has weights, the edges of the directory have none; take the column out"
@@ -146,7 +146,7 @@ def _check_edges(
             is_deleted[nodes[of_type].deleted] = True
             gone = is_deleted[ends]
             if gone.any():
-                node_text = nodes[of_type].show(stored.nodes[of_type], int(ends[gone][0]))
+                node_text = nodes[of_type].show(stored.graph.nodes[of_type], int(ends[gone][0]))
                 raise InputError(
                     f"{edges.where}: {int(gone.sum())} edges end at a node that"
                     f" update.deleted_nodes deletes, {node_text} for"
@@ -181,7 +181,7 @@ def show_edge(
 ) -> str:
     """Describe an edge of a table for messages, by the ids of the data set."""
     src, dst = (
-        nodes[of_type].show(stored.nodes[of_type], int(ends[row]))
+        nodes[of_type].show(stored.graph.nodes[of_type], int(ends[row]))
         for of_type, ends in ((name[0], edges.src), (name[2], edges.dst))
     )
     if stored.meta.request.get("symmetrize"):  # the table may have the other direction

@@ -42,7 +42,7 @@ def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str])
     Those that are missing are empty. Unlike rows add to `notes`. InputError for ids that are
     unknown, there already, or twice.
     """
-    stored_nodes = stored.nodes[name]
+    stored_nodes = stored.graph.nodes[name]
     known = Nodes.of_keys(stored_nodes.node_ids, named=stored_nodes.node_names is not None)
     change = NodeChange(known, known)
     if path := tables.get(("deleted_nodes", name)):
@@ -94,7 +94,7 @@ def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Arra
     )
     if table.ids is None:
         raise InputError(f"{path}: there is no column of ids; name it as in the graph's, `id`")
-    if table.ids.dtype == object and stored.nodes[name].node_names is None:
+    if table.ids.dtype == object and stored.graph.nodes[name].node_names is None:
         raise InputError(
             f"{path}: its ids are names; those of the directory are integers; use the same ids"
         )
@@ -104,7 +104,7 @@ def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Arra
 def _read_values(
     stored: StoredGraph, name: str, table: Table, ids: Ints, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
-    """Return those of features, labels and masks that a table has, by the name of their file.
+    """Return those of features, labels and masks that a table has, by the names of fields.
 
     New rows always have features; masks that a table lacks are false if it has another one.
     """
@@ -116,7 +116,7 @@ def _read_values(
     if name != meta.target_type or meta.request.get("split") == "none":
         return values
     if "label" in arrays:
-        values["label"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
+        values["labels"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
     masks = {mask: arrays[mask] for mask in MASKS if mask in arrays}
     for name_of_mask in MASKS if masks else ():
         mask = masks.get(name_of_mask, np.zeros(len(ids), np.bool_))

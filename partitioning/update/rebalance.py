@@ -55,7 +55,7 @@ class _Moves:
         self.sizes = np.zeros((len(counts), num_parts), np.int64)
         np.add.at(self.sizes, (self.type, self.part), 1)
         self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
-        graph = stored.to_graph()
+        graph = stored.graph
         homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
         shape = (len(self.part), len(self.part))
         ones = np.ones(homogeneous.num_edges, np.float32)

@@ -94,7 +94,7 @@ def read_change(stored: StoredGraph, tables: Tables) -> Change:
         InputError: names setting, file, row and value of what does not fit the graph.
     """
     notes: list[str] = []
-    nodes = {name: read_nodes(stored, name, tables, notes) for name in stored.nodes}
+    nodes = {name: read_nodes(stored, name, tables, notes) for name in stored.graph.nodes}
     target = nodes[stored.meta.target_type]
     if len(target.deleted) == target.grown.num_nodes:
         raise InputError(
@@ -107,7 +107,7 @@ def read_change(stored: StoredGraph, tables: Tables) -> Change:
             f"{new} are in no set of the split: a column split (train, val, test) puts them into"
             " one"
         )
-    if len(target.new_ids) and "label" not in target.new_values:
+    if len(target.new_ids) and "labels" not in target.new_values:
         notes.append(f"{new} have no label: there is no such column")
     return Change(nodes, edges, notes)
 
@@ -141,9 +141,10 @@ def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
 
 def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
     """Raise InputError for an unlabelled node in a set of the split, or no training node."""
-    masks = {name: changed.target_rows[name] for name in MASKS}
-    ids = changed.nodes[changed.meta.target_type].node_ids
-    check_split(masks, is_labelled(changed.target_rows["label"]), "the changed graph", ids)
+    masks = changed.target_rows
+    labelled = is_labelled(masks.pop("labels"))
+    ids = changed.graph.nodes[changed.meta.target_type].node_ids
+    check_split(masks, labelled, "the changed graph", ids)
     if stored.target_rows[MASKS[0]].any() and not masks[MASKS[0]].any():
         raise InputError(
             "app=update: no training node would be left, so nothing could be trained; keep some"
