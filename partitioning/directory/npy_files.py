@@ -24,6 +24,7 @@ import json
 import threading
 from collections.abc import Container, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,7 +124,7 @@ def read_edges(folder: Path, stated: Container[Path]) -> PartEdges:
     )
 
 
-def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Tensor]:
+def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
     """Read labels and masks of the target's inner nodes, by the names of their fields in Partition.
 
     InputError where labels do not fit the task or the number of classes in meta.json.

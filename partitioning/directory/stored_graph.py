@@ -122,10 +122,10 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
     find_partition_directory([path], None).verify(range(num_parts))
     parts = [read_typed(path, meta, part) for part in range(num_parts)]
     bounds = {name: np.cumsum([0, *counts["nodes"]]) for name, counts in meta.node_counts.items()}
-    target_rows = {
+    target_rows: Any = {
         name: _join([getattr(part, name) for part in parts]) for name in ("labels", *MASKS)
     }
-    graph = make_graph(
+    graph: Any = make_graph(
         meta.dataset,
         {name: _join_nodes(path, name, parts) for name in bounds},
         {name: _join_edges(name, parts, bounds) for name in meta.edge_counts},
