@@ -153,8 +153,9 @@ def _warn_of_imbalance(parts: Assignment, settings: PartitionSettings) -> None:
 
 
 def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
-    """Read an assignment, integers [N] in [0, P), from an npy file or a csv with one value per
-    line.
+    """Read an assignment, int64 [N] in [0, P), from an npy file or a csv with a value per line.
+
+    InputError for another length, or a value that is no partition.
     """
     values = _read_integers(path)
     if values.shape != (num_nodes,):

@@ -26,8 +26,9 @@ MAX_NAMES, MAX_LETTERS = 10, 60
 
 
 def join_names(names: Iterable[Any], quote: str = "") -> str:
-    """Return the first names as a text, each shortened and in quotes, and how many more there
-    are.
+    """Return the first MAX_NAMES names as a text, and how many more there are.
+
+    Each is shortened, and within `quote`.
     """
     all_names = list(names)
     texts = [

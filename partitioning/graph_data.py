@@ -120,8 +120,9 @@ class Relation:
         return {name: data for name in EDGE_DATA if (data := getattr(self, name)) is not None}
 
     def take(self, rows: NDArray[np.integer[Any]]) -> "Relation":
-        """Return some of the edges, by index (features that are encoded when taken need one),
-        without their times.
+        """Return some of the edges, by index, without their times.
+
+        An index, not a mask: features that are encoded when taken need one.
         """
         data: Any = {name: array[rows] for name, array in self.edge_data.items()}
         return replace(self, src=self.src[rows], dst=self.dst[rows], edge_time=None, **data)

@@ -191,11 +191,11 @@ def balance(
 def _move_surplus(
     parts: Ints, pins: NDArray[np.int32], nets_of: csr_array, *, counted: Mask, movable: Mask
 ) -> None:
-    """Move nodes out of parts with too many counted nodes, the cheapest first; changes `parts` and
-    `pins`.
+    """Move nodes out of parts with too many counted nodes, the cheapest first.
 
-    Each pass moves half of the fullest part's surplus to parts with room; then the costs are
-    computed again. It ends because each pass reduces a surplus and makes none.
+    Changes `parts` and `pins`. Each pass moves half of the fullest part's surplus to parts with
+    room; then the costs are computed again. It ends because each pass reduces a surplus and makes
+    none.
 
     Args:
         parts: int64 [N], the part of each node.

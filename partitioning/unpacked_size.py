@@ -95,8 +95,9 @@ def _measure_parquet(file: IO[bytes], limit: float) -> int:
 
 
 def _measure_texts(file: IO[bytes], metadata: Any, group: int, place: int, limit: float) -> int:
-    """Return the bytes of the texts of a column of a row group, or the first sum above the limit:
-    of the longest text in every row, or where that is too much of all texts.
+    """Return the bytes of the texts of a column of a row group, or the first sum above the limit.
+
+    Counted is the longest text in every row, or where that is too much all texts.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -25,8 +25,9 @@ TOLERANCE = 1e-4
 
 
 class _NamedRelations(nn.Module):
-    """A typed network whose relations are text, SOURCE__RELATION__DESTINATION: a file of
-    torch.export cannot be called with tuples as keys.
+    """A typed network whose relations are text, SOURCE__RELATION__DESTINATION.
+
+    A file of torch.export cannot be called with tuples as keys.
     """
 
     def __init__(self, module: TypedGraphModule) -> None:

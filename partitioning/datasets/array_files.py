@@ -31,10 +31,10 @@ def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
 
 
 def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dict[str, Array]:
-    """Read the arrays of an npz file that have these names; InputError if it is damaged or holds
-    Python objects.
+    """Read the arrays of an npz file that have these names, those that are there.
 
-    Others are not unpacked; `warn`: they are logged.
+    Others are not unpacked; `warn`: they are logged. InputError if it is damaged or holds Python
+    objects.
     """
     with _open_npz(path) as archive:
         others = [name for name in archive.files if name not in names]

@@ -55,8 +55,9 @@ class Cells:
 
     @property
     def kind(self) -> str:
-        """number, boolean, text, list, date (also time or duration), blank (no cell has a value),
-        or the name of another type.
+        """Return number, boolean, text, list, date, blank or the name of another type.
+
+        A date may also be a time or a duration; in a blank column no cell has a value.
         """
         from pyarrow import types
 
@@ -161,9 +162,7 @@ class Cells:
         return np.concatenate(codes).astype(np.int64), data.chunk(0).dictionary.to_pylist()
 
     def to_integers(self) -> "Cells | None":
-        """Return the cells as int64; None unless each is an integer as Python writes it, or with
-        .0.
-        """
+        """Return the cells as int64; None unless each is an integer as Python writes it, or 1.0."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -227,8 +226,9 @@ class Cells:
             raise InputError(f"{self.where}, row {row} is blank; expected a node's id")
 
     def labels(self) -> Array | tuple[Ints, list[str]]:
-        """Return classes as numbers, NaN or -1 where blank; or as `factorize` does, where some are
-        texts, lists, or numbers that float64 does not hold.
+        """Return classes as numbers, NaN or -1 where blank; or as `factorize` does.
+
+        That is so if some are texts, lists, or numbers that float64 does not hold.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -292,8 +292,9 @@ def as_numbers(text: "pa.Array") -> "pa.Array | None":
 
 
 def to_float64(text: Any) -> Any:
-    """Return texts as float64, and never as 0 what is above: 1e-400 is SMALLEST. ArrowInvalid if
-    one is no number.
+    """Return texts as float64; ArrowInvalid if one is no number.
+
+    What is above 0 is never returned as 0: 1e-400 is SMALLEST.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -154,8 +154,9 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
 
 
 def _split_unit(text: "pa.ChunkedArray") -> tuple["pa.ChunkedArray", str]:
-    """Return texts without a currency or percent sign, and this sign; as they are, with "", unless
-    all have the same.
+    """Return texts without a currency or percent sign, and this sign.
+
+    They stay as they are, with "", unless all have the same.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -354,8 +354,7 @@ def count_cover_rows(
 
     This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions.
     A source has one key for each partition that it sends to, a destination one for each relation
-    and
-    partition that it receives from: so the pairs share no key, and one cover serves them all.
+    and partition that it receives from: so the pairs share no key, and one cover serves them all.
 
     Args:
         assignment: int64 [N_t] by node type.

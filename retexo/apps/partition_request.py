@@ -206,8 +206,9 @@ def made_with(meta: Meta) -> dict[str, Any]:
 
 
 def data_checksums(meta: Meta) -> dict[str, str]:
-    """Return the sha256 of the files that a directory was made from, by setting; of a folder that
-    of the list of its tables.
+    """Return the sha256 of the files that a directory was made from, by setting.
+
+    That of a folder is of the list of its tables.
     """
     files = {name: value["sha256"] for name, value in meta.request.items() if is_file_value(value)}
     files.pop("partition_file", None)  # of the assignment

@@ -48,8 +48,11 @@ def run(settings: Settings, run_dir: Path) -> Path:
 def make_report(run_dir: Path, *folders: Path) -> Path:
     """Read the runs below folders; write report.html, report.md, csv files and figures/.
 
-    Raises InputError where there is no run, matplotlib is missing, or run_dir holds a report
-    already.
+    Prints the tables; returns the path of the page. A finished run that is the only folder gets a
+    report of its own.
+
+    Raises:
+        InputError: there is no run, matplotlib is missing, or run_dir holds a report already.
     """
     figures.check_installed()
     page_path = run_dir / "report.html"

@@ -11,7 +11,7 @@ from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Serve until a signal ends it; nothing is written.
+    """Serve until a signal ends it; nothing is written. Returns the version and number of reloads.
 
     Raises:
         InputError: Before the service listens: a package, the model, the graph or the port.

@@ -487,8 +487,9 @@ def make_block(
 
 
 def _keep_from_broadcast(values: Tensor, ends: Tensor) -> Tensor:
-    """Return values of edges, [E] or [E, K], so that onnxruntime fails at another number of them:
-    it would broadcast a single one.
+    """Return values of edges, [E] or [E, K], so that onnxruntime fails at another number of them.
+
+    It would broadcast a single one.
     """
     rows = values if values.ndim == 2 else values[:, None]
     joined = torch.cat((rows, ends[1][:, None].to(values.dtype)), dim=1)  # needs equal lengths

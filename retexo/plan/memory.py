@@ -54,8 +54,11 @@ class WorkerSizes:
     def of(
         cls, partition: Partition, settings: TrainSettings, num_train: int, *, linear: bool
     ) -> Self:
-        """Count in a partition. num_train: training nodes of all workers. linear: the convolution
-        allows partial sums.
+        """Count nodes, edges and received vectors of a partition.
+
+        Args:
+            num_train: training nodes of all workers.
+            linear: the convolution allows partial sums.
         """
         plain = settings.exchange.mode == "plain"
         labelled = (partition.train_mask | partition.val_mask).numpy()
@@ -99,8 +102,10 @@ def worker_memory(
 
 
 def peak_memory(sizes: WorkerSizes, stages: Sequence[Stage]) -> int:
-    """Forecast peak private bytes of a worker. Features are mapped from their file, so they do not
-    count."""
+    """Forecast peak private bytes of a worker.
+
+    Features are mapped from their file, so they do not count.
+    """
     graph = INDEX * (2 * sizes.edges + 4 * (sizes.inner + sizes.halo))
     aggregate = any("aggregate" in stage.skips for stage in stages)
     kept = FLOAT * sizes.inner * len(stages[0].conv.first_weights[0]) * aggregate

@@ -138,8 +138,9 @@ def _describe_bytes(counted: Mapping[str, Any]) -> str:
 
 
 def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
-    """Return advice: layers that reached num_rounds, more layers, overfitting, other seeds,
-    app=report.
+    """Return advice, a sentence each; the last one names app=report.
+
+    On layers that reached num_rounds, more layers, overfitting and other seeds.
     """
     settings = flatten(summary.get("settings", {}))
     limits = settings.get("num_rounds") or []

@@ -309,10 +309,9 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
 
 
 def plot_calibration(run: Run, width: float) -> "Figure | None":
-    """Plot the share of correct predictions against their confidence, or for two classes the share
-    of the positive class against its probability; None without bins.
+    """Plot the share of correct predictions against their confidence; None without bins.
 
-    width: inches.
+    For two classes, the share of the positive class against its probability. width: inches.
     """
     by_split, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
     if run.summary.get("score_bins"):

@@ -178,8 +178,10 @@ def _rows_by_method(data: DataSet, cells: Mapping[str, Sequence[Sequence[str]]])
 
 
 def bytes_table(data: DataSet) -> Table | None:
-    """One row per method, layer and the whole run, one column per kind of message; None without
-    bytes."""
+    """Return bytes: a row per method and layer or whole run, a column per kind.
+
+    None without bytes.
+    """
     kinds = [*data.kinds, "total"]
     byte_kinds = {name.partition(OF_LAYER)[0] for name in data.measures if OF_LAYER in name}
     lines = sorted(
