@@ -56,7 +56,7 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
         settings: With task.relation; without a split there need not be labels.
 
     Raises:
-        InputError: there is none, or several.
+        InputError: there is none, or several; or settings do not go with labels of edges.
     """
     for name, wrong in (
         ("duplicates=merge", settings.duplicates == "merge"),

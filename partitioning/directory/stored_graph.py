@@ -87,7 +87,7 @@ def read_meta(path: Path) -> Meta:
     """Read the description of a directory that is to be changed.
 
     Raises:
-        InputError: it is of another program, or for link prediction.
+        InputError: it is of another program, or for link prediction or labels of edges.
     """
     meta = Meta.read(path)
     if meta is None or meta.is_imported:

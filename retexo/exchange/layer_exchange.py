@@ -109,11 +109,11 @@ class LayerExchange:
         traffic_layer: int | None = None,
         known: Sources | None = None,
     ) -> None:
-        """Set up the exchange of one layer.
+        """Set up the exchange of one layer; nothing is sent yet.
 
         Args:
             layer: the layer whose input is exchanged.
-            local: this worker's rows.
+            local: this worker's rows; features get exponents, unless they have some.
             kind: traffic kind; None for "features" in layer 0 and "embeddings" in later layers.
             traffic_layer: layer under which traffic is counted; None for `layer`.
             known: what this worker needs of other workers, where it has that; nothing is sent then.

@@ -143,9 +143,10 @@ class Channel:
         return [*map(decode, lines)]
 
     def _read(self) -> bytes:
-        """Return received bytes, at most one TLS record.
+        """Return received bytes, at most one TLS record; b"" at the end.
 
-        Raises BlockingIOError or SSLWantReadError if there are none.
+        An accepted connection that begins with TLS does its handshake first, which sets `node`, and
+        is welcomed. Raises BlockingIOError or SSLWantReadError if there are no bytes.
         """
         self._socket.settimeout(0)
         try:

@@ -61,7 +61,7 @@ class Recovery:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        """Open or create the recovery folder.
+        """Open or create the recovery folder, and the replay log in it.
 
         Args:
             directory: folder of this worker.
@@ -70,6 +70,9 @@ class Recovery:
             stop_requested: returns whether this worker was asked to stop.
             rank: of this worker.
             world_size: number of workers.
+
+        Raises:
+            InputError: the folder cannot be used.
         """
         self._worker = {"rank": rank, "world_size": world_size}
         self.directory, self.identity, self.every, self.stop_requested = (

@@ -54,6 +54,8 @@ class LauncherEnv:
 def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
     """Read the variables of torchrun or srun; None if neither started this process.
 
+    A single process is none of theirs, except below torchrun.
+
     Raises:
         InputError: Names a variable that is invalid or contradicts another.
     """
