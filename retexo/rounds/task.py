@@ -1,13 +1,15 @@
 """What the rounds of training need of a task."""
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
 
 
-class RoundMetric(Protocol):
+class RoundMetric(ABC):
     """Validation metric of one layer's rounds, from counts that are summed over workers."""
 
     name: str
@@ -16,6 +18,7 @@ class RoundMetric(Protocol):
     with_loss: bool
     """Whether workers send their validation loss, too."""
 
+    @abstractmethod
     def value(self, counts: Tensor, loss: float) -> float:
         """Return the metric; more is better.
 
@@ -28,8 +31,9 @@ class RoundMetric(Protocol):
 
     def state(self) -> Tensor:
         """Return what the next round's counts depend on, int64 [n]; it is saved with the round."""
+        return torch.empty(0, dtype=torch.int64)
 
-    def load_state(self, saved: Tensor) -> None:
+    def load_state(self, saved: Tensor) -> None:  # noqa: B027
         """Restore what `state` returned."""
 
 

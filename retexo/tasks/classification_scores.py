@@ -26,6 +26,7 @@ from retexo.tasks.metrics import (
 )
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.round_metrics import RANKING
+from retexo.tasks.run_scores import RunScores
 from retexo.tasks.score_histogram import (
     best_f1_edge,
     count_scores,
@@ -59,24 +60,6 @@ class Histogram:
     """int64 [B - 1]"""
     counts: Tensor
     """int64 [2, B] negatives and positives."""
-
-
-@dataclass(frozen=True, eq=False)
-class ClassificationScores:
-    """The scores by split, and what they were computed from."""
-
-    scores: dict[str, dict[str, float]]
-    """By split and metric."""
-    counts: dict[str, Tensor]
-    """By split int64 [4, C], see NodeClassification.count_by_class."""
-    by_bin: dict[str, Tensor]
-    """By split float64 [3, B], the last sums of sum_probabilities."""
-    confusion: Tensor
-    """int64 [C, C] test nodes by class and predicted class; [0, 0] for labels or many classes."""
-    errors: dict[str, float]
-    """Standard errors of the test scores that come from histograms."""
-    score_bins: dict[str, list[dict[str, float]]]
-    """By split, see summarise_bins; empty for more than two classes."""
 
 
 def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]:
@@ -188,12 +171,12 @@ def choose_offset_share(context: TaskContext, logits: Tensor, heads: OutputHeads
     return OFFSET_SHARES[values.index(max(values))]
 
 
-def score_splits(
+def score_classes(
     context: TaskContext,
     logits: Tensor,
     heads: OutputHeads,
     histograms: Mapping[str, Histogram] | None = None,
-) -> ClassificationScores:
+) -> RunScores:
     """Score the whole graph's training, validation and test nodes; all workers call it.
 
     The test accuracy of an OGB graph is that of OGB's evaluator.
@@ -209,7 +192,7 @@ def score_splits(
     if histograms is None:
         histograms = sum_histograms(context, logits)
     predicted, labels, splits = task.predict(logits), context.labels.cpu(), context.split_masks
-    counts = torch.stack(
+    by_split = torch.stack(
         [task.count_by_class(predicted[mask], labels[mask]) for mask, _ in splits.values()]
     )
     sums = torch.stack(
@@ -217,20 +200,16 @@ def score_splits(
     )
     confusion = count_confusion(task, predicted, labels, context.partition.test_mask)
     context.comm.all_reduce(
-        [ReduceInput(tensor.view(-1)) for tensor in (counts, sums, confusion)], METRICS
+        [ReduceInput(tensor.view(-1)) for tensor in (by_split, sums, confusion)], METRICS
     )
+    counts = dict(zip(splits, by_split, strict=True))
     scores = {
-        name: compute_scores(count, total, size, multilabel=task.multilabel)
-        for (name, (_, size)), count, total in zip(splits.items(), counts, sums, strict=True)
+        name: compute_scores(counts[name], total, size, multilabel=task.multilabel)
+        for (name, (_, size)), total in zip(splits.items(), sums, strict=True)
     }
     for name, histogram in histograms.items():
         scores[name]["roc_auc"] = roc_auc(histogram.counts)
         scores[name]["average_precision"] = average_precision(histogram.counts)
-    errors = {
-        name: standard_error(score, histograms["test"].counts)
-        for name, score in RANKING.items()
-        if "test" in histograms
-    }
     info = context.graph_info
     if info.ogb_name is not None:
         mask = context.partition.test_mask
@@ -238,16 +217,26 @@ def score_splits(
         correct = torch.tensor([by_ogb])
         context.comm.all_reduce([ReduceInput(correct)], METRICS)
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
-    by_bin = {
-        name: sums_of_split[2:].view(5, -1)[:3]
-        for name, sums_of_split in zip(splits, sums, strict=True)
-    }
-    counted = dict(zip(splits, counts, strict=True))
-    score_bins = {
-        name: summarise_bins(histogram.edges, histogram.counts)
-        for name, histogram in histograms.items()
-    }
-    return ClassificationScores(scores, counted, by_bin, confusion, errors, score_bins)
+    by_bin = dict(zip(splits, sums[:, 2:].view(len(sums), 5, -1)[:, :3], strict=True))
+    reported = [name for name in ("val", "test") if bool(counts[name].any())]
+    names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
+    return RunScores(
+        scores,
+        {name: class_rows(counts[name], names) for name in reported},
+        baseline=score_baseline(task, counts, names),
+        standard_error={
+            name: standard_error(score, histograms["test"].counts)
+            for name, score in RANKING.items()
+            if "test" in histograms
+        },
+        confusion=confusion.tolist(),
+        calibration={name: calibration_rows(by_bin[name]) for name in reported},
+        score_bins={
+            name: summarise_bins(histogram.edges, histogram.counts)
+            for name, histogram in histograms.items()
+        },
+        warnings=find_warnings(counts, names, scores["test"]["accuracy"] if by_accuracy else None),
+    )
 
 
 def count_confusion(
@@ -400,18 +389,18 @@ def class_rows(counts: Tensor, names: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def find_warnings(
-    scores: ClassificationScores, names: Sequence[Any], *, by_accuracy: bool
+    counts: Mapping[str, Tensor], names: Sequence[Any], accuracy: float | None
 ) -> list[str]:
     """Return sentences about missing or never predicted classes, and about a low accuracy.
 
     A low accuracy is one that is not above the most frequent class's share.
 
     Args:
-        scores: the scores and counts.
+        counts: by split int64 [4, C], see NodeClassification.count_by_class.
         names: of the classes; empty for 0 ... C-1.
-        by_accuracy: whether the most probable class is predicted, so that accuracy is the aim.
+        accuracy: on test, where the most probable class is predicted, so that it is the aim.
     """
-    train, val, test = (scores.counts[name] for name in ("train", "val", "test"))
+    train, val, test = (counts[name] for name in ("train", "val", "test"))
     num_classes = train.shape[1]
     texts = [
         str(names[number]) if number < len(names) else str(number) for number in range(num_classes)
@@ -422,7 +411,7 @@ def find_warnings(
         more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
         return f"class{'es' * (len(chosen) > 1)} {', '.join(chosen[:5])}{more}"
 
-    support = {name: counts[0] + counts[2] for name, counts in scores.counts.items()}
+    support = {name: tp + fn for name, (tp, _, fn, _) in counts.items()}
     warnings = []
     for name, split in (("train", "training"), ("val", "validation")):
         absent = (support[name] == 0) & (sum(support.values()) > 0)
@@ -435,9 +424,8 @@ def find_warnings(
             f"never predicted: {named(never)}; task.class_weights=balanced gives rare classes more"
             " weight"
         )
-    if by_accuracy and bool(support["test"].any()):
+    if accuracy is not None and bool(support["test"].any()):
         share = int(support["test"].max()) / int(support["test"].sum())
-        accuracy = scores.scores["test"]["accuracy"]
         if accuracy <= share:
             warnings.append(
                 f"the test accuracy, {accuracy:.4f}, is not above {share:.4f}, the share of the"

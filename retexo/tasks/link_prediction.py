@@ -27,6 +27,7 @@ from partitioning.links.score_ranks import count_above_in_list, score_lists
 from retexo.models.matrix import RowIndex
 from retexo.models.scorer import Scorer
 from retexo.models.stage import OutputHeads
+from retexo.rounds.task import RoundMetric
 from retexo.tasks.metrics import rank_among
 
 ONE = 1 << 16
@@ -71,7 +72,7 @@ class LinkPrediction:
 
 
 @dataclass
-class MeanOfRanks:
+class MeanOfRanks(RoundMetric):
     """Metric of a round's validation pairs (LinkValidation), without a loss."""
 
     name: str
@@ -83,12 +84,6 @@ class MeanOfRanks:
         """Return the mean; counts: the sum in units of 1 / ONE, pairs or sources, 0."""
         total, count, _ = counts.tolist()
         return float(total / ONE / max(1, count))
-
-    def state(self) -> Tensor:
-        return torch.empty(0, dtype=torch.int64)
-
-    def load_state(self, saved: Tensor) -> None:
-        """Do nothing: the state is empty."""
 
 
 @dataclass(eq=False)

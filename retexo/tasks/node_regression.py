@@ -25,6 +25,7 @@ from retexo.models.target_scale import TargetScale
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import CountMetric
+from retexo.tasks.run_scores import RunScores
 from retexo.tasks.task_context import TaskContext
 
 METRICS = MessageTag("metrics")
@@ -174,20 +175,7 @@ class NodeRegression:
         return torch.tensor(scale.mean).double(), torch.tensor(scale.deviation).double()
 
 
-@dataclass(frozen=True, eq=False)
-class ValueScores:
-    """Scores of a regression."""
-
-    scores: dict[str, dict[str, float]]
-    """By split: MAE, RMSE and R2, means over the targets."""
-    targets: dict[str, list[Row]]
-    """By split the scores and the support of each target."""
-    baseline: dict[str, float]
-    """RMSE and R2 on test of predicting the mean of the training nodes, means over the targets."""
-    warnings: list[str]
-
-
-def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
+def score_values(context: TaskContext, outputs: Tensor) -> RunScores:
     """Score the whole graph's training, validation and test nodes; all workers call it.
 
     outputs: [I, T] of this worker's nodes.
@@ -208,7 +196,8 @@ def score_values(context: TaskContext, outputs: Tensor) -> ValueScores:
         for row in rows["test"]
         if row["r2"] <= 0
     ]
-    return ValueScores(scores, rows, task.score_mean(sums[list(splits).index("test")]), warnings)
+    baseline = task.score_mean(sums[list(splits).index("test")])
+    return RunScores(scores, targets=rows, baseline=baseline, warnings=warnings)
 
 
 def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:

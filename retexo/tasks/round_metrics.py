@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from retexo.rounds.task import RoundMetric
 from retexo.tasks.metrics import BY_CLASS, average_precision, micro_f1, roc_auc
 from retexo.tasks.score_histogram import count_scores, even_bin_edges, refine_edges
 
@@ -70,7 +71,7 @@ def needs_balancing(class_counts: Tensor, *, multilabel: bool) -> bool:
 
 
 @dataclass(eq=False)
-class CountMetric:
+class CountMetric(RoundMetric):
     """A ratio of counts, or the negative validation loss."""
 
     name: str
@@ -111,15 +112,9 @@ class CountMetric:
             size = _effective_size(tp + fn)
         return _binomial_error(value, size)
 
-    def state(self) -> Tensor:
-        return torch.empty(0, dtype=torch.int64)
-
-    def load_state(self, saved: Tensor) -> None:
-        """Do nothing: the state is empty."""
-
 
 @dataclass(eq=False)
-class RankingMetric:
+class RankingMetric(RoundMetric):
     """ROC AUC or average precision of scores, by a histogram of 2 B counts."""
 
     name: str

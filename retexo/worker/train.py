@@ -22,7 +22,8 @@ from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.scores import Scores, choose_and_score, score_nodes
+from retexo.tasks.run_scores import Scores
+from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer

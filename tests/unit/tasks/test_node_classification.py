@@ -28,7 +28,6 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
 from retexo.tasks.class_scaling import fit_class_scaling
 from retexo.tasks.classification_scores import (
-    ClassificationScores,
     choose_offset_share,
     class_rows,
     compute_scores,
@@ -400,14 +399,8 @@ def test_warnings_name_what_a_score_hides() -> None:
         counts[split][0, 0] = support[0]
         counts[split][1, 0] = sum(support[1:])
         counts[split][2, 1:] = torch.tensor(support[1:])
-    scores = {name: {"accuracy": 0.7} for name in counts}
     found, without_accuracy = (
-        find_warnings(
-            ClassificationScores(scores, counts, {}, torch.zeros(0, 0), {}, {}),
-            ["a", "b", "c"],
-            by_accuracy=by_accuracy,
-        )
-        for by_accuracy in (True, False)
+        find_warnings(counts, ["a", "b", "c"], accuracy) for accuracy in (0.7, None)
     )
     assert without_accuracy == found[:3]
     assert found == [
