@@ -53,6 +53,7 @@ LINKS = (
     "test_neg",
     "candidates",
     "pool",
+    "spectral_val",
     "spectral",
     "neighbours",
 )
@@ -177,9 +178,10 @@ def save_part(folder: Path, part: Partition, bounds: Mapping[str, NDArray[np.int
 
 
 def read_links(folder: Path, num_inner: int, width: int) -> dict[str, Tensor]:
-    """Read a partition's arrays of Partition.links; `spectral` has `width` columns."""
+    """Read a partition's arrays of Partition.links; spectral ones have `width` columns."""
     links = {name: load_array(folder / f"links_{name}.npy") for name in LINKS}
-    check_shape(links["spectral"], (num_inner, width), folder / "links_spectral.npy")
+    for name in ("spectral_val", "spectral"):
+        check_shape(links[name], (num_inner, width), folder / f"links_{name}.npy")
     return {name: torch.from_numpy(rows) for name, rows in links.items()}
 
 

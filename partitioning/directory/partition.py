@@ -195,8 +195,8 @@ class Partition:
     """For link prediction, by name: train, val, test, val_neg, test_neg: int64 [n, 2] pairs of ids
     in the partitioned graph whose sources are inner nodes; `candidates` [n, 2]: nodes that can be
     destinations, each twice, empty where all can; `pool` [M, 2]: nodes and the number of training
-    pairs that end there, the same in all partitions; `spectral`: float32 [I, K]; `neighbours` [E,
-    3]: see links/adamic_adar.py."""
+    pairs that end there, the same in all partitions; `spectral_val`, `spectral`: float32 [I, K],
+    see LinkSplit; `neighbours` [E, 3]: see links/adamic_adar.py."""
     first_id: int = 0
     """Id of the first inner node in the partitioned graph; set with links."""
 

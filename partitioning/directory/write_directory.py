@@ -405,7 +405,7 @@ def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) ->
     """Return a partition's arrays of LinkSplit in new ids: pairs whose source is an inner node."""
     taken: dict[str, Array] = {}
     for name, pairs in links.items():
-        if name == "spectral":
+        if name.startswith("spectral"):
             taken[name] = pairs[layout.inner_nodes(part)]
             continue
         renumbered = pairs.copy()

@@ -1,7 +1,8 @@
 """Baselines of link prediction without training, scored like a network on the test pairs.
 
 Common neighbours, Adamic-Adar, cosine similarity of features, the spectral embedding; and for a
-relation of a heterogeneous graph popularity and item-based k-nearest neighbours. N nodes, n rows.
+relation of a heterogeneous graph popularity and item-based k-nearest neighbours. A method that
+scores all pairs 0, as common neighbours of users and items, is left out. N nodes, n rows.
 """
 
 from typing import Any
@@ -16,6 +17,8 @@ from partitioning.links.score_ranks import Floats, Ints, Scorer, auc, measure_ra
 
 MAX_SCORES = 1 << 32
 """With more scores than this, only the rows of a random sample of the sources are ranked."""
+MAX_PRODUCTS = 1 << 27
+"""With more products than this, those of two items' rows are not kept."""
 
 
 def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
@@ -55,14 +58,17 @@ def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)
     is_dense = unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1])
-    scorers = {
-        "common neighbours": _multiply(adjacency, sp.csr_array(adjacency[:, destinations])),
-        "Adamic-Adar": _multiply(adjacency, sp.csr_array(adamic[:, destinations])),
-        "feature cosine": _multiply(
+    sources, scorers = split.rows["test"][:, 0], dict[str, Scorer]()
+    if _share_columns(adjacency, sources, destinations):
+        scorers = {
+            "common neighbours": _multiply(adjacency, sp.csr_array(adjacency[:, destinations])),
+            "Adamic-Adar": _multiply(adjacency, sp.csr_array(adamic[:, destinations])),
+        }
+    if _share_columns(unit, sources, destinations):
+        scorers["feature cosine"] = _multiply(
             unit.toarray() if is_dense else unit,
             unit[destinations].toarray().T if is_dense else sp.csr_array(unit[destinations].T),
-        ),
-    }
+        )
     if split.spectral.shape[1]:
         scorers["spectral"] = _multiply(split.spectral, split.spectral[destinations].T)
     if len(split.rows["candidates"]):
@@ -73,8 +79,21 @@ def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
         by_destination, by_source = sp.csr_array(by_item[:, destinations]), sp.csr_array(by_item.T)
         popularity = num_rows[destinations]
         scorers["popularity"] = lambda nodes: np.tile(popularity, (len(nodes), 1))
-        scorers["item-kNN"] = lambda nodes: ((rows[nodes] @ by_source) @ by_destination).toarray()
+        if np.square(np.asarray(rows.sum(axis=1))).sum() <= MAX_PRODUCTS:
+            scorers["item-kNN"] = _multiply(rows, sp.csr_array(by_source @ by_destination))
+        else:
+            scorers["item-kNN"] = lambda nodes: (
+                (rows[nodes] @ by_source) @ by_destination
+            ).toarray()
     return scorers
+
+
+def _share_columns(matrix: sp.csr_array, sources: Ints, destinations: Ints) -> bool:
+    """Return whether a column has entries in rows of both; without one all products are 0."""
+    by_source, by_destination = (
+        matrix[np.unique(ends)].indices for ends in (sources, destinations)
+    )
+    return bool(np.isin(by_source, by_destination).any())
 
 
 def _multiply(sources: Any, destinations: Any) -> Scorer:

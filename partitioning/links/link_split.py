@@ -61,8 +61,10 @@ class LinkSplit:
     """int64 [M, 2] random nodes, and the number of training rows that end at each."""
     description: dict[str, Any]
     """Field `links` of meta.json."""
+    spectral_val: NDArray[np.float32]
+    """[N, K] from training pairs, which scores the validation pairs."""
     spectral: NDArray[np.float32]
-    """[N, K], see spectral_embedding.py."""
+    """[N, K] from training and validation pairs, see spectral_embedding.py."""
     neighbours: Ints
     """[E, 3], see adamic_adar.py."""
 
@@ -72,6 +74,7 @@ class LinkSplit:
         return {
             **self.rows,
             "pool": self.pool,
+            "spectral_val": self.spectral_val,
             "spectral": self.spectral,
             "neighbours": self.neighbours,
         }
@@ -169,13 +172,14 @@ def split_links(
         "types": list((graph.relation or {}).get("types", ())),
     }
     remaining = keep_edges(graph, is_kept)
-    spectral, chosen = choose_spectral_embedding(rows, num_nodes, width, metric)
+    spectral_val, spectral, chosen = choose_spectral_embedding(rows, num_nodes, width, metric)
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
         remaining,
         rows,
         np.stack((pool, num_rows), axis=1),
         description | chosen,
+        spectral_val,
         spectral,
         neighbours,
     )

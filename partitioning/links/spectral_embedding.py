@@ -9,7 +9,8 @@ users and items this is a truncated singular value decomposition (PureSVD; Cremo
 Turrin, RecSys 2010), with the normalisation of spectral clustering (a = 1/2) or less of it. With
 a = b = 1/2 and c = 1 it is the ideal low-pass filter of GF-CF (Shen et al., CIKM 2021); with b = 0
 and c = 2 the products are those of M M, that is, paths of two edges. Validation pairs choose a, b,
-c and K: few columns describe communities, many describe single neighbours.
+c and K: few columns describe communities, many describe single neighbours. Then A gets the
+validation pairs, too, for the scores of test pairs and predictions.
 
 N nodes, n pairs, K columns.
 """
@@ -102,8 +103,10 @@ class _Candidate:
 
 def choose_spectral_embedding(
     rows: Mapping[str, Ints], num_nodes: int, width: int, metric: str = "auto"
-) -> tuple[Rows, dict[str, Any]]:
+) -> tuple[Rows, Rows, dict[str, Any]]:
     """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
+
+    The second embedding is made in the same way from training and validation pairs.
 
     First a is chosen, then b and c, then K. Of the candidates that are less than a standard error
     of the difference below the best one, it is the best of those with the most columns. Without
@@ -117,7 +120,8 @@ def choose_spectral_embedding(
             have much worse lists (Gowalla).
     """
     if not width:
-        return np.zeros((num_nodes, 0), np.float32), {"spectral": 0, "spectral_score": -1.0}
+        none = np.zeros((num_nodes, 0), np.float32)
+        return none, none, {"spectral": 0, "spectral_score": -1.0}
     of_relation = bool(len(rows["candidates"]))
     by_auc = metric == "auto" and not of_relation
     if metric == "auto":
@@ -145,7 +149,12 @@ def choose_spectral_embedding(
         chosen = _choose(tried, by_auc=by_auc)
         made_by, score = chosen.made_by, chosen.score
     columns, degree_share, eigenvalue_power = made_by
-    return _scale(spectrum.embed(*made_by), rows["train"]), {
+    embedding = refitted = _scale(spectrum.embed(*made_by), rows["train"])
+    if measure is not None:
+        pairs = np.concatenate((rows["train"], rows["val"]))
+        refit = decompose(pairs, num_nodes, columns, spectrum.power)
+        refitted = _scale(refit.embed(*made_by), pairs)
+    chosen_by = {
         "spectral": columns,
         "spectral_power": spectrum.power,
         "spectral_degree_power": spectrum.power * degree_share,
@@ -153,6 +162,7 @@ def choose_spectral_embedding(
         "spectral_metric": metric,
         "spectral_score": score,
     }
+    return embedding, refitted, chosen_by
 
 
 def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:

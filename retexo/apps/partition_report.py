@@ -106,6 +106,10 @@ def _print_links(links: dict[str, Any]) -> None:
             f" {links['spectral_eigenvalue_power']}, of {title_of(links['spectral_metric'])}"
             f" {links['spectral_score']:.4f} on validation pairs"
         )
+    if links["baselines"] and "common neighbours" not in links["baselines"]:
+        print(
+            "common neighbours    0 for all pairs, as Adamic-Adar: no path of two edges joins one"
+        )
     for name, scores in links["baselines"].items():
         values = ", ".join(
             f"{measure} {value:.4f}"

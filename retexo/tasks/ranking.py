@@ -87,8 +87,11 @@ class EmbeddedNodes:
         stages: Sequence[Stage],
         logits: Sequence[Tensor],
         candidates: Sequence[OutputHeads],
+        spectral_name: str = "spectral",
     ) -> "EmbeddedNodes":
         """Collect stage and spectral embeddings of own nodes, and each candidate's weights.
+
+        Validation pairs need those called spectral_val, which do not know these pairs.
 
         A candidate's score adds the embeddings' products up by these weights.
 
@@ -99,7 +102,7 @@ class EmbeddedNodes:
         scorers = [stage.cpu().scorer for stage in last]
         width = pieces[0].shape[1]
         if any(candidate.spectral for candidate in candidates):
-            spectral = torch.split(get_links(context)["spectral"].to(pieces[0]), width, dim=1)
+            spectral = torch.split(get_links(context)[spectral_name].to(pieces[0]), width, dim=1)
             pieces += [nn.functional.pad(piece, (0, width - piece.shape[1])) for piece in spectral]
             scorers += [Scorer("dot", width) for _ in spectral]
         rows = torch.cat(pieces, dim=1)
@@ -263,7 +266,7 @@ def choose_link_heads(
         return heads
 
     def best(candidates: list[OutputHeads]) -> OutputHeads:
-        embedded = EmbeddedNodes.of(context, stages, logits, candidates)
+        embedded = EmbeddedNodes.of(context, stages, logits, candidates, "spectral_val")
         name = context.task.metric_name
         measure = compare_with_negatives if name == "auc" else rank_pairs
         by_metric = torch.tensor([scored[name] for scored in measure(embedded, "val")])
@@ -285,13 +288,14 @@ def score_links(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor], heads: OutputHeads
 ) -> dict[str, dict[str, float]]:
     """Return the scores of validation and test pairs that a run reports; all workers call it."""
-    embedded = EmbeddedNodes.of(context, stages, logits, [heads])
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
-    return {
-        split: {**rank_pairs(embedded, split)[0], **compare_with_negatives(embedded, split)[0]}
-        for split, size in sizes.items()
-        if size
-    }
+    scores = {}
+    for split, name in (("val", "spectral_val"), ("test", "spectral")):
+        if sizes[split]:
+            embedded = EmbeddedNodes.of(context, stages, logits, [heads], name)
+            ranks, areas = rank_pairs(embedded, split), compare_with_negatives(embedded, split)
+            scores[split] = {**ranks[0], **areas[0]}
+    return scores
 
 
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:

@@ -273,7 +273,8 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True)
     monkeypatch.setattr(ranking, "SHARES", (0.5, 0.9))
     _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
-    spectral = split.spectral.astype(np.float64)
+    by_part = {"val": split.spectral_val, "test": split.spectral}
+    spectral = {part: (rows @ rows.T).astype(np.float64) for part, rows in by_part.items()}
     known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
 
     def ranks_of(matrix: np.ndarray, part: str) -> np.ndarray:
@@ -291,8 +292,8 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     first, second = (rows @ rows.T for rows in stages)
     heads = [first, second, (first + second) / 2]
     network = heads[best(heads)]
-    mixed = [(1 - share) * network + share * spectral @ spectral.T for share in ranking.SHARES]
-    matrix = mixed[best(mixed)]
+    mixed = [(1 - share) * network + share * spectral["val"] for share in ranking.SHARES]
+    spectral_share = ranking.SHARES[best(mixed)]
     weight = {z: w for _, z, w in split.neighbours.tolist()}
     near = [{z for node, z, _ in split.neighbours.tolist() if node == v} for v in range(NODES)]
     paths = np.array(
@@ -301,9 +302,14 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             for u in range(NODES)
         ]
     )
-    mixed = [(1 - share) * matrix + share * paths for share in ranking.SHARES]
-    matrix = mixed[best(mixed)]
+    matrices = {
+        part: (1 - spectral_share) * network + spectral_share * products
+        for part, products in spectral.items()
+    }
+    mixed = [(1 - share) * matrices["val"] + share * paths for share in ranking.SHARES]
+    paths_share = ranking.SHARES[best(mixed)]
     for part in ("val", "test"):
+        matrix = (1 - paths_share) * matrices[part] + paths_share * paths
         ranks, sources = ranks_of(matrix, part), split.rows[part][:, 0]
         places = []
         for rank, (u, v) in zip(ranks, split.rows[part].tolist(), strict=True):

@@ -214,7 +214,7 @@ def test_planted_groups_are_found_as_by_singular_vectors(seed: int) -> None:
     rows = {"train": train, "val": val, "test": test, "val_neg": negatives[: len(val)]}
     candidates = np.arange(num_users, total)
     rows["candidates"] = np.stack((candidates, candidates), axis=1)
-    embedding, _ = choose_spectral_embedding(rows, total, 3)
+    _, embedding, _ = choose_spectral_embedding(rows, total, 3)
     dense = np.zeros((num_users, num_items))
     dense[train[:, 0], train[:, 1] - num_users] = 1
     right = np.linalg.eigh(dense.T @ dense)[1][:, -3:]
@@ -253,12 +253,20 @@ def test_a_metric_chooses_the_spectral_embedding(metric: str, of_relation: bool)
         )
         return score_ranks.measure_ranks(val[:, 0], ranks)[metric]
 
-    scores = {name: measure(embedding) for name, (embedding, _) in tried.items()}
-    chosen = tried[metric][1]
+    scores = {name: measure(embedding) for name, (embedding, *_) in tried.items()}
+    _, refitted, chosen = tried[metric]
     assert chosen["spectral_metric"] == metric
     assert chosen["spectral_score"] == pytest.approx(scores[metric], abs=1e-6)
     plain = decompose(train, 100, 8, 0.5).embed(8, 0.0, 2.0)  # a choice that is always tried
     assert scores[metric] >= max(*scores.values(), measure(plain)) - 0.02
+    power, share = chosen["spectral_power"], chosen["spectral_degree_power"]
+    known = np.concatenate((train, val))  # what test pairs are scored by
+    again = decompose(known, 100, chosen["spectral"], power).embed(
+        chosen["spectral"], share / power, chosen["spectral_eigenvalue_power"]
+    )
+    products, wanted = refitted @ refitted.T, again @ again.T
+    mean = wanted[tuple(known.T)].mean()
+    np.testing.assert_allclose(products, wanted / mean, atol=1e-4 * abs(products).max())
 
 
 def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +382,30 @@ def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) ->
     expected = by_loops(split)
     for name, scores in expected.items():
         assert found["common neighbours"][name] == pytest.approx(scores), name
+
+
+def test_baselines_of_users_and_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item-kNN beside loops; what is 0 for every pair of a user and an item is left out."""
+    users, items, rng = 20, 15, np.random.default_rng(0)
+    bought = rng.random((users, items)) < 0.4
+    pairs = np.argwhere(bought) + np.array([0, users])
+    is_user = np.arange(users + items) < users
+    relation = {"edges": np.ones(len(pairs), bool), "sources": is_user, "destinations": ~is_user}
+    features = np.stack((is_user, ~is_user), axis=1)
+    graph = make_graph(pairs.tolist(), features, np.zeros(len(features), np.int64))
+    graph = replace(graph, relation=relation | {"names": ["a"]})
+    split = split_links(graph, split_settings(edges=(0.6, 0.1, 0.3)))
+    found = link_baselines.baselines(split)
+    assert set(found) == {"popularity", "item-kNN"}
+    monkeypatch.setattr(link_baselines, "MAX_PRODUCTS", 0)  # products of a block at a time
+    again = link_baselines.baselines(split)["item-kNN"]
+    assert again == pytest.approx(found["item-kNN"])
+    rows = np.zeros((users, items))
+    rows[tuple((split.rows["train"] - [0, users]).T)] = 1
+    unit = rows / np.sqrt(np.maximum(rows.sum(axis=0), 1))
+    scores = rows @ (unit.T @ unit)
+    own, other = (scores[tuple((split.rows[k] - [0, users]).T)] for k in ("test", "test_neg"))
+    assert found["item-kNN"]["auc"] == pytest.approx(score_ranks.auc(own, other))
 
 
 def test_scores_of_lists_are_those_by_hand() -> None:
