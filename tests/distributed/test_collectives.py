@@ -9,7 +9,6 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -318,13 +317,12 @@ def test_a_peer_that_is_gone_is_lost_at_once() -> None:
             return
         swap(transport, [torch.ones(5)] * 3, [5] * 3)
 
-    start = time.monotonic()
     first, second, third = at_once(3, work)
-    assert time.monotonic() - start < 10
     assert third is None
     # Whoever goes first closes its own streams, which may be what the other one sees.
     assert all(isinstance(error, PeerLost) for error in (first, second))
     assert "rank 2" in str(first) + str(second)
+    assert "no byte" not in str(first) + str(second), "the time limit"
 
 
 def test_a_silent_peer_is_lost_after_the_time_limit() -> None:

@@ -373,11 +373,11 @@ def kill_parent(folder: Path, node: int, arguments: list[str], event: str) -> No
     process = start_cli(*arguments, f"hydra.run.dir={run_dir}", cwd=folder)
     try:
         file = run_dir / EVENTS[event].format(rank=2 * node)
-        wait_until(lambda: file.exists() or process.poll() is not None, 90, event)
+        wait_until(lambda: file.exists() or process.poll() is not None, event)
         assert process.poll() is None, finish(process).output
         process.kill()
         process.communicate()
-        wait_until(lambda: not group_members(process.pid), 10, "its workers end with it")
+        wait_until(lambda: not group_members(process.pid), "its workers end with it")
     finally:
         kill_group(process.pid)
         process.wait()

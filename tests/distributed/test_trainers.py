@@ -649,7 +649,7 @@ def start(parts: Path, run_dir: Path, *more: str) -> Any:
         return log.exists() and log.read_text().count("\n") > 2
 
     try:
-        wait_until(lambda: process.poll() is not None or trains(), 110, "rounds")
+        wait_until(lambda: process.poll() is not None or trains(), "rounds")
     except BaseException:
         kill_group(process.pid)
         raise
@@ -682,11 +682,11 @@ def test_who_dies_is_named(
         assert listening <= {"127.0.0.1"}
     workers = [each.ppid() for each in found]
     os.kill(found[0].pid, how)
-    ended: Ended = finish(process, timeout=60)
+    ended: Ended = finish(process)
     assert ended.rc == 1
     last = ended.stderr.splitlines()[-1]
     assert all(words in last for words in ("rank ", said, "phase: round"))
-    wait_until(lambda: not group_members(process.pid), 20, "all processes have ended")
+    wait_until(lambda: not group_members(process.pid), "all processes have ended")
     assert not [name for worker in workers for name in SHARED_MEMORY.glob(f"retexo-{worker}-*")]
 
 

@@ -77,7 +77,7 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what != "return":
-        time.sleep(120)  # as long as a collective that waits for a peer
+        time.sleep(1000)  # as a collective that waits for a peer
     return {"rank": rank}
 
 
@@ -150,10 +150,7 @@ def test_a_slow_callback_does_not_block_a_worker() -> None:
     rounds: list[int] = []
 
     def look(phase: str, bytes_sent: int, lines: Sequence[dict[str, Any]]) -> None:
-        deadline = time.monotonic() + 60
-        while not KEPT.exists():
-            assert time.monotonic() < deadline, "the worker is blocked"
-            time.sleep(0.01)
+        wait_until(KEPT.exists, "the worker's last round, if it is not blocked")
         rounds.extend(line["round"] for line in lines)
 
     alone("many rounds", look=look)
@@ -172,15 +169,16 @@ DEATHS = {
 
 @pytest.mark.parametrize("what", ["fail", "no memory"])
 def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
-    """test_restart.py has stops and kills."""
-    start = time.monotonic()
+    """As soon as it is known: the other worker waits as long as a test may take.
+
+    test_restart.py has stops and kills.
+    """
     with pytest.raises(TrainingError) as caught:
         alone("wait", what)
     first = str(caught.value).splitlines()[0]
     assert first.startswith(DEATHS[what])
     assert first.endswith("; phase: round (layer 1, round 17)")
     assert ("Traceback" in str(caught.value)) == (what == "fail")
-    assert time.monotonic() - start < 20
 
 
 def test_a_fork_server_that_starts_no_workers() -> None:
@@ -250,16 +248,15 @@ def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
 
 def test_a_node_that_is_only_slow_is_not_lost() -> None:
     """Its heartbeats come late, each just in time."""
-    warm_up()
-    with node_pair() as pair, ThreadPoolExecutor(1) as pool:
-        link = pair[1].links[0]
-        outcome = pool.submit(run_node, pair[0], "return")
+    with node_pair() as pair:
+        waiting = monitor.NodeMonitor({}, pair[0])
         for _ in range(3):
-            time.sleep(0.6 * TIMEOUT)
-            link.send({"beat": "round"})
-        assert not outcome.done()
-        link.send({"done": True})
-        assert outcome.result(20) == {"rank": 0}
+            waiting._check_heartbeats(0.6 * TIMEOUT)
+            pair[1].links[0].send({"beat": "round"})
+            waiting._read(60.0)
+        assert not waiting._failures
+        waiting._check_heartbeats(1.1 * TIMEOUT)
+        assert waiting._failures
 
 
 @pytest.mark.parametrize(("victim", "why"), [(0, "Ctrl-C"), (1, "SIGTERM")])
@@ -309,13 +306,11 @@ def test_who_computes_is_not_silent() -> None:
         monitor, times = ProcessMonitor(process.pid), psutil.Process(process.pid).cpu_times
         monitor.add(1.0)  # the first look has nothing to compare with
         used = times().user
-        wait_until(lambda: times().user > used + 0.02, 20, "CPU time")
+        wait_until(lambda: times().user > used + 0.02, "CPU time")
         monitor.add(1.0)
         assert monitor.idle_seconds == 0
         process.send_signal(signal.SIGSTOP)
-        wait_until(
-            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, 20, "stopped"
-        )
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "stopped")
         monitor.add(1.0)  # what it computed until it was stopped
         monitor.add(4.0)
         assert monitor.idle_seconds >= 4.0

@@ -238,7 +238,6 @@ def start_long(place: Path, folder: Path, *arguments: str) -> subprocess.Popen[s
     try:
         wait_until(
             lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
-            60,
             "training",
         )
         assert process.poll() is None, finish(process).output
@@ -257,7 +256,7 @@ def catches(process: psutil.Process, number: signal.Signals) -> bool:
 
 
 def assert_nothing_left(process: subprocess.Popen[str]) -> None:
-    wait_until(lambda: not group_members(process.pid), 10, "no process left")
+    wait_until(lambda: not group_members(process.pid), "no process left")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +279,7 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
         for member in psutil.Process(process.pid).children(recursive=True):
             assert not catches(member, signal.SIGTERM), "the parent waits for this worker"
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        ended = finish(process, timeout=60)
+        ended = finish(process)
         assert ended.rc == status, ended.output
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
@@ -303,12 +302,12 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
     """It imports torch then, and so does the fork server."""
     process = start_cli(*TRAIN, "hydra.run.dir=ended", cwd=place)
     try:
-        wait_until(lambda: psutil.Process(process.pid).children(), 60, "the fork server")
+        wait_until(lambda: psutil.Process(process.pid).children(), "the fork server")
         if number == signal.SIGINT:  # as a terminal sends it
             os.killpg(process.pid, number)
         else:
             process.send_signal(number)
-        ended = finish(process, timeout=30)
+        ended = finish(process)
         assert ended.rc == status, ended.output
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
@@ -412,7 +411,8 @@ def test_multirun(place: Path) -> None:
     first, second = (json.loads(file.read_text()) for file in files)
     assert [first["settings"]["seed"], second["settings"]["seed"]] == [1, 2]
     assert first["partition_digest"] != second["partition_digest"]
-    assert second["seconds"]["total"] < first["seconds"]["total"], "from the start of the job"
+    between = files[1].stat().st_mtime - files[0].stat().st_mtime
+    assert second["seconds"]["total"] < between, "from the start of the job"
     assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
 
     made = files[0].stat().st_mtime_ns

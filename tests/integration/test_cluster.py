@@ -106,7 +106,7 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
     )
     try:
         wait_until(
-            lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), 90, "a state of layer 1"
+            lambda: list(tmp_path.glob("run/state/rank1/step1-*.state")), "a state of layer 1"
         )
         workers = [
             child
@@ -263,15 +263,13 @@ def test_all_end_with_the_launcher(project: Path, number: signal.Signals, status
         metrics = project / "run" / "metrics.jsonl"
         wait_until(
             lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
-            90,
             "training",
         )
         process.send_signal(number)
-        ended = finish(process, timeout=40)
+        ended = finish(process)
         assert ended.rc == status, ended.output
         wait_until(
             lambda: not workers(project) and not group_members(process.pid),
-            30,
             f"nothing runs: {workers(project)}",
         )
         assert json.loads((project / "run" / "summary.json").read_text())["status"] == "failed"
@@ -287,7 +285,7 @@ def test_a_host_that_cannot_be_reached_ends_the_others(project: Path) -> None:
     assert ended.rc == 1, ended.output
     assert "error: away ended with status 255" in ended.stderr
     assert "[away] ssh: connect to host away: No route to host" in ended.stdout
-    wait_until(lambda: not workers(project), 30, "nothing runs")
+    wait_until(lambda: not workers(project), "nothing runs")
 
 
 MISTAKES = {

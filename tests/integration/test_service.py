@@ -62,7 +62,7 @@ class Service:
         self.server = make_server(self.store, self.settings, port=0, log_level="error")
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
-        wait_until(lambda: self.server.started, 30, "the server")
+        wait_until(lambda: self.server.started, "the server")
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
 
     def stop(self) -> None:
@@ -350,9 +350,7 @@ def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
         time.sleep(0.2)
         assert started.ask("/predict", {"ids": ["c05"]})[1] == before
         run_of_tables(run, answer={"temperature": 3.0})
-        wait_until(
-            lambda: started.ask("/health")[1]["model"] != before["model"], 30, "the new model"
-        )
+        wait_until(lambda: started.ask("/health")[1]["model"] != before["model"], "the new model")
         after = started.ask("/predict", {"ids": ["c05"]})[1]
         assert after["model"] == retexo.load(run).version
         assert after["predictions"] != before["predictions"]

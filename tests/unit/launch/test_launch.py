@@ -104,7 +104,6 @@ def test_what_is_written_to_a_closed_stream_is_dropped(streams: str, tmp_path: P
     assert (tmp_path / "results").read_text() == "done"
 
 
-@pytest.mark.timeout(60)
 def test_a_line_comes_by_the_clock_and_says_what_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ticker, said = Ticker(), threading.Event()

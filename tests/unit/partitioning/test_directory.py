@@ -197,7 +197,6 @@ def as_loop(path: Path) -> None:
     path.symlink_to(path)
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -197,7 +197,6 @@ def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
         find_or_make_partitions(replace(settings, target="person"))
 
 
-pytestmark = pytest.mark.timeout(60)
 NAMES = ["north", "east", "south"]
 SITES_WEIGHTED = [("person", "directs", "movie"), ("movie", "sequel_of", "movie")]
 

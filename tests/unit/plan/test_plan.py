@@ -244,7 +244,6 @@ def sizes_of(graph: GraphData, **changes: int) -> one.Clients:
     )  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(60)
 def test_cora_by_hand() -> None:
     graph, split = load()
     sizes = sizes_of(graph)
