@@ -46,14 +46,6 @@ class Node:
         )
         return device["stats64"]["tx"]["bytes"], device["stats64"]["tx"]["packets"]
 
-    def cut(self) -> None:
-        """Pull the cable: nothing arrives any more, and nobody is told."""
-        _run("ip", "-n", self.namespace, "link", "set", DEVICE, "down")
-
-    def reconnect(self) -> None:
-        """Plug the cable in again."""
-        _run("ip", "-n", self.namespace, "link", "set", DEVICE, "up")
-
 
 @contextlib.contextmanager
 def network(num_nodes: int, rate: str | None = None) -> Iterator[list[Node]]:

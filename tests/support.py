@@ -477,22 +477,31 @@ def start_cli(
     )
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 90.0) -> Ended:
-    """Wait for a command; at the limit all of its process group is killed."""
+def finish(process: subprocess.Popen[str], *, rc: int | None = 0, timeout: float = 90.0) -> Ended:
+    """Wait for a command; at the limit all of its process group is killed.
+
+    Its exit status has to be `rc`; None: any.
+    """
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     finally:
         if process.poll() is None:
             kill_group(process.pid)
-    return Ended(process.returncode, stdout, stderr)
+    ended = Ended(process.returncode, stdout, stderr)
+    assert rc in (ended.rc, None), ended.output
+    return ended
 
 
 def run_main(
-    *arguments: str, cwd: Path, env: dict[str, str] | None = None, script: str = "main.py"
+    *arguments: str,
+    cwd: Path,
+    rc: int | None = 0,
+    env: dict[str, str] | None = None,
+    script: str = "main.py",
 ) -> Ended:
     """Run main.py to its end within this process, without the seconds that imports take.
 
-    What workers print is not kept.
+    Its exit status has to be `rc`; None: any. What workers print is not kept.
     """
     stdout, stderr, status = io.StringIO(), io.StringIO(), None
     with (
@@ -508,7 +517,9 @@ def run_main(
         except SystemExit as ended:
             status = ended.code
     assert isinstance(status, int)
-    return Ended(status, stdout.getvalue(), stderr.getvalue())
+    told = Ended(status, stdout.getvalue(), stderr.getvalue())
+    assert rc in (status, None), told.output
+    return told
 
 
 @contextlib.contextmanager

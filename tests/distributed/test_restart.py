@@ -374,7 +374,7 @@ def kill_parent(folder: Path, node: int, arguments: list[str], event: str) -> No
     try:
         file = run_dir / EVENTS[event].format(rank=2 * node)
         wait_until(lambda: file.exists() or process.poll() is not None, event)
-        assert process.poll() is None, finish(process).output
+        assert process.poll() is None, finish(process, rc=None).output
         process.kill()
         process.communicate()
         wait_until(lambda: not group_members(process.pid), "its workers end with it")

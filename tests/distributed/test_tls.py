@@ -285,8 +285,7 @@ def test_a_site_and_its_authority_by_the_command_line(tmp_path: Path) -> None:
     """Each step, and the second certificate of a name is refused."""
 
     def said(*arguments: str, rc: int = 0) -> str:
-        ended = run_main("credentials", *arguments, cwd=tmp_path)
-        assert ended.rc == rc, ended.output
+        ended = run_main("credentials", *arguments, cwd=tmp_path, rc=rc)
         return ended.output
 
     said("authority", "authority")
@@ -488,8 +487,7 @@ def test_settings_of_a_hub(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=words):
             cluster(0, 1, **fields)
-    ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path)
-    assert ended.rc == 2
+    ended = run_main("app=hub", "num_partitions=3", "parts_per_node=1", cwd=tmp_path, rc=2)
     assert "app=hub: needs distributed.hub=ADDRESS:PORT" in ended.stderr
     keys = make_credentials(tmp_path / "keys", *SITES)[0].parent
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -510,7 +508,7 @@ def test_the_command_of_a_hub(hub_folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
             there.seen_by(2).reach(0, 5.0)
         process.terminate()
-        assert finish(process).rc == 143
+        finish(process, rc=143)
     finally:
         kill_group(process.pid)
 

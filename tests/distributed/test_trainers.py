@@ -682,8 +682,7 @@ def test_who_dies_is_named(
         assert listening <= {"127.0.0.1"}
     workers = [each.ppid() for each in found]
     os.kill(found[0].pid, how)
-    ended: Ended = finish(process)
-    assert ended.rc == 1
+    ended: Ended = finish(process, rc=1)
     last = ended.stderr.splitlines()[-1]
     assert all(words in last for words in ("rank ", said, "phase: round"))
     wait_until(lambda: not group_members(process.pid), "all processes have ended")

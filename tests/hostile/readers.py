@@ -6,7 +6,6 @@ import contextlib
 import csv
 import functools
 import gzip
-import hashlib
 import io
 import json
 import math
@@ -23,13 +22,10 @@ from unittest import mock
 import networkx as nx
 import numpy as np
 import pandas as pd
-import pytest
 import scipy.sparse as sp
 import torch
 import yaml
 from hetero_support import (
-    WEIGHTED,
-    partitioned_by_dgl,
     random_hetero,
     write_hetero,
     write_hetero_sites,
@@ -37,10 +33,7 @@ from hetero_support import (
 from hostile import mutations as mutate
 from hostile.doors import Change, Content, Door
 from support import (
-    RoundRecorder,
     dgl,
-    dgl_directory,
-    need_dgl,
     random_graph,
     run_main,
     save_npz,
@@ -61,12 +54,7 @@ from partitioning.graph_data import AnyGraph
 from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
 from retexo.apps import plan, update
-from retexo.comm.collectives import Communicator
-from retexo.comm.thread_transport import run_threads
-from retexo.errors import Stopped, TrainingError
 from retexo.launch import start_workers
-from retexo.rounds.recovery import Recovery
-from retexo.rounds.training_loop import run_rounds
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -688,40 +676,6 @@ def edit_sealed(place: Path, rng: Random) -> Change:
     return Change(f"sealed: {said} of {folder.name}")
 
 
-def make_parts_of_dgl(place: Path) -> None:
-    graph = random_graph(NODES, 3 * NODES)
-    dgl_directory(place / "parts", graph, thirds(NODES), np.arange(NODES) % 3)
-    shutil.rmtree(place / "parts" / "imported")
-
-
-def make_types_of_dgl(place: Path) -> None:
-    need_dgl()
-    with pytest.MonkeyPatch.context() as patch:
-        partitioned_by_dgl(place / "parts", random_hetero(weighted=(WEIGHTED,)), patch)
-    shutil.rmtree(place / "parts" / "imported")
-
-
-def import_parts(place: Path) -> Content:
-    try:
-        return contents_of(find_partition_directory([place / "parts"], 3))
-    except InputError:
-        shutil.rmtree(place / "parts" / "imported", ignore_errors=True)  # copies may stay
-        raise
-
-
-def edit_tensors(place: Path, rng: Random) -> Change:
-    """Something else in a tensor of the nodes; DGL has no checksums."""
-    path = rng.choice(sorted(place.rglob("node_feat.dgl")))
-    arrays = {name: each.numpy() for name, each in dgl.data.utils.load_tensors(str(path)).items()}
-    said = mutate.edit_arrays(arrays, rng)
-    with contextlib.suppress(TypeError, ValueError):  # what is no tensor
-        tensors = {
-            name: torch.from_numpy(np.ascontiguousarray(each)) for name, each in arrays.items()
-        }
-        dgl.data.utils.save_tensors(str(path), tensors)
-    return Change(said, None)
-
-
 def read_parts(place: Path) -> Content:
     """Read both partitions, after their checksums; nodes are apart, and edges have their ends."""
     return contents_of(find_partition_directory([place / "parts"], 2))
@@ -756,55 +710,6 @@ def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
     elif hasattr(held, "__dict__"):
         for key, value in vars(held).items():
             yield from tensors_of(value, f"{name}.{key}")
-
-
-# --- states of a run ----------
-
-
-def make_states(place: Path) -> None:
-    """The states after two and three of six rounds."""
-    stops = iter([False, False, True])
-    recovery = Recovery(place, "ab" * 32, 1, lambda: next(stops))
-    with pytest.raises(Stopped):
-        continue_rounds(recovery)
-
-
-def continue_rounds(recovery: Recovery) -> list[float]:
-    """The parameters after six rounds."""
-    from test_loop import batch_objective, settings_of
-
-    def work(comm: Communicator) -> list[float]:
-        objective, settings = batch_objective(None), settings_of(None, 6)
-        recovery.agree(comm)
-        run_rounds(objective, settings, comm, RoundRecorder(), recovery)  # type: ignore[arg-type]
-        return [
-            value for each in objective.module.parameters() for value in each.flatten().tolist()
-        ]
-
-    return run_threads(1, work)[0]
-
-
-def edit_state(place: Path, rng: Random) -> Change:
-    """Another value in the description of a state, whose checksum is right."""
-    path = rng.choice(sorted(place.glob("*.state")))
-    content = path.read_bytes()[:-32]
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    inner = json.loads(header["__metadata__"]["content"])
-    container, key = rng.choice([spot for spot in mutate.spots(inner) if spot[1] != "identity"])
-    container[key] = mutate.like(container[key], rng)
-    header["__metadata__"]["content"] = json.dumps(inner)
-    text = json.dumps(header).encode()
-    sealed = len(text).to_bytes(8, "little") + text + content[end:]
-    path.write_bytes(sealed + hashlib.sha256(sealed).digest())
-    return Change(f"{path.name}: {key!r} is {container[key]!r}", None)
-
-
-def read_states(place: Path) -> Content:
-    try:
-        return {"parameters": continue_rounds(Recovery(place, "ab" * 32, 1))}
-    except TrainingError as error:  # a state may hold any numbers
-        return {"parameters": str(error)}
 
 
 # --- runs ----------
@@ -855,7 +760,7 @@ CHOICES: dict[str, list[Any]] = {
 def make_run(place: Path) -> None:
     save_npz(place / "toy.npz", random_graph(), thirds(40))
     words = [*RUN, "app=train"]
-    assert run_main(*words, "hydra.run.dir=run", cwd=place).rc == 0
+    run_main(*words, "hydra.run.dir=run", cwd=place)
     (place / "command.json").write_text(json.dumps({"words": words, "starts": True, "names": []}))
 
 
@@ -883,7 +788,7 @@ def read_run(place: Path) -> Content:
         for module, name in ((start_workers, "connect_nodes"), (plan, "_dry_run")):
             if not command["starts"]:
                 stack.enter_context(mock.patch.object(module, name, side_effect=SystemExit(0)))
-        ended = run_main(*command["words"], cwd=place)
+        ended = run_main(*command["words"], cwd=place, rc=None)
     assert ended.rc in (0, 1, 2), ended.rc
     assert "Traceback" not in ended.output, ended.output[-2000:]
     if ended.rc == 2:
@@ -1273,7 +1178,6 @@ TABLES = both(edit_table, edit_table, edit_table, damage)
 # Checksums state what is read, whatever else meta.json says.
 EDIT_META = edit_json("parts/meta.json", frozenset())
 PARTS = both(EDIT_META, EDIT_META, EDIT_META, edit_sealed, damage_folder("parts"))
-IMPORTED = ("parts/imported",)
 EDIT_MODEL = edit_json("checkpoint/model.json", None)
 DOORS: dict[str, Door] = {
     "csv": Door(make_csv, TABLES, read_tables),
@@ -1294,9 +1198,6 @@ DOORS: dict[str, Door] = {
     ),
     "parts": Door(make_parts, PARTS, read_parts),
     "parts of types": Door(make_parts_of_types, PARTS, read_parts),
-    "parts of DGL": Door(make_parts_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
-    "types of DGL": Door(make_types_of_dgl, both(edit_tensors, damage), import_parts, IMPORTED),
-    "states": Door(make_states, both(edit_state, damage_folder("")), read_states, ("",)),
     "runs": Door(make_run, edit_run, read_run, ("",)),
     "settings": Door(
         lambda place: (place / "settings.json").write_text("{}") and None,

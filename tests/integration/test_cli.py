@@ -58,7 +58,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("cli"))
     save_npz(folder / "toy.npz", random_graph(), thirds(40))
     ended = run_main("app=partition_data", *DATA, cwd=folder)
-    assert ended.rc == 0, ended.output
     assert "40 nodes" in ended.stdout
     return folder
 
@@ -148,8 +147,8 @@ def mistakes(place: Path) -> dict[str, Ended]:
         if not any(argument.startswith("hydra.run.dir=") for argument in arguments):
             arguments.append(f"hydra.run.dir=runs/{name.replace(' ', '-')}")
         if name == "missing":
-            return finish(start_cli(*arguments, cwd=place))
-        return run_main(*arguments, cwd=place)
+            return finish(start_cli(*arguments, cwd=place), rc=None)
+        return run_main(*arguments, cwd=place, rc=None)
 
     return {name: run(name) for name in MISTAKES}
 
@@ -181,8 +180,7 @@ def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, Ended], n
 )
 def test_an_argument_that_is_no_utf_8_is_named(tmp_path: Path, arguments: str) -> None:
     """Python keeps such bytes as lone surrogates, which no log can write."""
-    ended = run_main(*arguments.split(), cwd=tmp_path)
-    assert ended.rc == 2
+    ended = run_main(*arguments.split(), cwd=tmp_path, rc=2)
     assert re.fullmatch(r"error: '.*\\ud.*': holds bytes that are no UTF-8; .*\n", ended.output)
     assert not [*tmp_path.iterdir()]
 
@@ -206,7 +204,7 @@ def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
         [*TRAIN, *data, "stopping.metric=roc_auc", "hydra.run.dir=new"],  # of three classes
         [*TRAIN, *data, "class_weights=[1,2]", "hydra.run.dir=new"],
     ):
-        assert run_main(*arguments, cwd=tmp_path).rc == 2
+        run_main(*arguments, cwd=tmp_path, rc=2)
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
     assert left == {"made", "used", "used/summary.json", "used/main.log"}
     assert (tmp_path / "used" / "main.log").read_text() == "first\n"
@@ -214,12 +212,11 @@ def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
 
 def test_help_and_the_configuration_are_printed(place: Path) -> None:
     told = run_main("--help", cwd=place)
-    assert (told.rc, told.stderr) == (0, "")
+    assert told.stderr == ""
     assert "rounds without a better validation metric" in told.stdout
     shown = run_main(
         "--config-name=node_classification_gat", "--cfg", "job", "stopping.patience=3", cwd=place
     )
-    assert shown.rc == 0
     assert "stopping:\n  patience: 3\n" in shown.stdout
     assert "dropout: 0.3\n" in shown.stdout
 
@@ -240,7 +237,7 @@ def start_long(place: Path, folder: Path, *arguments: str) -> subprocess.Popen[s
             lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
             "training",
         )
-        assert process.poll() is None, finish(process).output
+        assert process.poll() is None, finish(process, rc=None).output
         return process
     except BaseException:
         kill_group(process.pid)
@@ -279,8 +276,7 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
         for member in psutil.Process(process.pid).children(recursive=True):
             assert not catches(member, signal.SIGTERM), "the parent waits for this worker"
         (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
-        ended = finish(process)
-        assert ended.rc == status, ended.output
+        ended = finish(process, rc=status)
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
         summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -307,8 +303,7 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
             os.killpg(process.pid, number)
         else:
             process.send_signal(number)
-        ended = finish(process)
-        assert ended.rc == status, ended.output
+        ended = finish(process, rc=status)
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
         assert not (place / "ended" / "summary.json").exists()
@@ -403,8 +398,7 @@ def test_equal_runs_are_equal_and_say_all_there_is(place: Path, tmp_path: Path) 
 def test_multirun(place: Path) -> None:
     """Jobs share partitions, go on when one fails, and are not run again when they are done."""
     command = ("-m", *TRAIN, "seed=1,2", "dropout=0.1,2", "hydra.sweep.dir=jobs")
-    ended = run_main(*command, cwd=place)
-    assert ended.rc == 2
+    ended = run_main(*command, cwd=place, rc=2)
     assert "2 of 4 jobs failed" in ended.stdout
     assert ended.stderr.count("error: dropout=2.0: must be in [0, 1)") == 2
     files = [place / "jobs" / job / "summary.json" for job in ("0", "2")]
@@ -417,13 +411,13 @@ def test_multirun(place: Path) -> None:
 
     made = files[0].stat().st_mtime_ns
     files[1].write_text(json.dumps({**second, "status": "failed"}))
-    again = run_main(*command, cwd=place)
+    again = run_main(*command, cwd=place, rc=2)
     assert again.output.count("this run is finished already") == 1
     assert files[0].stat().st_mtime_ns == made
     repeated = json.loads(files[1].read_text())
     assert (repeated["status"], repeated["test"]) == ("done", second["test"])
     assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
-    other = run_main(*command, "hidden_dim=9", cwd=place)
+    other = run_main(*command, "hidden_dim=9", cwd=place, rc=2)
     assert "hidden_dim=9: the run in" in other.stderr
 
 
@@ -439,11 +433,11 @@ def sweep_place(tmp_path: Path) -> Path:
 
 
 def test_optuna_finds_the_best_run_and_continues(sweep_place: Path) -> None:
-    ended = run_main(*SEARCH, "hydra.sweeper.n_trials=2", "objective=val.log_loss", cwd=sweep_place)
+    search = (*SEARCH, "objective=val.log_loss")
+    ended = run_main(*search, "hydra.sweeper.n_trials=2", cwd=sweep_place, rc=2)
     assert "direction=maximize: objective=val.log_loss needs" in ended.stderr
-    assert ended.rc == 2
-    command = (*SEARCH, "objective=val.log_loss", "hydra.sweeper.direction=minimize")
-    assert run_main(*command, "hydra.sweeper.n_trials=1", cwd=sweep_place).rc == 0
+    command = (*search, "hydra.sweeper.direction=minimize")
+    run_main(*command, "hydra.sweeper.n_trials=1", cwd=sweep_place)
     again = run_main(*command, "hydra.sweeper.n_trials=2", cwd=sweep_place)
     assert again.output.count("this run is finished already") == 1, again.output
     files = list(sweep_place.glob("search/*/summary.json"))
@@ -465,8 +459,8 @@ def test_optuna_finds_the_best_run_and_continues(sweep_place: Path) -> None:
 
 
 def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:
-    ended = run_main("-m", "hydra/sweeper=nevergrad", "seed=1,2", cwd=tmp_path)
-    assert (ended.rc, "pip install -e '.[sweeps]'" in ended.stderr) == (2, True)
+    ended = run_main("-m", "hydra/sweeper=nevergrad", "seed=1,2", cwd=tmp_path, rc=2)
+    assert "pip install -e '.[sweeps]'" in ended.stderr
 
 
 UNEXPECTED = ZeroDivisionError("no idea")
@@ -493,8 +487,7 @@ def test_an_unexpected_error_shows_its_traceback(
     """Of an error of a worker, the worker's alone."""
     module, name = (train, "check_trainer_settings") if where is train else (retexo_main, where)
     monkeypatch.setattr(module, name, mock.Mock(side_effect=error))
-    ended = run_main("app=train", *DATA, f"hydra.run.dir={tmp_path}", cwd=place)
-    assert ended.rc == 1
+    ended = run_main("app=train", *DATA, f"hydra.run.dir={tmp_path}", cwd=place, rc=1)
     assert ended.stderr.splitlines()[-1] == f"error: {last}"
     assert ended.output.count("Traceback (most recent call last)") == 1
     assert where is not train or "Traceback" in (tmp_path / "main.log").read_text(encoding="utf-8")
@@ -502,18 +495,17 @@ def test_an_unexpected_error_shows_its_traceback(
 
 def test_what_hydra_refuses_is_one_line(tmp_path: Path) -> None:
     for given in ("hydra.sweeper.max_batch_size=0", "hydra.sweep.dir=/proc/nowhere"):
-        ended = run_main("-m", "seed=1,2", given, cwd=tmp_path)
-        assert (ended.rc, "Traceback" in ended.output) == (2, False), ended.output
+        ended = run_main("-m", "seed=1,2", given, cwd=tmp_path, rc=2)
+        assert "Traceback" not in ended.output
         assert given in ended.stderr.splitlines()[-1]
 
 
 def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> None:
     made = ("features=[given,degree]", "split=fraction", "split.train=0.5", "split.val=0.2")
     data = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=degree", "num_partitions=2")
-    assert run_main("app=partition_data", *data, *made, "split.test=0.3", cwd=place).rc == 0
+    run_main("app=partition_data", *data, *made, "split.test=0.3", cwd=place)
     command = ("app=train", *data, *SMALL, "hydra.run.dir=on-degree")
-    ended = run_main(*command, cwd=place)
-    assert ended.rc == 0, ended.output
+    run_main(*command, cwd=place)
     summary = json.loads((place / "on-degree" / "summary.json").read_text())
     config = json.loads((place / "on-degree" / "config.json").read_text())
     for stored in (summary["settings"], config):
@@ -521,9 +513,9 @@ def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> No
         assert (stored["split"]["kind"], stored["split"]["train"]) == ("fraction", 0.5)
     assert list(summary["data_checksums"]) == ["dataset_file"]
     again = run_main(*command, "resume=auto", cwd=place)
-    assert (again.rc, "this run is finished already" in again.output) == (0, True), again.output
+    assert "this run is finished already" in again.output
     report = ("app=report", "report.runs=on-degree", "hydra.run.dir=report-degree")
-    assert run_main(*report, cwd=place).rc == 0
+    run_main(*report, cwd=place)
     page = (place / "report-degree" / "report.md").read_text()
     assert "| features.kind | given,degree | given |" in page
 

@@ -24,7 +24,6 @@ from support import (
     ROOT,
     Ended,
     finish,
-    group_members,
     kill_group,
     random_graph,
     run_main,
@@ -114,14 +113,12 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
             if listens(child)
         ]
         workers[-1].kill()
-        ended = finish(process)
+        finish(process)
     finally:
         kill_group(process.pid)
-    assert ended.rc == 0, ended.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["resumed"]["layer"] == 1
-    whole = run_main(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
-    assert whole.rc == 0, whole.output
+    run_main(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
     for layer in (0, 1):
         name = f"checkpoint/layer{layer}.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -208,7 +205,11 @@ def refused(project: Path, *arguments: str) -> Ended:
     before = signal.getsignal(signal.SIGTERM)
     try:
         return run_main(
-            *command(*arguments), cwd=project, env=environment(project), script="scripts/launch.py"
+            *command(*arguments),
+            cwd=project,
+            rc=2,
+            env=environment(project),
+            script="scripts/launch.py",
         )
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -227,7 +228,6 @@ def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
     ended = finish(
         launch(project, "--config-dir=own", "+experiment=short", *DATA, "hydra.run.dir=run")
     )
-    assert ended.rc == 0, ended.output
     assert sorted((project / "ssh.log").read_text().split()) == [
         "beta",
         "me@alpha",
@@ -250,39 +250,12 @@ def workers(project: Path) -> list[psutil.Process]:
     return [process for process in processes if process.info["cwd"] == str(project)]
 
 
-@pytest.mark.long("a host that cannot be reached ends the others likewise")
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [pytest.param(signal.SIGINT, 130, id="INT"), pytest.param(signal.SIGKILL, -9, id="KILL")],
-)
-def test_all_end_with_the_launcher(project: Path, number: signal.Signals, status: int) -> None:
-    process = launch(
-        project, "app=train", *DATA, "num_rounds=[1000000]", "stopping=none", "hydra.run.dir=run"
-    )
-    try:
-        metrics = project / "run" / "metrics.jsonl"
-        wait_until(
-            lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
-            "training",
-        )
-        process.send_signal(number)
-        ended = finish(process)
-        assert ended.rc == status, ended.output
-        wait_until(
-            lambda: not workers(project) and not group_members(process.pid),
-            f"nothing runs: {workers(project)}",
-        )
-        assert json.loads((project / "run" / "summary.json").read_text())["status"] == "failed"
-    finally:
-        kill_group(process.pid)
-
-
 def test_a_host_that_cannot_be_reached_ends_the_others(project: Path) -> None:
     (project / "hosts.txt").write_text("alpha\naway\n")
     ended = finish(
-        launch(project, "app=train", *DATA, "hydra.run.dir=run", "distributed.init_timeout=60")
+        launch(project, "app=train", *DATA, "hydra.run.dir=run", "distributed.init_timeout=60"),
+        rc=1,
     )
-    assert ended.rc == 1, ended.output
     assert "error: away ended with status 255" in ended.stderr
     assert "[away] ssh: connect to host away: No route to host" in ended.stdout
     wait_until(lambda: not workers(project), "nothing runs")
@@ -308,7 +281,6 @@ def test_mistakes(project: Path, name: str) -> None:
     hosts, arguments, words = MISTAKES[name]
     (project / "hosts.txt").write_text(hosts)
     ended = refused(project, "app=train", *DATA, *arguments)
-    assert ended.rc == 2, ended.output
     assert words in ended.stderr
     assert "Traceback" not in ended.output
     assert not (project / "ssh.log").exists()

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 
 UNSHRUNK = (Phase.explicit, Phase.generate)
 """A smaller seed is no smaller input."""
-SHARE = {"settings": 0.4, "YAML": 0.4, "states": 0.4, "runs": 0.2}
+SHARE = {"settings": 0.4, "YAML": 0.4, "runs": 0.2}
 """Of the inputs of a door, at those that take longer."""
-USUAL, ALL = 15, 1_000
+USUAL, ALL = 15, 1_400
 """Inputs of a door, and of --all."""
-LONG = ("parts of DGL", "types of DGL", "states", "runs")
-"""Doors whose kinds of damage the unit tests try by hand."""
 
 
 def cases() -> list[object]:
     many = pytest.mark.long("20,000 inputs"), pytest.mark.timeout(7200)
-    seldom = pytest.mark.long("the unit tests damage these files by hand")
-    usual = [pytest.param(name, USUAL, marks=[seldom] * (name in LONG)) for name in DOORS]
+    seldom = pytest.mark.long("each is a run; test_config.py has wrong values by hand")
+    usual = [pytest.param(name, USUAL, marks=[seldom] * (name == "runs")) for name in DOORS]
     return [*usual, *(pytest.param(name, ALL, marks=many) for name in DOORS)]
 
 

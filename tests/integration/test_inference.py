@@ -57,17 +57,13 @@ SMALL = ("hidden_dim=8", "num_rounds=[6]", *HERE)
 TIE = 1e-4
 
 
-def architecture(name: str = "gcn", **changes: Any) -> Architecture:
-    model = dataclasses.replace(default_model_settings(name, 2, 8), heads=2, dropout=0.5, **changes)
-    return Architecture(model, num_features=6, num_classes=3)
-
-
-def checkpoint_of(folder: Path, shape: Architecture, *, multilabel: bool = False) -> Path:
-    """A checkpoint of a network that nobody trained."""
+def untrained_gcn(folder: Path, **heads: Any) -> Path:
+    """The run directory of a network that nobody trained."""
+    shape = Architecture(default_model_settings("gcn", 2, 8), num_features=6, num_classes=3)
     for layer, stage in enumerate(build_stages(shape, seed=3)):
         save_layer(folder / "checkpoint", layer, stage)
-    about = {"multilabel": multilabel, "partition_digest": "none"}
-    about |= {"answer": dataclasses.asdict(OutputHeads((shape.model.depth - 1,)))}
+    answer = dataclasses.asdict(OutputHeads((1,), **heads))
+    about = {"multilabel": False, "partition_digest": "none", "answer": answer}
     save_model(folder / "checkpoint", shape, about)
     return folder
 
@@ -217,16 +213,6 @@ LONG = pytest.mark.long("other models have the same phases")
 
 # --- other partitions ----------
 
-KINDS = {
-    "gcn": architecture(),
-    "gcn-3": architecture(num_layers=3),
-    "gcn-1": architecture(num_layers=1),
-    "gat": architecture("gat"),
-    "mean": architecture("sage"),
-    "pool": architecture("sage", aggregator="pool"),
-    "gin": architecture("gin"),
-}
-
 
 def assert_near(got: Predictions, wanted: Predictions) -> None:
     """The same up to rounding; other classes only where the two best are closer than that."""
@@ -239,32 +225,10 @@ def assert_near(got: Predictions, wanted: Predictions) -> None:
     assert got.classes[clear].tolist() == wanted.classes[clear].tolist()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[] if kind in ("gcn-3", "gat", "mean") else LONG) for kind in KINDS],
-)
-def test_any_number_of_parts_predicts_the_same(tmp_path: Path, kind: str) -> None:
-    run, graph = load_run(checkpoint_of(tmp_path / "run", KINDS[kind])), random_graph()
-    tables = []
-    for parts in (1, 5):
-        directory = write_partitions(tmp_path, graph, sparse_masks(40), scattered(40, parts), parts)
-        tables.append(run.predict(directory))
-        some = run.predict(directory.path, node_ids=[1030, 1003, 1003])
-        assert some.ids.tolist() == [1030, 1003, 1003]
-        assert_near(some, tables[0].take(np.array([30, 3, 3])))
-    assert tables[0].ids.tolist() == list(range(1000, 1040))
-    for table in tables[1:]:
-        assert_near(table, tables[0])
-
-
 @pytest.mark.parametrize(("reach", "same"), [("hops", True), ("computed", False)])
 def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same: bool) -> None:
     """Two splits and two assignments of one graph, exact rows: with reach=hops one answer."""
-    folder = checkpoint_of(tmp_path / "run", KINDS["gcn"])
-    described = json.loads((folder / "checkpoint" / "model.json").read_text())
-    described["answer"] = dataclasses.asdict(OutputHeads((1,), alpha=0.2, steps=2, reach=reach))
-    (folder / "checkpoint" / "model.json").write_text(json.dumps(described))
-    run = load_run(folder)
+    run = load_run(untrained_gcn(tmp_path / "run", alpha=0.2, steps=2, reach=reach))
     first, second = (
         run.predict(
             write_partitions(tmp_path / name, random_graph(), masks, scattered(40, parts), parts)
@@ -274,7 +238,9 @@ def test_predictions_do_not_depend_on_the_split(tmp_path: Path, reach: str, same
     near = np.allclose(first.probabilities, second.probabilities, rtol=1e-5, atol=1e-6)
     assert near == same
     directory = find_partition_directory([tmp_path / "a" / "toy-random-vol-2"], 2)
-    assert_near(run.predict(directory, node_ids=[1030, 1003]), first.take(np.array([30, 3])))
+    some = run.predict(directory, node_ids=[1030, 1003, 1003])
+    assert some.ids.tolist() == [1030, 1003, 1003]
+    assert_near(some, first.take(np.array([30, 3, 3])))
 
 
 # --- a graph without labels ----------
@@ -378,7 +344,7 @@ WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], 
 
 
 def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
-    run = load_run(checkpoint_of(tmp_path / "run", KINDS["gcn"]))
+    run = load_run(untrained_gcn(tmp_path / "run"))
     directory = write_partitions(tmp_path, random_graph(), sparse_masks(40), scattered(40, 2), 2)
     for wrong in WRONG_IDS:
         with pytest.raises(InputError, match=r"^node_ids: .* is no id; .* integers below"):

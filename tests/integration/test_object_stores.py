@@ -102,9 +102,9 @@ def toy(seed: int = 0) -> bytes:
     return content.getvalue()
 
 
-def run(folder: Path, app: str, *arguments: str) -> Ended:
+def run(folder: Path, app: str, *arguments: str, rc: int = 0) -> Ended:
     folder.mkdir(exist_ok=True)
-    return run_main(f"app={app}", *arguments, "hydra.run.dir=run", cwd=folder)
+    return run_main(f"app={app}", *arguments, "hydra.run.dir=run", cwd=folder, rc=rc)
 
 
 def copies(folder: Path) -> list[str]:
@@ -122,19 +122,14 @@ def test_partition_train_and_predict_from_a_store(store: Store, tmp_path: Path) 
     checksum = hashlib.sha256(toy()).hexdigest()
     store.put("checked/toy.npz.sha256", f"{checksum}  toy.npz\n".encode())
     places = (f"dataset_file={graph}", f"partition_dir=s3://{BUCKET}/parts")
-    made = run(tmp_path / "a", "partition_data", *TOY, *places)
-    assert made.rc == 0, made.output
+    run(tmp_path / "a", "partition_data", *TOY, *places)
     named = "parts/toy-random-vol-2"
     assert {"meta.json", "part0/feat.npy", "part1/feat.npy"} <= store.names(named)
     assert not [name for name in store.names(named) if "dgl" in name or name == "upload.json"]
-    again = run(tmp_path / "b", "partition_data", *TOY, *places)
-    assert again.rc == 0, again.output
+    run(tmp_path / "b", "partition_data", *TOY, *places)
     assert copies(tmp_path / "b") == ["meta.json", "toy.npz"]
 
-    trained = run(
-        tmp_path / "c", "train", *TOY, *places, f"remote.upload=s3://{BUCKET}/runs", "seed=42"
-    )
-    assert trained.rc == 0, trained.output
+    run(tmp_path / "c", "train", *TOY, *places, f"remote.upload=s3://{BUCKET}/runs", "seed=42")
     assert "toy.npz" not in copies(tmp_path / "c")  # partitions are enough
     assert copies(tmp_path / "c").count("feat.npy") == 2
     manifest = json.loads(store.get("runs/run/upload.json"))
@@ -146,16 +141,14 @@ def test_partition_train_and_predict_from_a_store(store: Store, tmp_path: Path) 
     assert json.loads(store.get("runs/run/config.json"))["partition_dir"] == places[1][14:]
 
     model = f"checkpoint_dir=s3://{BUCKET}/runs/run"
-    predicted = run(tmp_path / "d", "predict", *TOY, *places, model, "predict.format=csv")
-    assert predicted.rc == 0, predicted.output
+    run(tmp_path / "d", "predict", *TOY, *places, model, "predict.format=csv")
     lines = (tmp_path / "d/run/predictions.csv").read_text().splitlines()
     assert len(lines) == 61
 
 
 def test_a_node_copies_its_own_parts_once(store: Store, tmp_path: Path) -> None:
     given = (f"dataset_file={store.put('data/toy.npz', toy())}", f"partition_dir=s3://{BUCKET}/own")
-    made = run(tmp_path / "maker", "partition_data", *TOY, *given)
-    assert made.rc == 0, made.output
+    run(tmp_path / "maker", "partition_data", *TOY, *given)
     (folder,) = (tmp_path / "maker").glob("data/remote/*/*/toy-random-vol-2")
     base = local_copies.mirror(Place("partition_dir", f"s3://{BUCKET}/own"), tmp_path / "cache")
     local_copies.find_stored(base, "toy-random-vol-4", "toy")
@@ -207,8 +200,9 @@ def test_what_a_store_refuses_ends_with_status_2(
     graph = store.put("data/toy.npz", toy())
     given = {"dataset_file": graph, "partition_dir": f"s3://{BUCKET}/new"} | changed
     store.allow(everybody=bool(changed))
-    ended = run(tmp_path, "train", *TOY, *(f"{name}={value}" for name, value in given.items()))
-    assert ended.rc == 2, ended.output
+    ended = run(
+        tmp_path, "train", *TOY, *(f"{name}={value}" for name, value in given.items()), rc=2
+    )
     assert message in ended.stderr
     assert not (tmp_path / "run/summary.json").exists()
     assert not [name for name in copies(tmp_path) if name != "toy.npz"]
@@ -236,16 +230,14 @@ def test_an_interrupted_upload_does_not_look_complete(store: Store, tmp_path: Pa
     graph = store.put("data/toy.npz", toy())
     command = (*TOY, f"dataset_file={graph}", f"partition_dir=s3://{BUCKET}/cut")
     store.proxy.cuts_of_requests[:] = [40_000] * 50  # less than a part's features
-    ended = run(tmp_path, "partition_data", *command)
-    assert ended.rc == 2, ended.output
+    ended = run(tmp_path, "partition_data", *command, rc=2)
     assert "cannot write" in ended.stderr
     assert "the same command uploads them" in ended.stderr
     there = store.names("cut/toy-random-vol-2")
     assert "meta.json" not in there
     assert json.loads(store.get("cut/toy-random-vol-2/upload.json"))["status"] == "running"
     store.proxy.cuts_of_requests.clear()
-    again = run(tmp_path, "partition_data", *command)
-    assert again.rc == 0, again.output
+    run(tmp_path, "partition_data", *command)
     assert "meta.json" in store.names("cut/toy-random-vol-2")
     assert "upload.json" not in store.names("cut/toy-random-vol-2")
 
@@ -288,8 +280,7 @@ def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     maker = tmp_path / "maker"
     maker.mkdir()
     (maker / "toy.npz").write_bytes(toy())
-    made = run(maker, "partition_data", *TOY, "dataset_file=toy.npz", "partition_dir=parts")
-    assert made.rc == 0, made.output
+    run(maker, "partition_data", *TOY, "dataset_file=toy.npz", "partition_dir=parts")
     files = {
         f"/{path.relative_to(maker)}": path.read_bytes()
         for path in maker.rglob("*")
@@ -297,8 +288,7 @@ def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     }
     with serve(files) as served:
         graph = f"dataset_file={served.url}/toy.npz"
-        ended = run(tmp_path / "b", "train", *TOY, graph, f"partition_dir={served.url}/parts")
-        assert ended.rc == 0, ended.output
+        run(tmp_path / "b", "train", *TOY, graph, f"partition_dir={served.url}/parts")
         asked = [path for path, _ in served.asked]
         assert "/toy.npz" not in asked
         assert len([path for path in asked if path.endswith("feat.npy")]) == 2
@@ -453,5 +443,5 @@ def test_an_odd_checksum_is_named(
     ],
 )
 def test_a_wrong_kind_of_address_is_refused(tmp_path: Path, setting: str, message: str) -> None:
-    ended = run(tmp_path / "a", "train", *TOY, setting)
-    assert (ended.rc, message in ended.stderr) == (2, True), ended.output
+    ended = run(tmp_path / "a", "train", *TOY, setting, rc=2)
+    assert message in ended.stderr

@@ -144,8 +144,7 @@ def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> N
     """A class that was not trained comes first in the order of names; others are found."""
     names = write_friends(tmp_path / "friends")
     data = ("symmetrize=true", "features=degree", "dataset_name=file", *NAMED_SPLIT, *SMALL)
-    ended = run_main("app=train", "dataset_file=friends", *data, "hydra.run.dir=run", cwd=tmp_path)
-    assert ended.rc == 0, ended.output
+    run_main("app=train", "dataset_file=friends", *data, "hydra.run.dir=run", cwd=tmp_path)
     write_friends(tmp_path / "grown")
     with (tmp_path / "grown" / "labels.csv").open("a", newline="") as file:
         csv.writer(file).writerow((names[0], "ageless"))
@@ -157,7 +156,7 @@ def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> N
             "checkpoint_dir=run",
             "predict.format=csv",
         )
-        ended = run_main(
+        run_main(
             *wanted,
             *data[:-4],
             "num_partitions=2",
@@ -165,7 +164,6 @@ def test_a_grown_graph_whose_classes_are_numbered_otherwise(tmp_path: Path) -> N
             f"hydra.run.dir={folder}_out",
             cwd=tmp_path,
         )
-        assert ended.rc == 0, ended.output
         with (tmp_path / f"{folder}_out" / "predictions.csv").open(newline="") as file:
             found[folder] = {row["id"]: row["class"] for row in csv.DictReader(file)}
     assert found["friends"] == found["grown"]

@@ -412,8 +412,7 @@ def test_the_command(tmp_path: Path) -> None:
     """
     run_of_tables(tmp_path / "run")
     common = ("app=serve", "checkpoint_dir=run", "serve.port=0", "hydra.run.dir=out")
-    refused = run_main(*common, cwd=tmp_path)
-    assert refused.rc == 2
+    refused = run_main(*common, cwd=tmp_path, rc=2)
     assert "app=serve: needs the graph" in refused.output
     data = ("dataset_name=file", "dataset_file=tables", "columns.id=customer")
     process = start_cli(*common, *data, cwd=tmp_path)
@@ -425,4 +424,4 @@ def test_the_command(tmp_path: Path) -> None:
             assert json.load(answer)["nodes"] == 60
     finally:
         process.send_signal(signal.SIGTERM)
-    assert finish(process).rc in (143, -signal.SIGTERM)
+    assert finish(process, rc=None).rc in (143, -signal.SIGTERM)

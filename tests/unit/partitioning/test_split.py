@@ -477,7 +477,6 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
 def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) -> None:
     save_npz(tmp_path / "g.npz", random_graph())
     ended = run_main(*LINKS, "dataset_file=g.npz", "features=[given,degree]", cwd=tmp_path)
-    assert ended.rc == 0, ended.output
     assert "Adamic-Adar" in ended.stdout
     directory = find_partition_directory([tmp_path / "g-links-random-vol-2"], 2)
     parts = [directory.read(part) for part in range(2)]
@@ -541,13 +540,12 @@ def test_files_of_pairs_of_a_relation_have_the_ids_of_its_tables(tmp_path: Path,
     command = (*LINKS, "dataset_file=g", "features=degree", "split=files", "split.dir=.")
     for relation in ("buys", "user__buys__item"):  # the second time the directory is there
         ended = run_main(*command, f"task.relation={relation}", cwd=tmp_path)
-        assert ended.rc == 0, ended.output
         assert (
             "note: links of user__buys__item are predicted, by task.relation=buys" in ended.stdout
         )
     write_files(tmp_path, {"val.csv": f"src,dst\n{user}0,{item}77\n"})
-    ended = run_main(*command, "task.relation=buys", "overwrite=true", cwd=tmp_path)
-    assert (ended.rc, f"row 0 has the id {item}77, which is no node's" in ended.output) == (2, True)
+    ended = run_main(*command, "task.relation=buys", "overwrite=true", cwd=tmp_path, rc=2)
+    assert f"row 0 has the id {item}77, which is no node's" in ended.output
 
 
 def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
@@ -583,5 +581,5 @@ def test_a_further_column_of_edges_is_kept_with_the_edges_of_a_split_of_pairs(
 ) -> None:
     rows = "".join(f"u{n},u{n * 7 % 40},{n / 8}\n" for n in range(40))
     write_files(tmp_path, {"g/edges.csv": f"src,dst,amount\n{rows}"})
-    assert run_main(*LINKS, "dataset_file=g", "features=random", cwd=tmp_path).rc == 0
+    run_main(*LINKS, "dataset_file=g", "features=random", cwd=tmp_path)
     assert len([*tmp_path.rglob("edge_feat.npy")]) == 2

@@ -487,8 +487,7 @@ def test_a_command_is_refused_before_hydra_reads_the_file(tmp_path: Path) -> Non
         "defaults: [node_classification]\n"
         f"hydra: {{hydra_logging: {{handlers: {{a: {handler}}}, root: {{handlers: [a]}}}}}}\n"
     )
-    ended = run_main("-cd", "own", "app=report", "-cn", "mine", cwd=tmp_path)
-    assert ended.rc == 2, ended.output
+    ended = run_main("-cd", "own", "app=report", "-cn", "mine", cwd=tmp_path, rc=2)
     assert "hydra.hydra_logging.handlers.a.filename" in ended.stderr
     assert not called.exists()
 
@@ -726,7 +725,6 @@ def test_what_hydra_cannot_compose_is_refused(tmp_path: Path, content: str) -> N
 
 def test_an_error_without_a_message_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("null: 5\n")
-    ended = run_main("--config-dir", str(tmp_path), "--config-name", "mine", cwd=tmp_path)
-    assert ended.rc == 2, ended.output
+    ended = run_main("--config-dir", str(tmp_path), "--config-name", "mine", cwd=tmp_path, rc=2)
     assert "without a message, in a configuration: " in ended.stderr
     assert "Traceback" not in ended.stderr
