@@ -69,6 +69,17 @@ def test_workers_agree_on_the_newest_that_all_have(
     assert agreed(tmp_path) == [goes_on] * 2
 
 
+def test_the_two_newest_rounds_are_kept_and_the_last_is_gone_on_from(tmp_path: Path) -> None:
+    saved, states = recovery(tmp_path, every=2), list[Any]()
+    for number in filter(saved.is_due, range(8)):
+        saved.save_round(0, number, {"at": number})
+    assert {path.name for path in tmp_path.glob("*.state")} == {"step0-4.state", "step0-6.state"}
+    assert run_threads(1, saved.agree) == [(0, 6)]
+    assert saved.load_round(0, states.append)
+    assert not saved.load_round(6, states.append)
+    assert states == [{"at": 6}]
+
+
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for rank in range(2):
         saved = recovery(tmp_path / str(rank), rank=rank)
