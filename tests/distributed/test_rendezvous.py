@@ -95,7 +95,7 @@ def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
 def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
     with ThreadPoolExecutor(len(attendances)) as pool:
         return [
-            future.result(30) for future in [pool.submit(attendance) for attendance in attendances]
+            future.result(60) for future in [pool.submit(attendance) for attendance in attendances]
         ]
 
 
@@ -195,13 +195,16 @@ def test_a_rank_taken_twice_ends_all() -> None:
     )
 
 
-def test_who_is_missing_is_named_by_node_and_rank() -> None:
-    port = free_port()
+def test_who_is_missing_is_named_by_node_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, port = Coordinator.wait, free_port()
+
+    def wait_for_node_2(self: Coordinator, timeout: float) -> None:
+        while 2 not in self.joined:
+            wait(self, 0.05)
+
+    monkeypatch.setattr(Coordinator, "wait", wait_for_node_2)
     outcomes = together(
-        *(
-            lambda node=node: attend(cluster(node, port, parts=7, per_node=2, init_timeout=2.0))
-            for node in (0, 2)
-        )
+        *(lambda node=node: attend(cluster(node, port, parts=7, per_node=2)) for node in (0, 2))
     )
     kind, message = outcomes[0]
     assert outcomes == [(kind, message)] * 2
@@ -316,13 +319,14 @@ def node_info(**fields: Any) -> bytes:
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "FIRST_MESSAGE_TIMEOUT", 0.2)
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(attend, cluster(0, port))
-        assert b"sent nothing" in visit(port, b"")
-        assert b"sent nothing" in visit(port, b'{"retexo":')
-        assert attend(cluster(1, port)) == first.result(20)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(channels, "FIRST_MESSAGE_TIMEOUT", 0.2)
+            assert b"sent nothing" in visit(port, b"")
+            assert b"sent nothing" in visit(port, b'{"retexo":')
+        assert attend(cluster(1, port)) == first.result(60)
 
 
 def answering(*answers: bytes | None) -> Outcome:
@@ -338,7 +342,7 @@ def answering(*answers: bytes | None) -> Outcome:
                 connection.recv(1)
                 if answer is not None:
                     connection.sendall(answer)
-        return outcome.result(30)
+        return outcome.result(60)
 
 
 def test_something_else_listens_at_the_master() -> None:
@@ -391,7 +395,7 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
         kind, message = attend(cluster(1, port, run_key="job 2"))
         assert kind == "InputError"
         assert "another run (job 2)" in message
-        assert attend(cluster(1, port, run_key="job 1")) == first.result(20)
+        assert attend(cluster(1, port, run_key="job 1")) == first.result(60)
 
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
@@ -405,7 +409,7 @@ def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
         outcome = attend(cluster(2, port, parts=3))
-        assert outcome == first.result(20) == futures[0].result(20)
+        assert outcome == first.result(60) == futures[0].result(60)
     assert len(outcome[0]) == 16
 
 
@@ -427,7 +431,7 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
         assert listening() - before == {f"127.0.0.1:{port}"}
         outcome = attend(cluster(1, port))
         release.set()
-        leading.result(20)
+        leading.result(60)
     assert seen == [{f"127.0.0.1:{outcome[1]}"}]  # the store; the port of the meeting is closed
 
 
@@ -494,7 +498,7 @@ def test_strangers_before_a_run() -> None:
         first = pool.submit(attend, cluster(0, port))
         annoy(port)
         assert not first.done()
-        assert attend(cluster(1, port)) == first.result(20)
+        assert attend(cluster(1, port)) == first.result(60)
 
 
 MATCHING = {
@@ -516,7 +520,7 @@ def test_a_stranger_who_knows_nothing_of_a_run_does_not_end_its_start(
         first = pool.submit(attend, cluster(0, port))
         for fields in ({"code": "other"}, {"node": 0}, {"node": 7}):
             assert b"refused" in visit(port, node_info(**fields))
-        assert attend(cluster(1, port)) == first.result(20)
+        assert attend(cluster(1, port)) == first.result(60)
 
 
 @pytest.mark.parametrize("name", ["code", "settings", "partition"])
@@ -526,7 +530,7 @@ def test_a_mismatch_is_forgotten_once_a_matching_node_comes(name: str) -> None:
         first = pool.submit(attend, cluster(0, port))
         other = {} if name == "settings" else "other"
         assert b"mistake" in visit(port, node_info(**{**MATCHING, name: other}))
-        assert attend(cluster(1, port)) == first.result(20)
+        assert attend(cluster(1, port)) == first.result(60)
 
 
 def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
@@ -542,7 +546,7 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
         nodes[0].sendall(node_info(**MATCHING))
         assert b"mistake" in visit(port, node_info(**{**MATCHING, "code": "other"}))
         nodes[1].sendall(node_info(**MATCHING, node=2))
-        waiting.result(20)
+        waiting.result(60)
         assert set(coordinator.joined) == {1, 2}
         assert coordinator.problem is None
         for each in (*nodes, *coordinator.joined.values()):
@@ -561,6 +565,6 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
         assert not accepting.done()
         peer = connect("127.0.0.1", port, 5.0)
         peer.send({"token": "secret"})
-        found, problem = accepting.result(20)
+        found, problem = accepting.result(60)
         assert problem is None
         assert set(found) == {(1,)}

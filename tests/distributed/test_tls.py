@@ -220,13 +220,13 @@ def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
     near, far = socket.socketpair()
     with near, far, ThreadPoolExecutor(2) as pool:
         ends = (
-            pool.submit(tls[0].secure_stream, near, 1, 10.0, accepted=True),
-            pool.submit(tls[2].secure_stream, far, 0, 10.0, accepted=False),
+            pool.submit(tls[0].secure_stream, near, 1, 60.0, accepted=True),
+            pool.submit(tls[2].secure_stream, far, 0, 60.0, accepted=False),
         )
         with pytest.raises(
             PeerLost, match="has the certificate of south, node 2, not of east, node 1"
         ):
-            ends[0].result(20)
+            ends[0].result(60)
         ends[0].exception()
         far.close()
 
@@ -387,7 +387,7 @@ def served(hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served
         serving = pool.submit(serve)
         yield there
         ended.set()
-        serving.result(10)
+        serving.result(60)
 
 
 def test_three_nodes_that_only_open_connections(served: Served) -> None:
@@ -403,7 +403,7 @@ def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
     with ThreadPoolExecutor(3) as pool:
         late = [pool.submit(attend, served.cluster(node)) for node in (1, 2)]
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
-            served.seen_by(2).reach(0, 5.0)
+            served.seen_by(2).reach(0, 60.0)
         outcomes = [future.result(60) for future in (pool.submit(attend, served.cluster(0)), *late)]
     assert good(outcomes)
 
@@ -420,16 +420,16 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
             assert b"token" not in stream.recv(1000)
         tokens = []
         for _ in range(2):
-            link = connect("127.0.0.1", served.port, 5.0, served.tls(1), 3)
+            link = connect("127.0.0.1", served.port, 60.0, served.tls(1), 3)
             link.send({"reach": 0})
-            tokens.append(link.receive_one(5.0))
-        first, second = (connect("127.0.0.1", served.port, 5.0) for _ in range(2))
+            tokens.append(link.receive_one(60.0))
+        first, second = (connect("127.0.0.1", served.port, 60.0) for _ in range(2))
         first.send(tokens[0])
         while not (arrived := accepted(listener)):
             pass
-        assert first.receive_one(5.0) == {"joined": True}
+        assert first.receive_one(60.0) == {"joined": True}
         second.send(tokens[0])
-        assert "refused" in second.receive_one(5.0)
+        assert "refused" in second.receive_one(60.0)
         with stream_to(served.port) as stream:  # more than its token
             stream.sendall(json.dumps(tokens[1]).encode() + b"\nx")
             assert b"refused" in stream.recv(1000)
@@ -439,7 +439,7 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
 
 @contextlib.contextmanager
 def waiting_at(served: Served, node: int) -> Iterator[HubListener]:
-    listener = served.seen_by(node).wait(5.0)
+    listener = served.seen_by(node).wait(60.0)
     yield listener
     listener.close()
 
@@ -463,15 +463,15 @@ def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPa
     """One that only closed the link, as when strangers flood it, is asked again."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         there = Served(hub_folder, server.getsockname()[1], [])
-        waiting = pool.submit(there.seen_by(0).wait, 5.0)
+        waiting = pool.submit(there.seen_by(0).wait, 60.0)
         link_of(server, there.tls(3)).close()
-        listener = waiting.result(5)
-        connection.wait([listener], 5)  # type: ignore[list-item]
+        listener = waiting.result(60)
+        connection.wait([listener], 60)  # type: ignore[list-item]
         again = pool.submit(accepted, listener)
         link = link_of(server, there.tls(3))
-        assert again.result(5) is None
+        assert again.result(60) is None
         link.close()
-        connection.wait([listener], 5)  # type: ignore[list-item]
+        connection.wait([listener], 60)  # type: ignore[list-item]
         monkeypatch.setattr(hub, "RELISTEN_SECONDS", 0.2)
         with pytest.raises(TrainingError, match=f"the hub 127.0.0.1:{there.port} has ended"):
             accepted(listener)
@@ -506,7 +506,7 @@ def test_the_command_of_a_hub(hub_folder: Path, tmp_path: Path) -> None:
     try:
         stream_to(there.port).close()
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
-            there.seen_by(2).reach(0, 5.0)
+            there.seen_by(2).reach(0, 60.0)
         process.terminate()
         finish(process, rc=143)
     finally:

@@ -219,7 +219,7 @@ def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
         outcome = pool.submit(run_node, pair[1 - victim], "wait")
         if how == "closed":
             gone.close()
-        message = outcome.result(20)
+        message = outcome.result(60)
     reason = "connection closed" if how == "closed" else "no heartbeat for"
     assert message.startswith(f"node {victim} (rank {victim}) is lost: {reason}"), message
     assert message.endswith("phase: exchange (layer 0)")
@@ -238,7 +238,7 @@ def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
     trio = [Node(replace(cluster, node_rank=rank), "run", None, links[rank]) for rank in range(3)]  # type: ignore[arg-type]
     with ThreadPoolExecutor(3) as pool:
         futures = [pool.submit(run_node, node, "wait") for node in trio]
-        messages = {future.result(30) for future in futures}
+        messages = {future.result(60) for future in futures}
     assert len(messages) == 1
     message = messages.pop()
     assert re.match(
