@@ -338,13 +338,13 @@ def _add_reverse(
             return relations
         count = grown[PLAIN_TYPE].num_nodes
         return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}
-    made, known = dict(relations), held.encoded.relations
+    with_reverse, known = dict(relations), held.encoded.relations
     for edge_type, added in relations.items():
         back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]
         # One that was added shares its ends; another has its own edges.
         if back in known and known[back].src is known[edge_type].dst and back not in relations:
-            made[back] = replace(added, src=added.dst, dst=added.src)
-    return made
+            with_reverse[back] = replace(added, src=added.dst, dst=added.src)
+    return with_reverse
 
 
 def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
@@ -362,8 +362,8 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
     }
     labels = np.full(nodes[encoded.target].num_nodes, -1, np.int64)
     encoded = replace(encoded.with_tables(nodes, relations), labels=labels)
-    made = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
-    return replace(held, graph=made, encoded=encoded)
+    with_features = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
+    return replace(held, graph=with_features, encoded=encoded)
 
 
 def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
@@ -378,8 +378,8 @@ def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:
     featured = None
     if table.featured is not None or more.featured is not None:
         masks = (
-            np.ones(each.num_nodes, np.bool_) if each.featured is None else each.featured
-            for each in (table, more)
+            np.ones(nodes.num_nodes, np.bool_) if nodes.featured is None else nodes.featured
+            for nodes in (table, more)
         )
         featured = np.concatenate([*masks])
     ids = np.concatenate((table.node_ids, more.node_ids))

@@ -228,10 +228,10 @@ class HeldGraph:
             feat = None if relation.edge_feat is None else to_tensor(relation.edge_feat)
         if isinstance(graph, HeteroGraphData):
             return (x_dict, ends, weights) if weights else (x_dict, ends)
-        (x,), ((each, edge_index),) = x_dict.values(), ends.items()
+        (x,), ((relation_name, edge_index),) = x_dict.values(), ends.items()
         if feat is not None and self.num_relations:
             feat = torch.nn.functional.one_hot(feat[:, 0].long(), self.num_relations).float()
-        arguments = (x, edge_index, weights.get(each), feat)
+        arguments = (x, edge_index, weights.get(relation_name), feat)
         return arguments[: 4 if feat is not None else 3 if weights else 2]
 
     @torch.no_grad()

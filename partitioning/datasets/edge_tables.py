@@ -173,8 +173,8 @@ def _find_rows(
     begin, rows = 0, [np.empty(0, np.int32)]
     is_array = isinstance(ends, np.ndarray)
     for piece in np.split(ends, range(ROWS, len(ends), ROWS)) if is_array else ends.pieces():
-        found = nodes.find_rows(piece, where, begin, keep_unknown=keep_unknown, remedy=remedy)
-        rows.append(narrow_ends(found))
+        piece_rows = nodes.find_rows(piece, where, begin, keep_unknown=keep_unknown, remedy=remedy)
+        rows.append(narrow_ends(piece_rows))
         begin += len(piece)
     return np.concatenate(rows)
 

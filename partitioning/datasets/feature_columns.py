@@ -71,11 +71,11 @@ def read_features(
     for name, role in requested.items():
         if role == "ignore":
             continue
-        found = _read_column(columns.pop(name), role)
-        if found is None:
+        column_and_values = _read_column(columns.pop(name), role)
+        if column_and_values is None:
             ignored[name] = f"a date: columns.date={name} makes it a feature, in seconds since 1970"
             continue
-        column, values = found
+        column, values = column_and_values
         blocks.append(replace(column, first=first))
         pieces.append(values)
         first += column.width

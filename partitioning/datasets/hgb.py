@@ -160,8 +160,8 @@ def _read_relations(
     """
     columns = np.array([line[:4] for line in _lines(path)], np.float64).reshape(-1, 4)
     ends = columns[:, :2].astype(np.int64).T
-    for each in ends:
-        check_endpoints(each, len(node_type), str(path))
+    for end_nodes in ends:
+        check_endpoints(end_nodes, len(node_type), str(path))
     relations: dict[EdgeType, Relation] = {}
     for number, edge_type in edge_types.items():
         rows = np.flatnonzero(columns[:, 2] == number)

@@ -93,7 +93,7 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
 
 
 def read_edge_nodes(
-    table: Source, held: RawRelation, settings: DatasetSettings
+    table: Source, relation: RawRelation, settings: DatasetSettings
 ) -> tuple[RawNodes, Nodes]:
     """Read the rows of a table of edges as nodes, and find these by their ids.
 
@@ -106,18 +106,18 @@ def read_edge_nodes(
         arrays = read_arrays(table, ("src", *AS_NODES), warn=False)
         raw = take_edge_arrays(table, arrays)
         return raw, Nodes(raw.num_nodes, raw.node_id, grows=False)
-    roles = {} if held.schema is None else held.schema.roles
+    roles = {} if relation.schema is None else relation.schema.roles
     skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
-    found = read_table(table, settings.columns, skip=skip, regression=settings.regression)
-    if not found.values and found.ids is None:
-        found = replace(found, rows=len(held.src))  # it has the ends alone
-    if found.rows != len(held.src):
+    edge_table = read_table(table, settings.columns, skip=skip, regression=settings.regression)
+    if not edge_table.values and edge_table.ids is None:
+        edge_table = replace(edge_table, rows=len(relation.src))  # it has the ends alone
+    if edge_table.rows != len(relation.src):
         raise InputError(
-            f"{table}: {found.rows - len(held.src)} of {found.rows} edges have an end that is no"
-            " node, which labels of edges cannot have: take these rows out"
+            f"{table}: {edge_table.rows - len(relation.src)} of {edge_table.rows} edges have an end"
+            " that is no node, which labels of edges cannot have: take these rows out"
         )
-    nodes = Nodes(found.rows, found.ids, grows=False, where=found.ids_where)
-    return join_tables([found], nodes), nodes
+    nodes = Nodes(edge_table.rows, edge_table.ids, grows=False, where=edge_table.ids_where)
+    return join_tables([edge_table], nodes), nodes
 
 
 def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
@@ -126,16 +126,16 @@ def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
     Raises:
         InputError: an array has not as many rows as `src`.
     """
-    held = {name: arrays[name] for name in AS_NODES if name in arrays}
+    edge_arrays = {name: arrays[name] for name in AS_NODES if name in arrays}
     where = {of_node: f"{path}: array `{name}`" for name, of_node in AS_NODES.items()}
     count = len(arrays["src"])
-    for name, array in held.items():
+    for name, array in edge_arrays.items():
         if np.shape(array)[:1] != (count,):
             raise InputError(
                 f"{where[AS_NODES[name]]} has {len(np.atleast_1d(array))} rows; expected {count},"
                 " one per edge"
             )
-    of_nodes = {AS_NODES[name]: array for name, array in held.items()}
+    of_nodes = {AS_NODES[name]: array for name, array in edge_arrays.items()}
     raw = RawNodes.of_arrays(path, of_nodes, count)
     times = {name: array for name, array in of_nodes.items() if name == "time"}
     return replace(raw, values={**raw.values, **times}, where=where)
@@ -147,21 +147,21 @@ def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGr
     The type has the relation's name, or NAME_edge if a type has it. InputError if nodes have
     labels.
     """
-    for name, each in raw.nodes.items():
-        if "label" in each.values:
+    for name, table in raw.nodes.items():
+        if "label" in table.values:
             raise InputError(
-                f"{each.at('label')}: labels of nodes{name and f' {name}'}, and {edges.path} has"
+                f"{table.at('label')}: labels of nodes{name and f' {name}'}, and {edges.path} has"
                 " those of edges; rename or take out the one that is not learned, or set"
                 " task=node_classification"
             )
-    nodes = {name or NODE: each for name, each in raw.nodes.items()}
+    nodes = {name or NODE: table for name, table in raw.nodes.items()}
     relations = {_named(name): relation for name, relation in raw.relations.items()}
     source, name, destination = _named(labelled)
     target = name if name not in nodes else f"{name}_{EDGE}"
-    held = relations[source, name, destination]
+    ends = relations[source, name, destination]
     number = np.arange(edges.num_nodes)
-    for end, kind, rows in ((source, SOURCE, held.src), (destination, DESTINATION, held.dst)):
-        relations[end, kind, target] = RawRelation(held.path, rows, number)
+    for end, kind, rows in ((source, SOURCE, ends.src), (destination, DESTINATION, ends.dst)):
+        relations[end, kind, target] = RawRelation(ends.path, rows, number)
     return RawGraph(raw.name, nodes | {target: edges}, relations, (source, name, destination))
 
 

@@ -99,19 +99,19 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
     if array.dtype.kind in "OUS":
         texts = np.array([None if cell is None else str(cell).strip() for cell in array], object)
         is_unknown = np.isin(texts.astype(str), unknown)
-        found = texts
-        found[is_unknown] = None
+        known_labels = texts
+        known_labels[is_unknown] = None
     else:
         numbers = [float(text) for text in unknown if _number(text) is not None]
         is_unknown = np.isin(array, numbers)
-        found = np.where(is_unknown, np.nan if array.dtype.kind == "f" else -1, array)
+        known_labels = np.where(is_unknown, np.nan if array.dtype.kind == "f" else -1, array)
     log.info(
         "%s: labels.unknown=%s: %d rows have no label",
         where,
         join_names(unknown),
         is_unknown.sum(),
     )
-    return found
+    return known_labels
 
 
 def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
@@ -296,8 +296,8 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     if "-1" in texts:
         log.warning("%s: -1 beside names of classes is read as no label", where)
     names = [None if text in ("", "-1") else text for text in texts]
-    found: Array = np.array([*names, None], dtype=object)[codes]
-    return found
+    by_row: Array = np.array([*names, None], dtype=object)[codes]
+    return by_row
 
 
 def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:

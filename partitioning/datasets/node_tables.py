@@ -108,9 +108,9 @@ def _read_columns(
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
     categorical = [name for name, role in features.items() if role == "categorical"]
     exact = {*roles.get("id", ()), *roles.get("split", ()), *categorical}
-    wanted = [*chain.from_iterable(roles.values())]
-    wanted += [name for name, role in features.items() if role != "ignore"]
-    columns = read_columns(path, wanted, exact | {*label} if names_classes else exact)
+    names_to_read = [*chain.from_iterable(roles.values())]
+    names_to_read += [name for name, role in features.items() if role != "ignore"]
+    columns = read_columns(path, names_to_read, exact | {*label} if names_classes else exact)
     rows = max(map(len, columns.values()), default=0)
     ids, ids_where, where = None, "", {}
     for name in roles.get("id", ()):

@@ -137,8 +137,8 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
     InputError if there are no labels, or the path is there and not to be overwritten.
     """
     plain = graph.plain
-    held = [*graph.types.values(), *graph.relations.values()]
-    if not any({"label", "edge_label"} & arrays.keys() for arrays in held):
+    all_arrays = [*graph.types.values(), *graph.relations.values()]
+    if not any({"label", "edge_label"} & arrays.keys() for arrays in all_arrays):
         whose = "each node" if plain is not None else "each node of a type"
         raise InputError(
             f"the graph has no labels, which are what is learned: give {whose} a class, or -1"

@@ -128,8 +128,8 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
             source, others = array("source_node"), array("target_node_neg")
             pairs = np.stack((source, array("target_node")), axis=1)
             fixed = np.stack((np.repeat(source, others.shape[1]), others.reshape(-1)), axis=1)
-    for each in (pairs, fixed):
-        if each.ndim != 2 or each.shape[1] != 2:
-            raise InputError(f"{path}: pairs of shape {each.shape}; expected [pairs, 2]")
-        check_endpoints(each.reshape(-1), num_nodes, str(path))
+    for rows in (pairs, fixed):
+        if rows.ndim != 2 or rows.shape[1] != 2:
+            raise InputError(f"{path}: pairs of shape {rows.shape}; expected [pairs, 2]")
+        check_endpoints(rows.reshape(-1), num_nodes, str(path))
     return {part: pairs.astype(np.int64), f"{part}_neg": fixed.astype(np.int64)}

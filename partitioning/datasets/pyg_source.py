@@ -105,8 +105,8 @@ def _planetoid(*paths: Path) -> Named:
 
 def _read_matrix(path: Path) -> Array:
     """Read an array or sparse matrix from a pickle, as a dense matrix [rows, columns]."""
-    found = read_pickle(path)
-    matrix = found.toarray() if isinstance(found, sp.csr_array) else found
+    loaded = read_pickle(path)
+    matrix = loaded.toarray() if isinstance(loaded, sp.csr_array) else loaded
     if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
         raise InputError(f"{path}: expected an array of two dimensions; {FETCH_AGAIN}")
     return matrix

@@ -216,20 +216,28 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
     """
     is_plain = PLAIN_TYPE in raw.nodes
     target = PLAIN_TYPE if is_plain else _find_target(raw.nodes, settings)
-    held = raw.nodes[target]
-    if settings.is_unlabelled or "label" not in held.values or (settings.links and not is_plain):
-        labels = Labels(np.full(held.num_nodes, -1, np.int64), 0)
+    target_nodes = raw.nodes[target]
+    if (
+        settings.is_unlabelled
+        or "label" not in target_nodes.values
+        or (settings.links and not is_plain)
+    ):
+        labels = Labels(np.full(target_nodes.num_nodes, -1, np.int64), 0)
     elif settings.regression:
-        columns = [] if held.schema is None else held.schema.roles.get("label", [])
-        labels = read_targets(held.values["label"], held.at("label"), columns, settings.labels)
+        columns = [] if target_nodes.schema is None else target_nodes.schema.roles.get("label", [])
+        labels = read_targets(
+            target_nodes.values["label"], target_nodes.at("label"), columns, settings.labels
+        )
     else:
-        labels = read_labels(held.values["label"], held.at("label"), settings.labels)
+        labels = read_labels(
+            target_nodes.values["label"], target_nodes.at("label"), settings.labels
+        )
     masks: dict[str, Any] = {
-        name: held.values[name]
+        name: target_nodes.values[name]
         for name in MASKS
-        if name in held.values and not settings.is_unlabelled
+        if name in target_nodes.values and not settings.is_unlabelled
     }
-    masks = dict(check_masks(masks, held.num_nodes, held.at, settings.split.index))
+    masks = dict(check_masks(masks, target_nodes.num_nodes, target_nodes.at, settings.split.index))
     nodes = {name: _check_nodes(each) for name, each in raw.nodes.items()}
     merge = settings.duplicates == "merge"
     relations = {
@@ -243,9 +251,9 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
         if relation.edge_feat is not None and relation.schema is None and not is_plain:
             schema = Schema.of_matrix(raw.relations[each].path, relation.edge_feat.shape[1])
             relations[each] = replace(relation, schema=schema)
-    time = held.values.get("time")
+    time = target_nodes.values.get("time")
     if time is not None:
-        time = check_times(time, held.num_nodes, held.at("time"), may_be_blank=True)
+        time = check_times(time, target_nodes.num_nodes, target_nodes.at("time"), may_be_blank=True)
     return make_graph(
         raw.name,
         nodes,

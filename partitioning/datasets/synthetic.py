@@ -132,14 +132,14 @@ def _edges(
     inside = round(settings.homophily * settings.edges)
     room_inside = int((sizes * (sizes - 1) // 2).sum())
     room_between = settings.nodes * (settings.nodes - 1) // 2 - room_inside
-    for wanted, room, which in (
+    for count_wanted, room, which in (
         (inside, room_inside, "within"),
         (settings.edges - inside, room_between, "between"),
     ):
-        if wanted > room:
+        if count_wanted > room:
             raise InputError(
                 f"synthetic.edges={settings.edges}, synthetic.homophily={settings.homophily}:"
-                f" {wanted} edges {which} classes do not fit, {settings.nodes} nodes in"
+                f" {count_wanted} edges {which} classes do not fit, {settings.nodes} nodes in"
                 f" {settings.classes} classes have {room} such pairs; lower synthetic.edges or"
                 " change synthetic.homophily"
             )

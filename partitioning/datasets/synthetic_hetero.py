@@ -97,10 +97,10 @@ def _draw_relation(
     start = np.searchsorted(of_source[order], np.arange(settings.classes + 1))
     dst = rng.integers(len(of_destination), size=count, dtype=endpoint_dtype(len(of_destination)))
     within = round(settings.homophily * count)
-    wanted = of_destination[dst[:within]]
+    dst_class = of_destination[dst[:within]]
     place = rng.random(count) ** SKEW
     first, size = np.zeros(count, np.int64), np.full(count, len(of_source))
-    first[:within], size[:within] = start[wanted], np.diff(start)[wanted]
+    first[:within], size[:within] = start[dst_class], np.diff(start)[dst_class]
     # Beyond the classes any node, as the skewed place among all would prefer the first class.
     shuffled = rng.permutation(order)
     at = first + (place * size).astype(np.int64)

@@ -192,8 +192,8 @@ def _find_typed(path: Path) -> GraphTables:
         for name in _node_types(nodes)
     }
     files = {_edge_type(stem_of(file), str(file)): file for file in _list_tables(edges)}
-    for each in files:
-        files_named(edges, SEPARATOR.join(each), TYPED)  # refuses two files of one relation
+    for edge_type in files:
+        files_named(edges, SEPARATOR.join(edge_type), TYPED)  # refuses two files of one relation
     return GraphTables(tables, files, path)
 
 
@@ -324,19 +324,19 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
                 held.num_nodes - counts[each],
                 each and f" of {each}",
             )
-    made = {each: join_tables(table, nodes[each]) for each, table in tables.items()}
+    joined = {each: join_tables(table, nodes[each]) for each, table in tables.items()}
     has_splits = paths.has_splits and not (settings.links or settings.is_unlabelled)
     if labelled is None:
         if has_splits:
-            made[PLAIN_TYPE] = _with_splits(made[PLAIN_TYPE], paths.folder, nodes[PLAIN_TYPE])
+            joined[PLAIN_TYPE] = _with_splits(joined[PLAIN_TYPE], paths.folder, nodes[PLAIN_TYPE])
         if columns.relation is not None:
             relations = _split_relations(relations)
-            made = {name or NODE: raw for name, raw in made.items()}
-        return RawGraph(name, made, relations)
+            joined = {name or NODE: raw for name, raw in joined.items()}
+        return RawGraph(name, joined, relations)
     edges, rows = read_edge_nodes(paths.edges[labelled], relations[labelled], settings)
     if has_splits:
         edges = _with_splits(edges, paths.folder, rows)
-    return with_edge_nodes(RawGraph(name, made, relations), labelled, edges)
+    return with_edge_nodes(RawGraph(name, joined, relations), labelled, edges)
 
 
 def _find_labelled(paths: GraphTables, settings: DatasetSettings) -> EdgeType:
@@ -356,10 +356,10 @@ def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType
     Edges keep their order. Characters that a relation's name cannot have are replaced.
     InputError if two relations have the same name then.
     """
-    made: dict[EdgeType, RawRelation] = {}
+    by_name: dict[EdgeType, RawRelation] = {}
     for edge_type, raw in relations.items():
         if raw.kind is None:
-            made[edge_type] = raw
+            by_name[edge_type] = raw
             continue
         pieces = np.split(
             np.argsort(raw.kind, kind="stable"),
@@ -371,15 +371,15 @@ def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType
             if name != written.strip():
                 log.warning("%s: relation `%s` is called `%s`", raw.at("relation"), written, name)
             relation = edge_type[0] or NODE, name, edge_type[2] or NODE
-            if relation in made:
+            if relation in by_name:
                 raise InputError(
                     f"{raw.at('relation')}: `{written}` and another relation are both called"
                     f" {SEPARATOR.join(relation)}; rename one"
                 )
             # A schema of its own, because tables with the same one are encoded once.
             schema = None if raw.schema is None else replace(raw.schema)
-            made[relation] = replace(raw.take(rows), kind=None, schema=schema)
-    return made
+            by_name[relation] = replace(raw.take(rows), kind=None, schema=schema)
+    return by_name
 
 
 AllEnds = Mapping[EdgeType, tuple[str, ...]]
@@ -434,13 +434,13 @@ def _read_nodes(
 
     InputError if the nodes of a plain graph need labels and have none.
     """
-    is_plain, columns, held = name == PLAIN_TYPE, settings.columns, paths.nodes[name]
+    is_plain, columns, sources = name == PLAIN_TYPE, settings.columns, paths.nodes[name]
     referring: Ends = []
     for key, table in paths.edges.items():
         sides = zip(("src", "dst"), (key[0], key[2]), ends[key] or (None, None), strict=True)
         roles = {role: column for role, end, column in sides if end == name}
         referring += [(table, roles)] if roles else []
-    ids = find_id_columns(list(filter(has_columns, held)), referring, columns)
+    ids = find_id_columns(list(filter(has_columns, sources)), referring, columns)
     tables = [
         read_table(
             table,
@@ -449,7 +449,7 @@ def _read_nodes(
             are_labels=is_plain and stem_of(table) == "labels",
             regression=settings.regression and settings.target in (None, name),
         )
-        for table in held
+        for table in sources
     ]
     has_labels = "label" in find_tables(tables)
     is_blank = settings.links or settings.is_unlabelled or settings.of_edges
@@ -457,8 +457,8 @@ def _read_nodes(
         raise InputError(
             f"{paths.folder}: no labels: expected a column `label` in nodes or features"
             " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
-            f" {', '.join(table.name for table in held) or 'no such table'}; split=none partitions"
-            f" a graph without labels for app=predict{OF_EDGES_TOO}"
+            f" {', '.join(table.name for table in sources) or 'no such table'}; split=none"
+            f" partitions a graph without labels for app=predict{OF_EDGES_TOO}"
         )
     return tables
 

@@ -142,7 +142,7 @@ def compute_share(
     """
     used = np.arange(len(features)) if rows is None else np.flatnonzero(rows)
     table, layout = FittedRows(features, schema, used), _Layout.of(columns, settings)
-    own = [_find(schema, each) for each in columns]
+    own = [_find(schema, agreed) for agreed in columns]
     parts = layout.split(np.empty(0, np.int64))
     parts["num_rows"][0] = len(used)
     key = secrets.token_bytes(16)
@@ -161,9 +161,9 @@ def compute_share(
     numbers = [column for column in own if column.role != "categorical"]
     if numbers:
         _count_numbers(parts, table, numbers, layout, schema.path)
-    for each, column in zip(columns, own, strict=True):
+    for agreed, column in zip(columns, own, strict=True):
         if column.role == "categorical":
-            _count_categories(parts[f"/{each.name}"], table, column, each, schema)
+            _count_categories(parts[f"/{agreed.name}"], table, column, agreed, schema)
     moments = [table.moments(column) for column in numbers]
     if layout.has_logs:
         moments += [table.log_moments(column) for column in numbers]

@@ -87,7 +87,7 @@ def add_types(ids: NDArray[Any], types: Sequence[str]) -> NDArray[Any]:
     """
     is_pair = ids.ndim == 2 and ids.shape[1] == len(types)
     of_ids = np.broadcast_to(np.array(types if is_pair else types[0], object), ids.shape)
-    names = [f"{kind}:{each}" for kind, each in zip(of_ids.flat, ids.flat, strict=True)]
+    names = [f"{kind}:{node_id}" for kind, node_id in zip(of_ids.flat, ids.flat, strict=True)]
     return np.array(names, object).reshape(ids.shape)
 
 

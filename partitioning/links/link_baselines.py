@@ -35,17 +35,17 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
     sources = np.random.default_rng(0).permutation(np.unique(rows[:, 0]))
     is_ranked = np.isin(rows[:, 0], sources[: max(1, MAX_SCORES // len(destinations))])
     ranked, unranked = rows[is_ranked], rows[~is_ranked]
-    found = {}
+    scores_by_method = {}
     for name, scores in _make_scorers(split, destinations).items():
         ranks, own, others = rank_rows(
             scores, ranked, known, destinations, np.concatenate((unranked, negatives))
         )
         positive = np.append(own, others[: len(unranked)])
-        found[name] = {
+        scores_by_method[name] = {
             **measure_ranks(ranked[:, 0], ranks),
             "auc": auc(positive, others[len(unranked) :]),
         }
-    return found
+    return scores_by_method
 
 
 def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
@@ -53,8 +53,8 @@ def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
-    given = graph.features
-    features = sp.csr_array(given.toarray() if isinstance(given, EncodedFeatures) else given)
+    stored = graph.features
+    features = sp.csr_array(stored.toarray() if isinstance(stored, EncodedFeatures) else stored)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)
     is_dense = unit.nnz > 0.1 * num_nodes * max(1, unit.shape[1])

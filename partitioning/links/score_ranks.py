@@ -118,7 +118,7 @@ def score_lists(sources: Ints, places: Floats) -> Floats:
         sources[order], return_index=True, return_inverse=True, return_counts=True
     )
     position = np.arange(len(order)) - begin[source] + 1  # among the rows of the source
-    found = []
+    columns = []
     gain = 1 / np.log2(1 + np.arange(1, max(CUTOFFS) + 1))
     for k in CUTOFFS:
         is_hit, best = places <= k, np.minimum(counts, k)
@@ -126,8 +126,8 @@ def score_lists(sources: Ints, places: Floats) -> Floats:
             np.bincount(source, values * is_hit, len(begin))
             for values in (np.ones(len(order)), 1 / np.log2(1 + places), position / places)
         )
-        found += [hits / counts, gains / gain.cumsum()[best - 1], hits / k, precisions / best]
-    return np.stack(found, axis=1)
+        columns += [hits / counts, gains / gain.cumsum()[best - 1], hits / k, precisions / best]
+    return np.stack(columns, axis=1)
 
 
 def measure_ranks(sources: Ints, found: Floats) -> dict[str, float]:

@@ -102,8 +102,8 @@ def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:
             setting = f"{kind}_{what}"
             value = getattr(settings, setting)
             if value is not None:
-                found = _find_by_name(setting, str(value), list(names))
-                tables |= {(setting, name): path for name, path in found.items()}
+                tables_by_name = _find_by_name(setting, str(value), list(names))
+                tables |= {(setting, name): path for name, path in tables_by_name.items()}
     return tables
 
 

@@ -130,11 +130,11 @@ def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> No
     rows = {
         f"{result['site']} alone": f"{result['nodes']:,} nodes; nothing was sent to find this out"
     }
-    for name, told in result["to"].items():
-        sizes = ", ".join(f"{kind} {count:,}" for kind, count in told["bytes_at_most"].items())
+    for name, sent in result["to"].items():
+        sizes = ", ".join(f"{kind} {count:,}" for kind, count in sent["bytes_at_most"].items())
         rows[f"to {name}"] = (
-            f"{told['ids_asked_for']:,} ids of its nodes, {told['edges_told']:,} edges from them;"
-            f" rows of {told['own_nodes_with_rows']:,} own nodes if edges have their reverse,"
+            f"{sent['ids_asked_for']:,} ids of its nodes, {sent['edges_told']:,} edges from them;"
+            f" rows of {sent['own_nodes_with_rows']:,} own nodes if edges have their reverse,"
             f" bytes at most: {sizes}"
         )
     rows["to all, each round"] = (

@@ -121,8 +121,8 @@ def _all_to_all(
     ]
     arrived = comm.all_to_all(outgoing, [count * row_bytes for count in from_peers], tag)
     decoded = [
-        decode_values(ByteReader(each), _widths(count, width), vectors.dtype, precision)
-        for each, count in zip(arrived, from_peers, strict=True)
+        decode_values(ByteReader(rows), _widths(count, width), vectors.dtype, precision)
+        for rows, count in zip(arrived, from_peers, strict=True)
     ]
     return torch.cat(decoded).view(-1, width).to(vectors.device)
 

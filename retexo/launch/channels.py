@@ -89,10 +89,10 @@ class Channel:
         except OSError as error:
             raise Disconnected(f"no TLS: {error}") from error
         self.node = node
-        answer = self.receive_one(timeout)  # the other end accepts this node's certificate
-        if "welcome" not in answer:
+        reply = self.receive_one(timeout)  # the other end accepts this node's certificate
+        if "welcome" not in reply:
             raise ChannelClosed(
-                f"it refused this node's certificate: {make_printable(answer.get('refused'))}"
+                f"it refused this node's certificate: {make_printable(reply.get('refused'))}"
             )
 
     def send(self, message: Message) -> None:

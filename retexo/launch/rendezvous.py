@@ -294,10 +294,10 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
 def _peer_problem(channel: Channel, name: str) -> str | None:
     """Wait until a node has connected to the others; return why it could not, None if it could."""
     try:
-        answer = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
+        reply = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
     except ChannelClosed as error:
         return f"{name} ended before the run began: {error}"
-    return None if "ready" in answer else make_printable(answer.get("problem"))
+    return None if "ready" in reply else make_printable(reply.get("problem"))
 
 
 def _join(participant: Participant) -> Connected:

@@ -117,7 +117,9 @@ class DataSet:
         """Return the kinds of messages with at least one byte in some run, without the total."""
         names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
         sent = [
-            name for name in names if any(each.n and each.mean for each in self.summarise(name))
+            name
+            for name in names
+            if any(summary.n and summary.mean for summary in self.summarise(name))
         ]
         return [name.removeprefix(BYTES) for name in sent if name != f"{BYTES}total"]
 

@@ -225,7 +225,7 @@ class LinkValidation:
     @torch.no_grad()
     def count(self, embedded: Tensor, scorer: Scorer) -> Tensor:
         """Return the counts of MeanOfRanks, int64 [3]; embedded: [n, D]."""
-        others, found = self.others.to(embedded.device), []
+        others, pieces = self.others.to(embedded.device), []
         pairs, step = self.pairs.to(embedded.device), max(1, MAX_SCORES // max(1, len(others)))
         for some in torch.split(pairs, step):
             own = scorer.pairs(embedded[some[:, 0]], embedded[some[:, 1]])
@@ -234,8 +234,8 @@ class LinkValidation:
             scores[is_end] = -torch.inf
             num_others = (~is_end).sum(dim=1)
             by_pair = (own, rank_among(own, scores), num_others)
-            found.append(torch.stack([each.double() for each in by_pair]).cpu())
-        own, rank, num_others = torch.cat(found, dim=1)
+            pieces.append(torch.stack([column.double() for column in by_pair]).cpu())
+        own, rank, num_others = torch.cat(pieces, dim=1)
         values = 1 / rank
         if self.metric == "auc":
             values = 1 - (rank - 1) / num_others.clamp(min=1)

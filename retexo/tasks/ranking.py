@@ -206,7 +206,7 @@ class EmbeddedNodes:
         comm = self.context.comm
         sizes = comm.all_gather(torch.tensor([tensor.numel()]), TAG)[:, 0].tolist()
         received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, TAG)
-        return [each.view(-1, *tensor.shape[1:]) for each in received]
+        return [flat.view(-1, *tensor.shape[1:]) for flat in received]
 
     def score_by_source(self, pairs: Tensor) -> Tensor:
         """Score pairs, int64 [n, 2], whose sources are this worker's; return [A, n].
@@ -305,18 +305,20 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     """
     context, comm = embedded.context, embedded.context.comm
     pairs = _sample_sources(context, get_links(context)[split])
-    known, found = KnownEdges(context), []
+    known, pieces = KnownEdges(context), []
     most = int(comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
     for first in range(0, most, MAX_PAIRS):
         some = pairs[first : first + MAX_PAIRS]
         sources = some[:, 0] - context.partition.first_id
         own = embedded.score_pairs(sources, embedded.fetch(some[:, 1]))
         above = _count_above_everywhere(embedded, known, some, own)
-        found.append((own, 1 + above.double() / 2))
+        pieces.append((own, 1 + above.double() / 2))
     totals = torch.zeros(len(embedded.weights), 1 + len(CUTOFFS) + len(OF_LISTS), dtype=torch.int64)
     source = pairs[:, 0].numpy()
-    for place in range(len(totals) if found else 0):
-        own, rank = (torch.cat([each[place] for each in part]) for part in zip(*found, strict=True))
+    for place in range(len(totals) if pieces else 0):
+        own, rank = (
+            torch.cat([each[place] for each in part]) for part in zip(*pieces, strict=True)
+        )
         places = rank.numpy() + count_above_in_list(source, own.numpy())
         of_lists = torch.from_numpy(score_lists(source, places))
         hits = torch.tensor([int((rank <= k).sum()) for k in CUTOFFS])

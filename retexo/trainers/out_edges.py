@@ -68,10 +68,12 @@ class OutEdges:
             end += part.nodes[name[2]].num_inner
         num_pairs = end - nodes.num_inner
         sources, destinations = [torch.zeros(0, dtype=torch.int32)], []
-        for name, each in relations.items():
-            is_inner = each.src < nodes.num_inner
-            sources.append(torch.where(is_inner, each.src, each.src + num_pairs))
-            destinations.append(each.dst + first[name])
+        for name, relation_edges in relations.items():
+            is_inner = relation_edges.src < nodes.num_inner
+            sources.append(
+                torch.where(is_inner, relation_edges.src, relation_edges.src + num_pairs)
+            )
+            destinations.append(relation_edges.dst + first[name])
         src = torch.cat(sources)
         dst = torch.cat([torch.zeros(0, dtype=torch.int32), *destinations])
         weight = _join_weights(

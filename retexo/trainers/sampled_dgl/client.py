@@ -374,6 +374,6 @@ def write_part_config(directory: Path, token: str, folder: Path) -> Path:
         config[f"part-{part}"] = {
             key: str((directory / name).resolve()) for key, name in files.items()
         }
-    made = folder / "parts.json"
-    made.write_text(json.dumps(config), encoding="utf-8")
-    return made
+    path = folder / "parts.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return path
