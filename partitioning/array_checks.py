@@ -205,9 +205,10 @@ def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArra
 
 
 def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
-    """Return classes [N], or multi-label rows [N, C].
+    """Return classes [N], or multi-label rows [N, C]; their number is not checked.
 
-    Classes can be floats or [N, 1], with NaN for none, as in OGB.
+    Classes can be floats or [N, 1], with NaN for none, as in OGB. InputError for a class that is
+    not below max(num_nodes, MANY_CLASSES).
     """
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]

@@ -127,11 +127,16 @@ def _share_of_site(
 ) -> Share:
     """Compute what a site adds to the sums to which all sites fit one pipeline.
 
+    A site without nodes needs no table, and adds nothing.
+
     Args:
         site: The site.
         agreed: The columns, the same at all sites.
         columns: `columns.id` and `columns.ignore` of the site's table.
         features: How to scale and fill.
+
+    Raises:
+        InputError: it has no table, or one with other columns.
     """
     path = find_site_table(site)
     if path is None:

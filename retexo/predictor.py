@@ -452,7 +452,7 @@ class Predictor:
     # --- export ----------
 
     def to_module(self, *, explainable: bool | None = None) -> PlainGraphModule | TypedGraphModule:
-        """Return the network as a torch module: its forward returns logits.
+        """Return a copy of the network as a torch module: its forward returns logits.
 
         forward(x, edge_index, edge_weight=None, edge_attr=None), of typed graphs (x_dict,
         edge_index_dict, edge_weight_dict=None). What it was trained on of edges is required.

@@ -57,7 +57,7 @@ OF_LINKS = tuple(name for name, score in SCORES.items() if score.stops and not s
 
 
 def check_stopping_metric(metric: str, *, links: bool) -> None:
-    """Raise InputError if stopping.metric is for another task.
+    """Raise InputError if stopping.metric is for another task; links have no `loss`.
 
     links: whether the task is link prediction.
     """

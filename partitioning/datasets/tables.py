@@ -387,7 +387,7 @@ AllEnds = Mapping[EdgeType, tuple[str, ...]]
 
 
 def _find_all_ends(paths: GraphTables, columns: ColumnSettings) -> AllEnds:
-    """Find the ends of all tables of edges: without them ids of nodes could be taken for features.
+    """Find the ends of all tables of edges, () for arrays: else ids of nodes could be features.
 
     Raises:
         InputError: a table has none; the message says what may do for all of them.
