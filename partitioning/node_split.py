@@ -45,23 +45,6 @@ FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
 """Suffixes of index files."""
 
 
-@dataclass(frozen=True)
-class SplitRecipe:
-    """Published split of a data set: its kind, and the values that this kind uses."""
-
-    kind: str
-    """given, per_class or fraction."""
-    train_per_class: int | None = None
-    num_val: int | None = None
-    num_test: int | None = None
-    train: float | None = None
-    """Share of the labelled nodes; val and test likewise."""
-    val: float | None = None
-    test: float | None = None
-    index: int | None = None
-    """given: which of several published splits, unless split.index says so."""
-
-
 @dataclass(frozen=True, eq=False)
 class Split:
     """Disjoint masks of the nodes to train on, to choose the model with, and to test."""
@@ -82,7 +65,7 @@ class Split:
 
 
 def draw(
-    graph: GraphData, settings: SplitSettings, recipe: SplitRecipe, sources: Ids | None = None
+    graph: GraphData, settings: SplitSettings, recipe: SplitSettings, sources: Ids | None = None
 ) -> Split:
     """Split the labelled nodes of a graph by the user's settings, or else by the data set's recipe.
 
@@ -140,7 +123,7 @@ def draw(
 
 
 def _resolve(
-    kind: str, settings: SplitSettings, recipe: SplitRecipe, *, has_sources: bool
+    kind: str, settings: SplitSettings, recipe: SplitSettings, *, has_sources: bool
 ) -> dict[str, Any]:
     """Return the values for this kind: the user's, else the recipe's if it is of the same kind.
 
@@ -177,7 +160,7 @@ def _resolve(
             f" {kinds}"
         )
     published = {
-        name: getattr(recipe, name, None) if kind == recipe.kind else None for name in USED_BY[kind]
+        name: getattr(recipe, name) if kind == recipe.kind else None for name in USED_BY[kind]
     }
     values = {
         name: published[name] if indices[name] is None else indices[name] for name in USED_BY[kind]

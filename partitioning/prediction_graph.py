@@ -20,7 +20,6 @@ from partitioning.datasets.objects import to_frame
 from partitioning.datasets.tables import check_name, is_typed_folder
 from partitioning.errors import InputError
 from partitioning.features.build import (
-    FITTED_ROLES,
     States,
     add_kinds,
     encode_tables,
@@ -28,7 +27,6 @@ from partitioning.features.build import (
     stored_columns,
 )
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.features.roles import MissingColumn
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -91,19 +89,11 @@ def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States)
     Raises:
         InputError: it is none, or a column or type is not what the model was trained with.
     """
-    try:
-        graph = read_as_fitted(
-            lambda columns: _read_given(given, replace(settings, columns=columns)),
-            settings.columns,
-            stored,
-        )
-    except MissingColumn as error:
-        if stored and error.role in FITTED_ROLES:
-            raise InputError(
-                f"graph: no column `{error.pattern}`, which the model was trained with;"
-                f" {str(error).partition('column: ')[2]}"
-            ) from error
-        raise
+    graph = read_as_fitted(
+        lambda columns: _read_given(given, replace(settings, columns=columns)),
+        settings.columns,
+        stored,
+    )
     if stored:
         settings = replace(settings, columns=stored_columns(stored, settings.columns))
     encoded: Any

@@ -47,8 +47,7 @@ from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import GraphData, HeteroGraphData
-from partitioning.node_split import SplitRecipe
-from partitioning.partition_settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings, SplitSettings
 from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting, definitions
 
@@ -64,7 +63,7 @@ class Recipe:
     load: Callable[..., GraphData | HeteroGraphData]
     """Loads from the settings and the places of `files`: a zip's folder, or each file."""
 
-    split: SplitRecipe
+    split: SplitSettings
     symmetrize: bool = False
     """Whether the source has one direction per edge, so that reverse edges are added."""
     files: Callable[[str, str], Sequence[Remote | Archive]] = lambda _name, _folder: ()
@@ -84,24 +83,24 @@ def _refuse_to_load(settings: DatasetSettings) -> GraphData:
     )
 
 
-_GIVEN = SplitRecipe("given")
-_FIRST = SplitRecipe("given", index=0)
-_MUSAE = SplitRecipe(
+_GIVEN = SplitSettings("given")
+_FIRST = SplitSettings("given", index=0)
+_MUSAE = SplitSettings(
     "fraction", train=0.201, val=0.099, test=0.7
 )  # 70 % test, then 33 % of the rest validation
 _PYG, _OGB, _DGL = pyg_source.remotes, _in_list(ogb_source.archive), _in_list(dgl_source.archive)
 _RECIPES = {
     "cora_torch": Recipe(
-        bundled.load, SplitRecipe("per_class", train_per_class=86, num_val=300, num_test=1806)
+        bundled.load, SplitSettings("per_class", train_per_class=86, num_val=300, num_test=1806)
     ),
     "citeseer_torch": Recipe(
         pyg_source.load,
-        SplitRecipe("per_class", train_per_class=178, num_val=357, num_test=1902),
+        SplitSettings("per_class", train_per_class=178, num_val=357, num_test=1902),
         files=_PYG,
     ),
     "pubmed_torch": Recipe(
         pyg_source.load,
-        SplitRecipe("per_class", train_per_class=1461, num_val=2190, num_test=13144),
+        SplitSettings("per_class", train_per_class=1461, num_val=2190, num_test=13144),
         files=_PYG,
     ),
     "planetoid-cora": Recipe(pyg_source.load, _GIVEN, files=_PYG),
@@ -123,7 +122,8 @@ _RECIPES = {
     "yelp": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "karateclub": Recipe(
-        dgl_source.load_karate, SplitRecipe("per_class", train_per_class=4, num_val=8, num_test=18)
+        dgl_source.load_karate,
+        SplitSettings("per_class", train_per_class=4, num_val=8, num_test=18),
     ),
     "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
     "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),
@@ -134,9 +134,9 @@ _RECIPES = {
         name: Recipe(ogb_links.load, _GIVEN, files=_in_list(ogb_links.archive))
         for name in ogb_links.SOURCES
     },
-    "synthetic": Recipe(synthetic.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)),
+    "synthetic": Recipe(synthetic.load, SplitSettings("fraction", train=0.08, val=0.02, test=0.9)),
     "synthetic_hetero": Recipe(
-        synthetic_hetero.load, SplitRecipe("fraction", train=0.08, val=0.02, test=0.9)
+        synthetic_hetero.load, SplitSettings("fraction", train=0.08, val=0.02, test=0.9)
     ),
     "file": Recipe(file.load, _GIVEN),
     "parts": Recipe(_refuse_to_load, _GIVEN),

@@ -14,8 +14,7 @@ from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.node_split import SplitRecipe
-from partitioning.partition_settings import DatasetSettings
+from partitioning.partition_settings import DatasetSettings, SplitSettings
 
 URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 FILES = {
@@ -26,10 +25,10 @@ FILES = {
 }
 """Name -> torch_geometric's folder, and the file."""
 SPLITS = {
-    "amazon-computers": SplitRecipe("per_class", train_per_class=20, num_val=300, num_test=13252),
-    "amazon-photo": SplitRecipe("per_class", train_per_class=20, num_val=240, num_test=7250),
-    "coauthor-cs": SplitRecipe("per_class", train_per_class=20, num_val=450, num_test=17583),
-    "coauthor-physics": SplitRecipe("per_class", train_per_class=20, num_val=150, num_test=34243),
+    "amazon-computers": SplitSettings("per_class", train_per_class=20, num_val=300, num_test=13252),
+    "amazon-photo": SplitSettings("per_class", train_per_class=20, num_val=240, num_test=7250),
+    "coauthor-cs": SplitSettings("per_class", train_per_class=20, num_val=450, num_test=17583),
+    "coauthor-physics": SplitSettings("per_class", train_per_class=20, num_val=150, num_test=34243),
 }
 _CSR = ("data", "indices", "indptr", "shape")
 

@@ -159,7 +159,8 @@ def read_as_fitted(
     """Read tables with each column in its stored role; what was ignored then may be missing now.
 
     Raises:
-        MissingColumn: a table has no column that the settings or a stored pipeline name.
+        InputError: no table has a column that the model was trained with.
+        MissingColumn: no table has another column that the settings name.
     """
     ignored = columns.ignore or ()
     columns = stored_columns(stored, columns) if stored else columns
@@ -167,6 +168,11 @@ def read_as_fitted(
         try:
             return read(columns)
         except MissingColumn as error:
+            if stored and error.role in FITTED_ROLES:
+                raise InputError(
+                    f"no column `{error.pattern}`, which the model was trained with;"
+                    f" {str(error).partition('column: ')[2]}; add it"
+                ) from error
             if error.role != "ignore" or error.pattern in ignored:
                 raise
             kept = [name for name in columns.ignore or () if name != error.pattern]

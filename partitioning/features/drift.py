@@ -8,7 +8,7 @@ By Chebyshev's inequality at most 1 / LIMIT^2 of the fitted rows are.
 
 import numpy as np
 
-from partitioning.features.encoder import State
+from partitioning.features.encoder import State, count_unknown
 from partitioning.features.schema import Rows, Schema
 from partitioning.features.statistics import signed_log
 
@@ -20,23 +20,15 @@ def count_unusual(state: State, raw: Rows, schema: Schema) -> dict[str, int]:
 
     Columns without any are left out.
     """
-    counts = {}
+    counts = count_unknown(state, raw, schema)
     for fitted in state["columns"]:
         column = schema.find(fitted["name"])
-        if column is None:
+        if column is None or fitted["role"] == "categorical" or fitted["center"] is None:
             continue
-        values = raw[:, column.columns].astype(np.float64)
-        if fitted["role"] == "categorical":
-            known = set(fitted["categories"])
-            unknown = [code for code, name in enumerate(column.categories) if name not in known]
-            unusual = np.isin(values[:, 0], [] if fitted["rest"] else unknown)
-        elif fitted["center"] is None:
-            continue
-        else:
-            values = values + column.offset
-            values = signed_log(values) if fitted["scale_by"] == "log" else values
-            distance = np.abs(values - fitted["center"]) / fitted["scale"]
-            unusual = (distance > LIMIT).any(axis=1)
-        if unusual.any():
-            counts[fitted["name"]] = int(unusual.sum())
+        values = raw[:, column.columns].astype(np.float64) + column.offset
+        values = signed_log(values) if fitted["scale_by"] == "log" else values
+        distance = np.abs(values - fitted["center"]) / fitted["scale"]
+        number = int((distance > LIMIT).any(axis=1).sum())
+        if number:
+            counts[fitted["name"]] = number
     return counts

@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,25 +32,16 @@ from partitioning.update.stored_columns import check_features
 from partitioning.update_settings import UpdateSettings
 
 
-@dataclass(frozen=True, eq=False)
-class Update:
-    """What an update did."""
-
-    meta: Meta
-    """The new description."""
-    entry: dict[str, Any]
-    """New entry of its history."""
-    notes: list[str]
-    """What was decided about the data."""
-
-
-def update_directory(path: Path, settings: UpdateSettings, version: str) -> Update:
+def update_directory(path: Path, settings: UpdateSettings, version: str) -> tuple[Meta, list[str]]:
     """Apply the tables of the settings to a directory.
 
     Args:
         path: The directory.
         settings: The tables, and how new nodes are placed.
         version: Of this program, for the history.
+
+    Returns:
+        The new description, whose history ends with this update, and what was decided.
 
     Raises:
         InputError: a table does not fit the directory, the change was applied before, or another
@@ -84,7 +75,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> Upda
             "version": version,
         }
         written = replace(changed, assignment=placed).write(path, entry)
-    return Update(written, entry, [*change.notes, *_note_dgl_files(path, meta)])
+    return written, [*change.notes, *_note_dgl_files(path, meta)]
 
 
 def read_change(stored: StoredGraph, tables: Tables) -> Change:

@@ -29,14 +29,12 @@ from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.features.build import (
-    FITTED_ROLES,
     States,
     add_kinds,
     encode_tables,
     make_features,
     read_as_fitted,
 )
-from partitioning.features.roles import MissingColumn
 from partitioning.features.spec import read_spec
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
@@ -46,7 +44,7 @@ from partitioning.links.link_split import (
     split_links,
     to_graph_of_relation,
 )
-from partitioning.partition_settings import DatasetSettings, PartitionSettings
+from partitioning.partition_settings import PartitionSettings
 from retexo import __version__
 from retexo.apps.partition_rebalance import rebalance_directory
 from retexo.apps.partition_report import COVER_LIMIT, print_report
@@ -143,7 +141,11 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
     stored = {} if settings.features.spec is None else read_spec(settings.features)
     with _collect_warnings() as notes:
         with _timed(seconds, "load"):
-            graph = _read_graph(settings, stored)
+            graph = read_as_fitted(
+                lambda columns: datasets.read_graph(replace(settings, columns=columns)),
+                settings.columns,
+                stored,
+            )
         with_dgl_files = _writes_dgl_files(settings, graph)
         with _timed(seconds, "split"):
             if settings.links:
@@ -193,26 +195,6 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
         f"peak memory {_peak_memory():.2f} GiB"
     )
     return meta
-
-
-def _read_graph(settings: DatasetSettings, stored: States) -> AnyGraph:
-    """Read the graph; with stored pipelines a column has the role that it has there.
-
-    InputError if a column of these is missing.
-    """
-    try:
-        return read_as_fitted(
-            lambda columns: datasets.read_graph(replace(settings, columns=columns)),
-            settings.columns,
-            stored,
-        )
-    except MissingColumn as error:
-        if stored and error.role in FITTED_ROLES:
-            raise InputError(
-                f"{error}; the model of features.spec={settings.features.spec} was trained with"
-                " this column"
-            ) from error
-        raise
 
 
 def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:

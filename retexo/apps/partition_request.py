@@ -95,7 +95,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
         split = {"seed": settings.split.seed}
     elif kind == recipe.split.kind:
         split = {
-            name: getattr(recipe.split, name, None) if value is None else value
+            name: getattr(recipe.split, name) if value is None else value
             for name, value in split.items()
         }
     request = {

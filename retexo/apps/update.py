@@ -28,16 +28,17 @@ def run(settings: Settings, run_dir: Path) -> Meta:
         if name.endswith(("_nodes", "_edges")) and value is not None
     )
     check_table_sizes(tables, settings.dataset_max_gib)
-    update = update_directory(path, settings.update, __version__)
-    print_report(update.meta, path)
-    for note in update.notes:
+    meta, notes = update_directory(path, settings.update, __version__)
+    entry = meta.history[-1]
+    print_report(meta, path)
+    for note in notes:
         print(f"note: {note}")
-    placed = ", ".join(f"{count:,}" for count in update.entry["placed"][:16])
+    placed = ", ".join(f"{count:,}" for count in entry["placed"][:16])
     print(
-        f"{path}: {describe_entry(update.entry)}; new nodes by part {placed}; change"
-        f" {update.entry['change'][:12]}; {time.perf_counter() - start:.1f} s"
+        f"{path}: {describe_entry(entry)}; new nodes by part {placed}; change"
+        f" {entry['change'][:12]}; {time.perf_counter() - start:.1f} s"
     )
-    return update.meta
+    return meta
 
 
 def find_directory(settings: Settings) -> Path:

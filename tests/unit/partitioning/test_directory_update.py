@@ -322,7 +322,7 @@ def test_updates_equal_partitioning_from_scratch(
         change = model.write_tables(tmp_path / "tables" / str(step), model.mutate())
         if change == UpdateSettings(**NO_CHANGE):
             continue
-        made = update_directory(path, change, "test").meta
+        made = update_directory(path, change, "test")[0]
         wanted = model.write(scratch, assignment_of(path, model))
         assert contents(path) == contents(scratch)
         for name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):

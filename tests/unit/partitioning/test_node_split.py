@@ -15,11 +15,12 @@ from support import make_graph, split_settings
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.node_names import Names, hash_names
-from partitioning.node_split import Split, SplitRecipe, draw
+from partitioning.node_split import Split, draw
+from partitioning.partition_settings import SplitSettings
 
-PER_CLASS = SplitRecipe("per_class", train_per_class=2, num_val=3, num_test=4)
-THIRDS = SplitRecipe("fraction", train=0.5, val=0.2, test=0.3)
-GIVEN = SplitRecipe("given")
+PER_CLASS = SplitSettings("per_class", train_per_class=2, num_val=3, num_test=4)
+THIRDS = SplitSettings("fraction", train=0.5, val=0.2, test=0.3)
+GIVEN = SplitSettings("given")
 
 
 def graph(labels, num_classes=None, **fields) -> GraphData:
@@ -158,7 +159,7 @@ def test_a_split_may_leave_out_nodes_without_a_label():
 def test_multilabel_graphs_split_by_fraction_only():
     labels = np.zeros((10, 3), dtype=np.float32)
     labels[4, 1:] = labels[7] = np.nan  # one cell of node 4 is known
-    recipe = SplitRecipe("fraction", train=1.0, val=0.0, test=0.0)
+    recipe = SplitSettings("fraction", train=1.0, val=0.0, test=0.0)
     split = draw(graph(labels), split_settings(), recipe)
     assert np.flatnonzero(~split.train).tolist() == [7]
     with pytest.raises(InputError, match="split=per_class needs one class per node"):
