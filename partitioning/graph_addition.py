@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_dense
+from partitioning.array_checks import check_dense, check_edge_weight
 from partitioning.datasets.edge_tables import find_ends, read_edges
 from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
@@ -90,8 +90,7 @@ def read_addition(
             raise InputError(
                 f"nodes: no type {join_names([name])!r}; the graph has {join_names(graph.nodes)}"
             )
-        added[name], ids = _new_nodes(held, name, frame, known[name])
-        grown[name] = known[name].extended(ids)
+        added[name], grown[name] = _new_nodes(held, name, frame, known[name])
     relations: dict[EdgeType, Relation] = {}
     for edge_type, frame in edges.items():
         edge_type = tuple(edge_type)
@@ -139,8 +138,8 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
 
 def _new_nodes(
     held: PredictionGraph, name: str, frame: Any, known: Nodes
-) -> tuple[NodeTable, NDArray[Any]]:
-    """Return the new nodes of a type, with encoded features, and their ids as given.
+) -> tuple[NodeTable, Nodes]:
+    """Return the new nodes of a type, with encoded features, and the known nodes with them.
 
     InputError for ids that are there already, or features that do not fit the model.
     """
@@ -151,18 +150,10 @@ def _new_nodes(
     if table.ids is None:
         name = join_names(asked_names("id", held.settings.columns) or ("id",), "`")
         raise InputError(f"{what}: no column of ids; give it as {name}")
-    rows = known.find_rows(table.ids, what, keep_unknown=True)
-    if (rows >= 0).any():
-        raise InputError(
-            f"{what}: {table.ids[int((rows >= 0).argmax())]} is in the graph already; ask for it by"
-            " node_ids"
-        )
-    keys = known.extended(table.ids)
-    if not keys.index.is_unique:
-        raise InputError(f"{what}: an id occurs twice; give each node one row")
-    assert keys.ids is not None
+    grown = known.extended(table.ids, table.ids_where, "ask for it by node_ids")
+    assert grown.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
-    ids = keys.ids[known.num_nodes :]
+    ids = grown.ids[known.num_nodes :]
     nodes = NodeTable(np.zeros((table.rows, 0), np.float32), ids, names)
     width = held.encoded.nodes[name].features.shape[1]
     if width:
@@ -176,7 +167,7 @@ def _new_nodes(
                 " trained with features=given: give it some"
             )
         nodes = replace(nodes, features=to_array(features), schema=None, featured=featured)
-    return nodes, table.ids
+    return nodes, grown
 
 
 def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, what: str) -> Any:
@@ -267,18 +258,17 @@ def _new_edges(
 
     InputError for an edge between two old nodes, or weights unlike the graph's.
     """
-    relation, what = (
-        held.encoded.relations[edge_type],
-        f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}",
-    )
+    relation, columns = held.encoded.relations[edge_type], held.settings.columns
+    what = f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}"
     ends = grown[edge_type[0]], grown[edge_type[2]]
-    with_features = relation.edge_feat is not None and held.links is None
+    if held.links is not None:
+        relation = replace(relation, edge_feat=None)
     table = read_edges(
         to_frame(frame, what),
-        columns_of_relation(held.settings.columns, edge_type),
+        columns_of_relation(columns, edge_type),
         ends,
         drop_unknown=held.settings.drop_unknown,
-        with_features=with_features,
+        with_features=relation.edge_feat is not None,
     )
     first = known[edge_type[0]].num_nodes, known[edge_type[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])
@@ -287,31 +277,62 @@ def _new_edges(
             f"{what}: row {int(between.argmax())} joins two nodes that are in the graph already;"
             " attach the changed graph instead"
         )
-    is_weighted = relation.edge_weight is not None
-    if is_weighted and table.weight is None:
-        name = held.settings.columns.weight or "weight"
-        raise InputError(
-            f"{what}: no column `{name}`, and the edges of the graph have weights; add it, 1 for an"
-            " edge that counts once"
+    if held.settings.duplicates == "merge":
+        src, dst, weight = check_and_merge_edges(
+            table.src,
+            table.dst,
+            table.weight,
+            ends[1].num_nodes,
+            table.at("edge_weight"),
+            merge=True,
         )
-    merge = held.settings.duplicates == "merge"
-    src, dst, weight = check_and_merge_edges(
-        table.src,
-        table.dst,
-        table.weight,
-        ends[1].num_nodes,
-        table.at("edge_weight"),
-        merge=merge,
-    )
-    if weight is not None and not is_weighted:
-        raise InputError(f"{what}: have weights, those of the graph have none; leave them out")
-    if is_weighted and weight is None:  # all are 1
-        weight = np.ones(len(src), np.float32)
-    feat = None
-    if with_features and relation.edge_feat is not None:
-        state = held.stored.get(f"edges/{SEPARATOR.join(edge_type)}" if edge_type[1] else "edges")
-        feat = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
-    return Relation(src, dst, weight, feat)
+        if weight is None and table.weight is not None:  # all are 1
+            weight = np.ones(len(src), np.float32)
+        table = replace(table, src=src, dst=dst, weight=weight)
+    state = held.stored.get(f"edges/{SEPARATOR.join(edge_type)}" if edge_type[1] else "edges")
+    data: Any = read_edge_data(table, relation, state, columns, what)
+    return Relation(table.src, table.dst, **data)
+
+
+def read_edge_data(
+    table: RawRelation,
+    relation: Relation,
+    state: State | None,
+    columns: ColumnSettings,
+    what: str,
+    *,
+    is_new: bool = True,
+) -> dict[str, NDArray[np.float32]]:
+    """Return weights and encoded features of later edges, by the names of EDGE_DATA.
+
+    Args:
+        table: The edges.
+        relation: Edges of the graph, which the new ones have to be like.
+        state: The pipeline of their features.
+        columns: With the column of weights.
+        what: The table, for messages.
+        is_new: Whether all that the relation has is needed; else what the table lacks stays as it
+            is, and has no entry.
+
+    Raises:
+        InputError: weights or features are missing, or are too many.
+    """
+    data: dict[str, NDArray[np.float32]] = {}
+    num_edges, is_weighted = len(table.src), relation.edge_weight is not None
+    if table.weight is not None:
+        weight = check_edge_weight(table.weight, num_edges, table.at("edge_weight"))
+        if weight is not None and not is_weighted:
+            raise InputError(f"{what}: have weights, those of the graph have none; leave them out")
+        if is_weighted:
+            data["edge_weight"] = np.ones(num_edges, np.float32) if weight is None else weight
+    elif is_weighted and is_new:
+        raise InputError(
+            f"{what}: no column `{columns.weight or 'weight'}`, and the edges of the graph have"
+            " weights; add it, 1 for an edge that counts once"
+        )
+    if relation.edge_feat is not None and (table.feat is not None or is_new):
+        data["edge_feat"] = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
+    return data
 
 
 def encode_edge_rows(

@@ -74,18 +74,22 @@ class Nodes:
 
         self.ids, self.index, self.num_nodes = keys, pd.Index(keys), len(keys)
 
-    def extended(self, ids: Array) -> "Nodes":
-        """Return these nodes, then others: ids [n] that are none of them, unchecked.
+    def extended(self, ids: Array, where: str, remedy: str) -> "Nodes":
+        """These nodes, then others: ids [n].
 
-        The result does not grow.
+        InputError, which ends with `remedy`, for one of these nodes, and for an id that is there
+        twice.
         """
         import pandas as pd
 
-        if self.ids is None:
-            self.ids = np.arange(self.num_nodes)
+        is_known = self.find_rows(ids, where, keep_unknown=True) >= 0
+        refuse(ids, is_known, where, f"in the graph already; {remedy}")
+        known = np.arange(self.num_nodes) if self.ids is None else self.ids
         more = Nodes(self.num_nodes + len(ids), None, grows=False)
         more._names = [*self._names]
-        more.ids = np.concatenate((self.ids, more._keys(ids)))
+        keys = more._keys(ids)
+        check_unique(keys, where, ids)
+        more.ids = np.concatenate((known, keys))
         more.index = pd.Index(more.ids)
         return more
 

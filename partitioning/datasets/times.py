@@ -88,49 +88,44 @@ def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.floa
     is_number = np.isfinite(numbers)
     if is_number.all():
         return numbers
-    values = np.array([_parse_iso(text) for text in texts])
-    values[is_number] = np.nan  # 20240131 beside dates
+    seconds = np.array([_parse_date(text) for text in texts])
     named = [place for place, text in enumerate(texts) if WITH_MONTH.match(text)]
-    values[named] = _parse_month_names([texts[place] for place in named])
-    by_text: dict[int, dict[str, float]] = {}
-    orders, unclear = dict.fromkeys(ORDERS, ""), ""
-    for place in np.flatnonzero(np.isnan(values)).tolist():
-        if is_number[place] or not texts[place]:
-            continue
-        match = DATE.fullmatch(texts[place])
-        if match is None:
-            refuse(place, EXPECTED)
-        by_text[place] = seconds = _seconds(match)
-        if match["mark"] not in ("/", "-"):
-            continue
-        kept = [order for order in orders if not np.isnan(seconds[order])]
-        if not kept:
-            refuse(place, _expect_order(seconds, orders))
-        if np.isnan([*seconds.values()]).any():  # a text that rules the other order out
-            orders = {order: orders[order] or texts[place] for order in kept}
-        elif seconds["day"] != seconds["month"]:
-            unclear = unclear or texts[place]
-    if unclear and len(orders) > 1:
+    seconds[named] = _parse_month_names([texts[place] for place in named])[:, None]
+    is_known = ~is_number & np.array([text != "" for text in texts])
+    lacks = is_known[:, None] & np.isnan(seconds)
+    if lacks.all(axis=1).any():
+        refuse(int(lacks.all(axis=1).argmax()), EXPECTED)
+    if lacks.any(axis=0).all():  # two texts rule out an order each
+        (first, _), (place, order) = sorted(zip(lacks.argmax(axis=0), ORDERS, strict=True))
+        example = f"as in {texts[first]!r}, in all rows; or write 2024-01-31"
+        refuse(place, f"expected the {order} first, {example}")
+    is_unclear = is_known & (seconds[:, 0] != seconds[:, 1])
+    if is_unclear.any() and not lacks.any():
         raise InputError(
-            f"{cells.where}: {unclear!r} may have the day or the month first, and so may all other"
-            " rows; write 2024-01-31, or 31.01.2024"
+            f"{cells.where}: {texts[is_unclear.argmax()]!r} may have the day or the month first,"
+            " and so may all other rows; write 2024-01-31, or 31.01.2024"
         )
     if is_number.any():
         expected = "expected a number" if is_number[0] else EXPECTED
         refuse(int((is_number != is_number[0]).argmax()), f"{expected}, as in the rows before")
-    for place, seconds in by_text.items():
-        values[place] = seconds[next(iter(orders))]
-        if np.isnan(values[place]):
-            refuse(place, EXPECTED)
-    return values
+    return np.asarray(seconds[:, int(lacks[:, 0].any())])
 
 
-def _expect_order(seconds: dict[str, float], orders: dict[str, str]) -> str:
-    """Return what a message expects of a text that is no date in the order of the others."""
-    if np.isnan([*seconds.values()]).all():
-        return EXPECTED
-    order, example = next(iter(orders.items()))
-    return f"expected the {order} first, as in {example!r}, in all rows; or write 2024-01-31"
+def _parse_date(text: str) -> tuple[float, float]:
+    """Return the seconds since 1970 of a text, by what comes first in it, as in ORDERS.
+
+    NaN where there is no such day or time.
+    """
+    iso = _parse_iso(text)
+    match = DATE.fullmatch(text) if np.isnan(iso) else None
+    if match is None:
+        return iso, iso
+    year, one, two = match["year"] or match["last"], match["one"], match["two"]
+    time = _seconds_of_clock(match)
+    day_first = time + _seconds_of_day(year, match["month"] or two, match["day"] or one)
+    if match["mark"] not in ("/", "-"):
+        return day_first, day_first
+    return day_first, time + _seconds_of_day(year, one, two)
 
 
 def _parse_iso(text: str) -> float:
@@ -163,26 +158,6 @@ def _number(text: str) -> float:
         return np.nan
 
 
-def _seconds(match: re.Match[str]) -> dict[str, float]:
-    """Return the seconds since 1970 of a match of DATE, by what comes first, the day or the month.
-
-    NaN where there is no such day or time.
-    """
-    if match["year"]:
-        date = _seconds_of_day(match["year"], match["month"], match["day"])
-        by_order = dict.fromkeys(ORDERS, date)
-    else:
-        year, one, two = match["last"], match["one"], match["two"]
-        day_first = _seconds_of_day(year, two, one)
-        is_dotted = match["mark"] == "."
-        month_first = day_first if is_dotted else _seconds_of_day(year, one, two)
-        by_order = {"day": day_first, "month": month_first}
-    if match["hour"] is None:
-        return by_order
-    time = _seconds_of_clock(match)
-    return {order: date + time for order, date in by_order.items()}
-
-
 def _seconds_of_day(year: str, month: str, day: str) -> float:
     """Return the seconds from 1970 to the begin of a day; NaN where there is no such day."""
     try:
@@ -194,7 +169,12 @@ def _seconds_of_day(year: str, month: str, day: str) -> float:
 
 
 def _seconds_of_clock(match: re.Match[str]) -> float:
-    """Return the seconds since midnight in UTC, which may be below 0; NaN for no time of a day."""
+    """Return the seconds since midnight in UTC, which may be below 0; NaN for no time of a day.
+
+    0 without a clock.
+    """
+    if match["hour"] is None:
+        return 0.0
     hour, minute = int(match["hour"]), int(match["minute"])
     second = float((match["second"] or "0").replace(",", "."))
     if match["half"]:

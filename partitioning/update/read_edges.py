@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Array, Ints, check_edge_weight
+from partitioning.array_checks import Array, Ints
 from partitioning.datasets.edge_tables import read_edges
-from partitioning.datasets.raw import RawRelation
 from partitioning.datasets.symmetry import reverse_too
 from partitioning.datasets.table_files import column_names
 from partitioning.directory.meta import HeteroMeta
@@ -20,7 +19,7 @@ from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
 from partitioning.features.build import read_as_fitted
 from partitioning.features.roles import columns_of_relation
-from partitioning.graph_addition import encode_edge_rows
+from partitioning.graph_addition import read_edge_data
 from partitioning.graph_data import EdgeType, Relation
 from partitioning.reverse_relations import REVERSE
 from partitioning.update.change import EdgeChange, Edges, NodeChange, Tables
@@ -66,42 +65,19 @@ def _read_table(
         columns_given,
         {} if state is None else {"edges": state},
     )
-    data = {} if kind == "deleted" else _read_data(stored, name, table, path, kind)
+    data: dict[str, Array] = {}
+    if kind != "deleted":
+        relation, of_relation = stored.graph.relations[name], state_of(stored.meta, name)
+        columns = columns_of(stored.meta)
+        data |= read_edge_data(
+            table, relation, of_relation, columns, str(path), is_new=kind == "new"
+        )
     if kind == "changed" and not data and len(table.src):
         raise InputError(
             f"{path}: has neither weights nor features that change; edges come and go by"
             " update.new_edges and update.deleted_edges"
         )
     return Edges(table.src.astype(np.int64), table.dst.astype(np.int64), data, str(path))
-
-
-def _read_data(
-    stored: StoredGraph, name: EdgeType, table: RawRelation, path: Path, kind: str
-) -> dict[str, Array]:
-    """Return the weights and the encoded features of a table of edges, by array name.
-
-    New edges need what the stored ones have; of changed edges (`kind`), what the table lacks stays
-    as it is and has no entry.
-    """
-    relation, data, num_edges = stored.graph.relations[name], {}, len(table.src)
-    if table.weight is not None and relation.edge_weight is None:
-        raise InputError(
-            f"{path}: has weights, the edges of the directory have none; take the column out"
-            f" (columns.ignore), or partition again"
-        )
-    if relation.edge_weight is not None and table.weight is None and kind == "new":
-        column = columns_of(stored.meta).weight or "weight"
-        raise InputError(
-            f"{path}: no column `{column}`, and the edges of the graph have weights; add it, 1 for"
-            " an edge that counts once"
-        )
-    if table.weight is not None:
-        weight = check_edge_weight(table.weight, num_edges, f"{path}: weights")
-        data["edge_weight"] = np.ones(num_edges, np.float32) if weight is None else weight
-    if relation.edge_feat is not None and (table.feat is not None or kind == "new"):
-        width, state = relation.edge_feat.shape[1], state_of(stored.meta, name)
-        data["edge_feat"] = encode_edge_rows(table, width, state, str(path))
-    return data
 
 
 def _add_reverse(stored: StoredGraph, tables: EdgeTables, nodes: Mapping[str, NodeChange]) -> None:

@@ -61,13 +61,9 @@ def read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str])
         change = replace(change, changed=rows, changed_values=values)
     if path := tables.get(("new_nodes", name)):
         table, ids, where = _read_table(stored, name, path)
-        is_known = known.find_rows(ids, where, keep_unknown=True) >= 0
-        expected = "in the graph already; a changed node goes into update.changed_nodes"
-        refuse(ids, is_known, where, expected)
-        grown = known.extended(ids)
+        grown = known.extended(ids, where, "a changed node goes into update.changed_nodes")
         assert grown.ids is not None
         keys = grown.ids[stored_nodes.num_nodes :]
-        check_unique(keys, where, ids)
         values = _read_values(stored, name, table, keys, notes, is_new=True)
         names = Names.of(map(str, ids)) if known.named else None
         change = replace(change, grown=grown, new_ids=keys, new_names=names, new_values=values)

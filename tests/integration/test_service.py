@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
         "body: .*'age' occurs twice",
     ),
     "zero after an id": ("/predict", {"ids": ["c01\0"]}, 422, "the graph has no node c01"),
-    "twice": ("/predict", {"nodes": [NEW, NEW]}, 422, "an id occurs twice"),
+    "twice": ("/predict", {"nodes": [NEW, NEW]}, 422, "expected each id once"),
     "no such end": (
         "/predict",
         {"nodes": [NEW], "edges": [{"src": "x", "dst": "c99"}]},
