@@ -4,13 +4,10 @@ The test nodes are the benchmark's. It has no validation nodes: as in its own co
 training nodes validate, drawn here with split.seed. Tests compare with torch_geometric's reader.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioning.array_checks import (
     Array,
@@ -19,6 +16,7 @@ from partitioning.array_checks import (
     check_edge_weight,
     check_endpoints,
     check_unique,
+    refuse,
 )
 from partitioning.datasets.download import FETCH_AGAIN, Archive
 from partitioning.datasets.given_split import masks_of
@@ -48,56 +46,30 @@ def archive(name: str, folder: str) -> Archive:
 def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     """Load a data set; weights of a relation that are all 1 are left out."""
     types, edge_types, num_classes = _read_info(folder / "info.dat")
-    nodes, node_type, position = _read_nodes(folder / "node.dat", types)
+    tables, node_type, position = _read_nodes(folder / "node.dat", types)
     relations = _read_relations(folder / "link.dat", edge_types, node_type, position)
-    tables = {
-        types[number]: NodeTable(raw_nodes.features, np.arange(raw_nodes.count))
-        for number, raw_nodes in nodes.items()
-    }
-    rows = {
-        part: _read_labels(folder / file, node_type, position)
-        for part, file in (("train", "label.dat"), ("test", "label.dat.test"))
-    }
-    target = types[rows["train"].type_number]
+    files = {"train": folder / "label.dat", "test": folder / "label.dat.test"}
+    rows = {part: _read_labels(file, node_type, position) for part, file in files.items()}
+    target = types[rows["train"][0]]
     if settings.target not in (None, target):
         raise InputError(
             f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave"
             " it out"
         )
     labels = np.full(tables[target].num_nodes, -1, np.int64)
-    for row_lists in rows.values():
-        labels[row_lists.nodes] = check_classes(row_lists.classes, num_classes, row_lists.where)
-    masks = _make_masks(rows, len(labels), settings.split.seed)
+    for part, (_, nodes, classes) in rows.items():
+        labels[nodes] = check_classes(classes, num_classes, str(files[part]))
+    train = np.random.default_rng(settings.split.seed).permutation(rows["train"][1])
+    num_val = int(len(train) * VALIDATION)
+    lists = {
+        "train_mask": (train[num_val:], str(files["train"])),
+        "val_mask": (train[:num_val], str(files["train"])),
+        "test_mask": (rows["test"][1], str(files["test"])),
+    }
+    masks: dict[str, Any] = dict(masks_of(lists, len(labels)))
     return HeteroGraphData(
         settings.dataset_name, tables, relations, target, labels, num_classes, **masks
     )
-
-
-@dataclass
-class _Type:
-    """Nodes of one type, while they are read."""
-
-    count: int = 0
-    rows: list[NDArray[np.float32]] = field(default_factory=list)
-
-    @property
-    def features(self) -> NDArray[np.float32]:
-        """Return the features of the type's nodes, [N_t, F]; F is 0 without any."""
-        if not self.rows:
-            return np.zeros((self.count, 0), np.float32)
-        return check_dense(np.stack(self.rows), self.count, "node.dat")
-
-
-@dataclass(frozen=True)
-class _Labelled:
-    """Lines of a label file."""
-
-    where: str
-    type_number: int
-    nodes: Array
-    """[K] positions within the type."""
-    classes: Array
-    """[K]"""
 
 
 def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:
@@ -120,35 +92,35 @@ def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:
         return types, edge_types, len(info["label.dat"]["node type"]["0"])
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
-    """Yield the columns of each line, which tabs separate."""
+def _read_lines(path: Path) -> list[list[str]]:
+    """Return the columns of each line, which tabs separate."""
     with reading(path, "table separated by tabs", FETCH_AGAIN), open_regular(path, "r") as file:
-        for line in file:
-            yield line.rstrip("\n").split("\t")
+        return [line.rstrip("\n").split("\t") for line in file]
 
 
-def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[int, _Type], Array, Array]:
+def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[str, NodeTable], Array, Array]:
     """Read lines of id, name, type and, for some types, features; ids count from 0.
 
     Returns:
-        The types by number; the number of each node's type [N]; each node's position in it [N].
+        The nodes by type; the number of each node's type [N]; each node's position in it [N].
     """
-    node_types = {number: _Type() for number in types}
-    ids, numbers, positions = [], [], []
-    for node, _name, number, *features in _lines(path):
-        of_type = node_types[int(number)]
-        ids.append(int(node))
-        numbers.append(int(number))
-        positions.append(of_type.count)
-        of_type.count += 1
-        if features:
-            of_type.rows.append(np.array(features[0].split(","), np.float32))
-    node_type, position = np.empty(len(ids), np.int64), np.empty(len(ids), np.int64)
-    order = np.array(ids, np.int64)
-    check_endpoints(order, len(ids), str(path))
-    check_unique(order, str(path))
-    node_type[order], position[order] = numbers, positions
-    return node_types, node_type, position
+    lines = _read_lines(path)
+    ids, numbers = (np.array([line[at] for line in lines]).astype(np.int64) for at in (0, 2))
+    check_endpoints(ids, len(ids), str(path))
+    check_unique(ids, str(path))
+    refuse(numbers, ~np.isin(numbers, list(types)), str(path), f"expected a type; {FETCH_AGAIN}")
+    node_type, position = np.empty((2, len(ids)), np.int64)
+    node_type[ids] = numbers
+    tables: dict[str, NodeTable] = {}
+    for number, name in types.items():
+        rows = np.flatnonzero(numbers == number)
+        position[ids[rows]] = np.arange(len(rows))
+        texts = [lines[row][3].split(",") for row in rows if len(lines[row]) > 3]
+        features = np.zeros((len(rows), 0), np.float32)
+        if texts:
+            features = check_dense(np.array(texts, np.float32), len(rows), str(path))
+        tables[name] = NodeTable(features, np.arange(len(rows)))
+    return tables, node_type, position
 
 
 def _read_relations(
@@ -158,7 +130,7 @@ def _read_relations(
 
     An edge type without lines has no edges.
     """
-    columns = np.array([line[:4] for line in _lines(path)], np.float64).reshape(-1, 4)
+    columns = np.array([line[:4] for line in _read_lines(path)], np.float64).reshape(-1, 4)
     ends = columns[:, :2].astype(np.int64).T
     for end_nodes in ends:
         check_endpoints(end_nodes, len(node_type), str(path))
@@ -174,26 +146,16 @@ def _read_relations(
     return relations
 
 
-def _read_labels(path: Path, node_type: Array, position: Array) -> _Labelled:
-    """Read lines of node, name, type and class."""
-    rows = np.array([(line[0], line[2], line[3]) for line in _lines(path)]).astype(np.int64)
+def _read_labels(path: Path, node_type: Array, position: Array) -> tuple[int, Array, Array]:
+    """Read lines of node, name, type and class.
+
+    Returns:
+        The number of the nodes' one type, their positions in it [K], and their classes [K].
+    """
+    rows = np.array([(line[0], line[2], line[3]) for line in _read_lines(path)]).astype(np.int64)
     nodes, types, classes = rows.reshape(-1, 3).T
     check_endpoints(nodes, len(node_type), str(path))
     check_unique(nodes, str(path))
     if len(set(types.tolist())) != 1 or (node_type[nodes] != types).any():
         raise InputError(f"{path}: expected nodes of one type; {FETCH_AGAIN}")
-    return _Labelled(str(path), int(types[0]), position[nodes], classes)
-
-
-def _make_masks(rows: dict[str, _Labelled], num_nodes: int, seed: int) -> dict[str, Any]:
-    """Make the masks; a fixed share of the benchmark's training nodes, drawn, validates.
-
-    Its test nodes test.
-    """
-    train = np.random.default_rng(seed).permutation(rows["train"].nodes)
-    num_val = int(len(train) * VALIDATION)
-    where = rows["train"].where
-    parts = {"train_mask": (train[num_val:], where), "val_mask": (train[:num_val], where)}
-    return dict(
-        masks_of(parts | {"test_mask": (rows["test"].nodes, rows["test"].where)}, num_nodes)
-    )
+    return int(types[0]), position[nodes], classes

@@ -77,34 +77,36 @@ def generate(settings: SyntheticSettings) -> GraphData:
     streams = [
         np.random.default_rng(seed) for seed in np.random.SeedSequence(settings.seed).spawn(3)
     ]
-    labels = _draw_labels(settings, streams[0])
+    labels = draw_classes(settings.nodes, settings.classes, streams[0])
     src, dst = _edges(settings, labels, streams[1])
     return GraphData(
         name="synthetic",
         src=src,
         dst=dst,
-        features=_features(settings, labels, streams[2]),
+        features=draw_features(
+            labels, settings.classes, settings.features, CLASS_SIGNAL, streams[2]
+        ),
         labels=labels,
         num_classes=settings.classes,
         node_ids=np.arange(settings.nodes, dtype=np.int64),
     )
 
 
-def _draw_labels(settings: SyntheticSettings, rng: np.random.Generator) -> Ints:
-    """Draw classes [N]: each at least once, the rest uniformly."""
-    rest = rng.integers(settings.classes, size=settings.nodes - settings.classes, dtype=np.int64)
-    return rng.permutation(np.concatenate([np.arange(settings.classes, dtype=np.int64), rest]))
+def draw_classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
+    """Draw classes [count]: each at least once, the rest uniformly."""
+    rest = rng.integers(num_classes, size=count - num_classes)
+    return rng.permutation(np.concatenate([np.arange(num_classes), rest]))
 
 
-def _features(
-    settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
+def draw_features(
+    classes: Ints, num_classes: int, width: int, signal: float, rng: np.random.Generator
 ) -> NDArray[np.float32]:
-    """Draw features [N, F]: unit Gaussian noise around the mean of the class."""
-    means = rng.standard_normal((settings.classes, settings.features), dtype=np.float32)
-    means *= CLASS_SIGNAL / np.linalg.norm(means, axis=1, keepdims=True)
-    features = rng.standard_normal((settings.nodes, settings.features), dtype=np.float32)
-    for begin in range(0, settings.nodes, BLOCK):  # in blocks, to avoid a second array of this size
-        features[begin : begin + BLOCK] += means[labels[begin : begin + BLOCK]]
+    """Draw features [N, width]: unit Gaussian noise around a mean of norm `signal` by class."""
+    means = rng.standard_normal((num_classes, width), dtype=np.float32)
+    means *= signal / np.linalg.norm(means, axis=1, keepdims=True)
+    features = rng.standard_normal((len(classes), width), dtype=np.float32)
+    for begin in range(0, len(classes), BLOCK):  # in blocks, to avoid a second array of this size
+        features[begin : begin + BLOCK] += means[classes[begin : begin + BLOCK]]
     return features
 
 

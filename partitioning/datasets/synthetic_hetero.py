@@ -13,7 +13,7 @@ relations 2 R.
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.datasets.synthetic import BLOCK, CLASS_SIGNAL
+from partitioning.datasets.synthetic import CLASS_SIGNAL, draw_classes, draw_features
 from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
@@ -51,7 +51,7 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
     ]
     names = ["target", *(f"type{number}" for number in range(1, NUM_TYPES))]
     sizes = [len(nodes) for nodes in np.array_split(np.arange(settings.nodes), NUM_TYPES)]
-    classes = [_classes(size, settings.classes, streams[0]) for size in sizes]
+    classes = [draw_classes(size, settings.classes, streams[0]) for size in sizes]
     shares = np.array_split(np.arange(settings.edges), NUM_RELATIONS)
     relations: dict[EdgeType, Relation] = {}
     for number, share in enumerate(shares):
@@ -60,21 +60,15 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
         relations[edge_type] = _draw_relation(
             len(share), classes[source], classes[destination], settings, streams[1]
         )
-    nodes = {
-        name: NodeTable(
-            _draw_features(settings, number, classes[number], streams[2]), np.arange(sizes[number])
-        )
-        for number, name in enumerate(names)
-    }
+    nodes: dict[str, NodeTable] = {}
+    for number, name in enumerate(names):
+        width = max(1, settings.features // (1 + number % 3))
+        signal = TARGET_SIGNAL if number == 0 else CLASS_SIGNAL
+        features = draw_features(classes[number], settings.classes, width, signal, streams[2])
+        nodes[name] = NodeTable(features, np.arange(sizes[number]))
     return HeteroGraphData(
         "synthetic_hetero", nodes, relations, "target", classes[0], settings.classes
     )
-
-
-def _classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:
-    """Draw classes [N_t]: each at least once, the rest uniformly."""
-    rest = rng.integers(num_classes, size=count - num_classes)
-    return rng.permutation(np.concatenate([np.arange(num_classes), rest]))
 
 
 def _choose_types(number: int) -> tuple[int, int]:
@@ -105,21 +99,3 @@ def _draw_relation(
     shuffled = rng.permutation(order)
     at = first + (place * size).astype(np.int64)
     return Relation(np.concatenate([order[at[:within]], shuffled[at[within:]]]), dst)
-
-
-def _draw_features(
-    settings: SyntheticSettings, number: int, classes: Ints, rng: np.random.Generator
-) -> NDArray[np.float32]:
-    """Draw features, unit Gaussian noise around a mean for class and type, [N_t, width].
-
-    The width is synthetic.features divided by 1, 2 or 3.
-    """
-    width = max(1, settings.features // (1 + number % 3))
-    means = rng.standard_normal((settings.classes, width), dtype=np.float32)
-    means *= (TARGET_SIGNAL if number == 0 else CLASS_SIGNAL) / np.linalg.norm(
-        means, axis=1, keepdims=True
-    )
-    features = rng.standard_normal((len(classes), width), dtype=np.float32)
-    for begin in range(0, len(classes), BLOCK):  # in blocks, to avoid a second array of this size
-        features[begin : begin + BLOCK] += means[classes[begin : begin + BLOCK]]
-    return features
