@@ -36,7 +36,7 @@ def main() -> int:
     try:
         check_unicode(sys.argv[1:])
         if sys.argv[1:2] == ["credentials"]:
-            from retexo.launch.security import import_certificates
+            from retexo.launch.tls import import_certificates
 
             import_certificates()
             from retexo.apps.credentials import main as make_credentials

@@ -51,11 +51,10 @@ from partitioning.partition_settings import (
 from partitioning.setting_fields import with_values
 from retexo.comm.collectives import Communicator
 from retexo.comm.message_format import as_bytes
-from retexo.comm.process_group import Rendezvous, connected
+from retexo.comm.process_group import LOOPBACK, Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
-from retexo.launch.addresses import loopback
 from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
 from retexo.models.hetero_stage import PLAIN_NODE
@@ -128,7 +127,7 @@ def run_workers(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["retexo.worker.preload"])
     file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
-    rendezvous = Rendezvous(world_size, loopback(), file, timeout, timeout)
+    rendezvous = Rendezvous(world_size, LOOPBACK, file, timeout, timeout)
     workers = []
     try:
         for rank in range(world_size):

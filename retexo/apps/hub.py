@@ -7,8 +7,8 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.launch.channels import listen
 from retexo.launch.hub import HubServer
-from retexo.launch.security import import_certificates
 from retexo.launch.start_workers import terminate_as_exit
+from retexo.launch.tls import import_certificates
 from retexo.settings.run_settings import Settings
 
 logger = logging.getLogger(__name__)

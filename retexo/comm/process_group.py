@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
@@ -25,6 +26,7 @@ from retexo.comm.transport import (
 )
 from retexo.errors import TrainingError
 
+LOOPBACK = "127.0.0.1"
 KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """Seconds until the first TCP keepalive probe, seconds between two, and their number. Firewalls
 drop connections that carry nothing for minutes, as one does while workers compute."""
@@ -35,8 +37,8 @@ class Rendezvous:
     """Where and how the workers of a run connect."""
 
     world_size: int
-    interface: str
-    """The network interface that gloo listens on."""
+    address: str
+    """This node's address, where gloo listens."""
     store: Path | tuple[str, int] | None
     """Where gloo's workers meet. One node: a file in a private folder, so that nothing listens for
     it; several: the address and port of a store of node 0."""
@@ -66,7 +68,7 @@ def connected(
         with contextlib.closing(_over_sockets(rendezvous, rank, dict(streams))) as transport:
             yield transport
         return
-    os.environ["GLOO_SOCKET_IFNAME"] = rendezvous.interface
+    os.environ["GLOO_SOCKET_IFNAME"] = interface_of(rendezvous.address)
     with _peer_lost():
         dist.init_process_group(
             "gloo",
@@ -108,6 +110,14 @@ def _tune_for_network(stream: socket.socket) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in KEEPALIVE.items():
         stream.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface that has an address."""
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries):
+            return name
+    raise TrainingError(f"no network interface of this machine has {address}; bring it up")
 
 
 @dataclass(frozen=True)
@@ -191,22 +201,3 @@ def serving_store(address: str) -> Iterator[tuple[str, int]]:
         yield address, port
     finally:
         del store
-
-
-def share_by_launcher(
-    address: str, port: int, timeout: float, key: str, value: str | None = None
-) -> str:
-    """Set a value in torchrun's own store, where all processes that it started find it.
-
-    Args:
-        value: None to wait for the value that another process sets.
-    """
-    try:
-        store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=timeout))
-        if value is not None:
-            store.set(key, value)
-        return str(store.get(key).decode())
-    except RuntimeError as error:  # the base of torch.distributed's errors
-        raise TrainingError(
-            f"the store of torchrun at {address}:{port}: {first_line(error)}"
-        ) from error

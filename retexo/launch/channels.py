@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from partitioning.errors import InputError
 from partitioning.file_io import parse_json
@@ -42,6 +42,9 @@ MAX_WARNINGS = 20
 """Refused connections that are logged one by one."""
 
 Message = dict[str, Any]
+T = TypeVar("T")
+Dial = Callable[[tuple[str, int], float], socket.socket]
+"""Opens a connection to an address within some seconds."""
 
 
 class ChannelClosed(ConnectionError):
@@ -214,37 +217,39 @@ def listen(address: str, port: int, setting: str, remedy: str) -> socket.socket:
 
 
 def connect(
-    address: str, port: int, timeout: float, tls: Tls | None = None, node: int = 0
+    address: tuple[str, int],
+    timeout: float,
+    tls: Tls | None = None,
+    node: int = 0,
+    dial: Dial = socket.create_connection,
 ) -> Channel:
-    """Connect, trying again for `timeout` seconds; then raise ConnectionError with the last error.
+    """Connect, trying again for `timeout` seconds (retry).
 
     Args:
         tls: encrypts the connection.
         node: with `tls`, the node to connect to. ChannelClosed at once for another certificate.
+        dial: opens the connection.
     """
-    return connect_with(
-        lambda seconds: socket.create_connection((address, port), timeout=seconds),
-        timeout,
-        tls,
-        node,
-    )
+
+    def attempt(seconds: float) -> Channel:
+        channel = Channel(dial(address, seconds))
+        if tls is not None:
+            channel.start_tls(tls, node, seconds)
+        return channel
+
+    return retry(attempt, timeout)
 
 
-def connect_with(
-    open_connection: Callable[[float], socket.socket], timeout: float, tls: Tls | None, node: int
-) -> Channel:
-    """Connect like `connect`, by a function that opens the connection within some seconds.
+def retry(attempt: Callable[[float], T], timeout: float) -> T:
+    """Call attempt(seconds) until it succeeds, for `timeout` seconds.
 
-    Tries until `timeout`, then raises ConnectionError; ChannelClosed at once if the peer refuses.
+    Raises:
+        ConnectionError: with the last error; or ChannelClosed at once for another program.
     """
     deadline = time.monotonic() + timeout
     while True:
         try:
-            seconds = max(0.1, deadline - time.monotonic())
-            channel = Channel(open_connection(seconds))
-            if tls is not None:
-                channel.start_tls(tls, node, seconds)
-            return channel
+            return attempt(max(0.1, deadline - time.monotonic()))
         except OSError as error:
             if isinstance(error, ChannelClosed) and not isinstance(error, Disconnected):
                 raise

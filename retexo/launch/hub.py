@@ -31,6 +31,8 @@ from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)
 
+THROUGH_HUB = "hub"
+"""Stands for the host in an address whose port is the number of a node behind the hub."""
 TOKEN_SECONDS = 20.0
 """Seconds within which both ends have to connect."""
 RELISTEN_SECONDS = 5.0
@@ -39,27 +41,25 @@ CHUNK = 1 << 16
 """Bytes that are forwarded at a time."""
 
 
-class HubLost(Interrupted):
-    """The link to the hub broke."""
-
-
 @dataclass(frozen=True)
 class Hub:
     """A hub, as a node sees it."""
 
-    address: str
-    port: int
+    address: tuple[str, int]
     tls: Tls
     node: int
     """The hub's number: 0 where node 0 is the hub, else the number of nodes."""
 
-    def wait(self, timeout: float) -> "HubListener":
-        """Wait at the hub for connections to this node; OSError where it is not reached."""
-        return HubListener(self, self.listen(timeout))
+    def dial(self, address: tuple[str, int], timeout: float) -> socket.socket:
+        """Open a connection to an address, or to node N through the hub for (THROUGH_HUB, N)."""
+        host, node = address
+        if host == THROUGH_HUB:
+            return self.reach(node, timeout)
+        return socket.create_connection(address, timeout)
 
     def listen(self, timeout: float) -> Channel:
         """Open the link to the hub over which it says who wants to connect to this node."""
-        link = connect(self.address, self.port, timeout, self.tls, self.node)
+        link = connect(self.address, timeout, self.tls, self.node)
         link.send({"listen": True})
         return link
 
@@ -68,26 +68,29 @@ class Hub:
 
         Raises Disconnected if that node does not wait at the hub.
         """
-        link = connect(self.address, self.port, timeout, self.tls, self.node)
+        link = connect(self.address, timeout, self.tls, self.node)
         try:
             link.send({"reach": node})
             answer = link.receive_one(timeout)
         finally:
             link.close()
         if "token" not in answer:
-            raise Disconnected(f"node {node} is not at the hub {self.address}:{self.port}")
-        stream = connect(self.address, self.port, timeout)
+            raise Disconnected(f"node {node} is not at the hub {self}")
+        stream = connect(self.address, timeout)
         stream.send({"token": answer["token"]})
         stream.receive_one(timeout)  # the other end has connected
         return stream.detach()
+
+    def __str__(self) -> str:
+        return "{}:{}".format(*self.address)
 
 
 class HubListener:
     """A Listener for the connections that arrive through the hub."""
 
-    def __init__(self, hub: Hub, link: Channel) -> None:
-        """Take connections over `link`, an open link to the hub."""
-        self._hub, self._link = hub, link
+    def __init__(self, hub: Hub, timeout: float) -> None:
+        """Wait at the hub for connections to this node; OSError where it is not reached."""
+        self._hub, self._link = hub, hub.listen(timeout)
         self._incoming: list[Message] = []
         """Messages of the hub, one for each connection to this node."""
 
@@ -99,7 +102,7 @@ class HubListener:
 
         Raises:
             BlockingIOError: no node wants to connect.
-            HubLost: the hub has ended.
+            Interrupted: the hub has ended.
         """
         try:
             self._incoming += self._link.receive()
@@ -107,13 +110,11 @@ class HubListener:
             try:
                 self._link = self._hub.listen(RELISTEN_SECONDS)
             except OSError:
-                raise HubLost(
-                    f"the hub {self._hub.address}:{self._hub.port} has ended: {error}"
-                ) from error
+                raise Interrupted(f"the hub {self._hub} has ended: {error}") from error
         if not self._incoming:
             raise BlockingIOError
         token = self._incoming.pop(0).get("incoming")
-        stream = connect(self._hub.address, self._hub.port, TOKEN_SECONDS)
+        stream = connect(self._hub.address, TOKEN_SECONDS)
         stream.send({"token": token})
         return stream.detach(), None
 

@@ -19,29 +19,19 @@ from itertools import product
 from pathlib import Path
 
 from partitioning.errors import InputError
-from retexo.comm.process_group import Rendezvous, serving_store
+from retexo.comm.process_group import LOOPBACK, Rendezvous, serving_store
 from retexo.comm.socket_transport import StreamsByRank
 from retexo.errors import Interrupted, TrainingError
-from retexo.launch.addresses import (
-    THROUGH_HUB,
-    Endpoint,
-    loopback,
-    master_address,
-    open_endpoint,
-    split_address,
-)
+from retexo.launch.addresses import Endpoint, master_address, open_endpoint, split_address
 from retexo.launch.channels import (
-    RETRY_INTERVAL,
     AcceptedConnections,
     Channel,
     ChannelClosed,
-    Disconnected,
     Message,
-    connect,
-    connect_with,
     decode,
     encode_message,
     make_printable,
+    retry,
 )
 from retexo.launch.handshake import (
     PROTOCOL,
@@ -51,9 +41,8 @@ from retexo.launch.handshake import (
     code_version,
     describe_node,
 )
-from retexo.launch.hub import Hub
-from retexo.launch.security import make_security
-from retexo.launch.tls import Tls
+from retexo.launch.hub import THROUGH_HUB
+from retexo.launch.tls import Tls, read_tls
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.flatten import flatten
 
@@ -63,8 +52,9 @@ REPLY_MARGIN = 10.0
 """Seconds that a node waits for a reply beyond its time limit: node 0 may have started later."""
 CONNECT_TIMEOUT = 20.0
 """Seconds within which the nodes besides node 0 have to connect to each other."""
-REDIAL_INTERVAL = 5.0
-"""Seconds after which node 0's address is looked up again: node 0 may have been restarted."""
+DIAL_TIMEOUT = 5.0
+"""Seconds of one attempt to connect to node 0, which may not run yet: the kernel waits ever longer
+between its own attempts."""
 REASONS = {"mistake": InputError, "absent": TrainingError, "problem": Interrupted}
 """What node 0 answers where the run cannot begin, and the error on all nodes."""
 
@@ -107,14 +97,14 @@ def connect_nodes(
         Interrupted: a connection broke meanwhile; at a restart also if this node has no network.
         TrainingError: a node did not come in time.
     """
-    tls, hub = make_security(cluster)
+    tls = read_tls(cluster)
     limit, seconds = "distributed.init_timeout", cluster.distributed.init_timeout
     if rejoin_seconds is not None:
         limit, seconds = "distributed.rejoin_timeout", rejoin_seconds
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
-            yield _make_node(cluster, None, loopback(), secrets.token_hex(), folder / "store", {})
+            yield _make_node(cluster, None, LOOPBACK, secrets.token_hex(), folder / "store", {})
             return
         if tls is None:
             logger.warning(
@@ -123,7 +113,7 @@ def connect_nodes(
             )
         with ExitStack() as listening:
             try:
-                endpoint = open_endpoint(cluster, hub, seconds, listening)
+                endpoint = open_endpoint(cluster, tls, seconds, listening)
             except InputError as error:
                 if rejoin_seconds is None:
                     raise
@@ -146,22 +136,23 @@ def connect_nodes(
                 num_saved=run.num_saved,
             )
             limit = f"{limit}={round(seconds, 1):g} s"
-            participant = Participant(cluster, endpoint, own, tls, hub, seconds, limit)
+            participant = Participant(cluster, endpoint, own, seconds, limit)
             if cluster.node_rank == 0:
                 secret, store, channels = _coordinate(participant, run.partition_mismatch, stack)
             else:
                 secret, store, channels = _join(participant)
-        node = _make_node(cluster, tls, endpoint.interface, secret, store, channels)
+        address, _ = split_address(endpoint.address)
+        node = _make_node(cluster, tls, address, secret, store, channels)
         for channel in node.links.values():
             stack.callback(channel.close)
-        logger.info("%s: run %s, interface %s", own.name, node.run_id, endpoint.interface)
+        logger.info("%s: run %s, address %s", own.name, node.run_id, address)
         yield node
 
 
 def _make_node(
     cluster: ClusterSettings,
     tls: Tls | None,
-    interface: str,
+    address: str,
     secret: str,
     store: Path | tuple[str, int] | None,
     channels: Mapping[Key, Channel],
@@ -176,7 +167,7 @@ def _make_node(
     run_id = hashlib.sha256(secret.encode()).hexdigest()[:16]
     rendezvous = Rendezvous(
         cluster.num_partitions,
-        interface,
+        address,
         store,
         cluster.distributed.init_timeout,
         cluster.distributed.timeout,
@@ -204,24 +195,10 @@ class Participant:
     cluster: ClusterSettings
     endpoint: Endpoint
     own: NodeInfo
-    tls: Tls | None
-    hub: Hub | None
     seconds: float
     """Until all nodes have to be there."""
     limit: str
     """The setting that limits them, for messages."""
-
-    def connect(
-        self, address: str, port: int, timeout: float, node: int, *, encrypted: bool = True
-    ) -> Channel:
-        """Connect to an address (channels.connect), or to node `port` through the hub.
-
-        The hub is used if the address is THROUGH_HUB.
-        """
-        tls = self.tls if encrypted else None
-        if self.hub is None or address != THROUGH_HUB:
-            return connect(address, port, timeout, tls, node)
-        return connect_with(partial(self.hub.reach, port), timeout, tls, node)
 
     def describe(self, node: int) -> str:
         return describe_node(node, self.cluster.ranks_of(node))
@@ -263,7 +240,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         endpoint.listener,
         participant.own,
         participant.cluster.num_nodes,
-        participant.tls,
+        endpoint.tls,
         partition_mismatch,
     )
     coordinator.wait(participant.seconds)
@@ -277,7 +254,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
         raise TrainingError(message)
     secret = secrets.token_hex(16)
     if participant.cluster.distributed.backend != "sockets":
-        store = stack.enter_context(serving_store(endpoint.address.rpartition(":")[0]))
+        store = stack.enter_context(serving_store(split_address(endpoint.address)[0]))
     where = "" if store is None else f"{store[0]}:{store[1]}"
     coordinator.send_reply({"run": secret, "store": where, "nodes": coordinator.addresses})
     addresses = {node: split_address(address) for node, address in coordinator.addresses.items()}
@@ -301,62 +278,38 @@ def _peer_problem(channel: Channel, name: str) -> str | None:
 
 
 def _join(participant: Participant) -> Connected:
-    """Another node: connect to node 0, send it the NodeInfo, and follow its reply.
-
-    Raises the error that node 0 replies, or that says how the connection ended.
-    """
-    channel, reply, address, port = _ask_to_join(participant)
-    where = f"{address}:{port}"
+    """Another node: connect to node 0, send it the NodeInfo, and follow its reply."""
+    address = master_address(participant.cluster)
+    where = "{}:{}".format(*address)
+    logger.info("node %d: node 0 is at %s", participant.own.node, where)
     try:
+        channel, reply = retry(partial(_say_hello, participant, address), participant.seconds)
         _check_reply(reply, participant.own, where)
         secret, store, addresses = _parse_start(reply)
-        channels, problem = _connect_peers(participant, secret, {0: (address, port), **addresses})
+        channels, problem = _connect_peers(participant, secret, {0: address, **addresses})
         channel.send({"ready": True} if problem is None else {"problem": problem})
         go = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
         _check_reply(go, participant.own, where)
     except ChannelClosed as error:
-        raise _early_end_error(where, error) from error
+        raise Interrupted(
+            f"node 0 at {where} ended before the run began, or is another program: {error}"
+        ) from error
+    except ConnectionError as error:
+        raise TrainingError(
+            f"{participant.describe(0)} was not reached at {where} within {participant.limit}:"
+            f" {error}; start it, or, if it runs, it had all its nodes already or a firewall is in"
+            " between"
+        ) from error
     return secret, store, {(0,): channel, **channels}
 
 
-def _early_end_error(where: str, error: ChannelClosed) -> Interrupted:
-    """Return the error for a connection to node 0 that was closed before the run began."""
-    return Interrupted(
-        f"node 0 at {where} ended before the run began, or is another program: {error}"
-    )
-
-
-def _ask_to_join(participant: Participant) -> tuple[Channel, Message, str, int]:
-    """Connect to node 0 and wait for its reply; again, until the time limit, if it sends none.
-
-    Returns:
-        The connection, the reply, and node 0's address and port.
-    """
-    deadline, told_address = time.monotonic() + participant.seconds, ""
-    while True:
-        address, port = master_address(participant.cluster)
-        where = f"{address}:{port}"
-        if where != told_address:
-            interface = participant.endpoint.interface
-            logger.info(
-                "node %d: node 0 is at %s (interface %s)", participant.own.node, where, interface
-            )
-            told_address = where
-        try:
-            seconds = min(REDIAL_INTERVAL, deadline - time.monotonic())
-            channel = participant.connect(address, port, seconds, 0)
-            channel.send({"retexo": PROTOCOL, "node": asdict(participant.own)})
-            return channel, channel.receive_one(participant.seconds + REPLY_MARGIN), address, port
-        except OSError as error:
-            if isinstance(error, ChannelClosed) and not isinstance(error, Disconnected):
-                raise _early_end_error(where, error) from error
-            if time.monotonic() + RETRY_INTERVAL > deadline:
-                raise TrainingError(
-                    f"{participant.describe(0)} was not reached at {where} within"
-                    f" {participant.limit}: {error}; start it, or, if it runs, it had all its nodes"
-                    " already or a firewall is in between"
-                ) from error
-        time.sleep(RETRY_INTERVAL)
+def _say_hello(
+    participant: Participant, address: tuple[str, int], seconds: float
+) -> tuple[Channel, Message]:
+    """Connect to node 0 within `seconds`, and wait for its reply to this node's NodeInfo."""
+    channel = participant.endpoint.connect(address, min(DIAL_TIMEOUT, seconds), 0)
+    channel.send({"retexo": PROTOCOL, "node": asdict(participant.own)})
+    return channel, channel.receive_one(participant.seconds + REPLY_MARGIN)
 
 
 def _parse_start(
@@ -397,21 +350,21 @@ def _connect_peers(
     channels: dict[Key, Channel] = {}
     expected: dict[str, Key] = {}
     for other in sorted({*addresses} - {participant.own.node}):
-        address, port = addresses[other]
         for key in sorted(participant.keys_with(other, addresses)):
             if key[0] == other:
                 expected[_make_token(secret, key)] = key
                 continue
             try:
                 # Over a stream the workers do a handshake of their own.
-                channel = participant.connect(
-                    address, port, CONNECT_TIMEOUT, other, encrypted=len(key) == 1
+                channel = participant.endpoint.connect(
+                    addresses[other], CONNECT_TIMEOUT, other, encrypted=len(key) == 1
                 )
                 channel.send({"token": _make_token(secret, key)})
             except OSError as error:
+                where = "{}:{}".format(*addresses[other])
                 return channels, (
                     f"{participant.own.name} cannot reach {participant.describe(other)} at"
-                    f" {address}:{port}: {error}; open the network between them"
+                    f" {where}: {error}; open the network between them"
                 )
             channels[other, *key[1:]] = channel
     accepted, problem = _accept(participant, expected)
@@ -430,7 +383,7 @@ def _accept(
         The connections by key, and a message if some are missing.
     """
     channels: dict[Key, Channel] = {}
-    accepted = AcceptedConnections(participant.endpoint.listener, participant.tls)
+    accepted = AcceptedConnections(participant.endpoint.listener, participant.endpoint.tls)
     deadline = time.monotonic() + CONNECT_TIMEOUT
 
     def admit(channel: Channel, message: Message) -> None:

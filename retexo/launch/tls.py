@@ -6,9 +6,12 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from partitioning.errors import InputError
 from retexo.comm.transport import PeerLost
+from retexo.settings.cluster_settings import ClusterSettings
 
 
 class CertificateRefused(ConnectionError):
@@ -114,3 +117,28 @@ class Tls:
             stream.close()
             raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error
         return stream
+
+
+def read_tls(cluster: ClusterSettings) -> Tls | None:
+    """Return the TLS of this node's credentials; None if its connections are not encrypted.
+
+    Raises:
+        InputError: the credentials cannot be used.
+    """
+    if not cluster.encrypted:
+        return None
+    folder = Path(str(cluster.distributed.credentials))
+    tls: Tls = import_certificates().read_credentials(folder, cluster.node_rank, cluster.num_nodes)
+    return tls
+
+
+def import_certificates() -> ModuleType:
+    """Import what reads certificates; InputError if `cryptography` is not installed."""
+    try:
+        from retexo.launch import certificates
+    except ImportError as error:
+        raise InputError(
+            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c"
+            " constraints.txt"
+        ) from error
+    return certificates

@@ -9,6 +9,7 @@ from partitioning.errors import InputError
 
 logger = logging.getLogger(__name__)
 
+FIRST_PORT = 10011
 MAX_HOSTS = 1 << 16
 """Largest number of nodes that Slurm supports."""
 
@@ -29,8 +30,6 @@ class LauncherEnv:
     master_addr: str
     master_port: int | None
     """None: use distributed.master_port."""
-    store: bool
-    """Whether torchrun's rendezvous store listens at the master's address."""
     run_key: str
     """Tells this run from others of the same launcher."""
 
@@ -75,6 +74,9 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
 def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
     """Read the rank and addresses from torchrun's variables."""
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
+    if port is not None and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        port = _port_of(port)  # torchrun's own store listens at MASTER_PORT
     return LauncherEnv(
         launcher="torchrun",
         rank=_number(environ, "RANK"),
@@ -83,8 +85,7 @@ def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
         local_size=_number(environ, "LOCAL_WORLD_SIZE", 1),
         cores=None,
         master_addr=environ.get("MASTER_ADDR", "127.0.0.1"),
-        master_port=_number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None,
-        store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        master_port=port,
         run_key=f"torchrun {environ.get('TORCHELASTIC_RUN_ID', '')} attempt {attempt}",
     )
 
@@ -101,7 +102,7 @@ def _read_slurm(environ: Mapping[str, str]) -> LauncherEnv:
     num_nodes = _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
     if port is None and job.isdigit():  # two jobs may share a machine
-        port = 10011 + int(job) % 20000
+        port = _port_of(int(job))
     return LauncherEnv(
         launcher="Slurm",
         rank=_number(environ, "SLURM_PROCID"),
@@ -111,9 +112,13 @@ def _read_slurm(environ: Mapping[str, str]) -> LauncherEnv:
         cores=_number(environ, "SLURM_CPUS_PER_TASK") if "SLURM_CPUS_PER_TASK" in environ else None,
         master_addr=environ.get("MASTER_ADDR") or host or "127.0.0.1",
         master_port=port,
-        store=False,
         run_key=f"Slurm {job} step {environ.get('SLURM_STEP_ID', '')}",
     )
+
+
+def _port_of(number: int) -> int:
+    """Return the port of node 0 of a job; jobs with other numbers have other ports, mostly."""
+    return FIRST_PORT + number % 20000
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -25,7 +25,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.masks import PairwiseMasks
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.launch.security import import_certificates
+from retexo.launch.tls import import_certificates
 
 HEADROOM = 64.0
 """Factor by which a share may exceed the largest entry of the previous sum."""

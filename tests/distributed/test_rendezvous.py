@@ -113,12 +113,13 @@ def test_three_nodes_agree_on_one_run() -> None:
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reaches node 0, but there is a wall between two of them."""
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
-    port, reach = free_port(), rendezvous.connect  # type: ignore[attr-defined]
+    port, reach = free_port(), addresses.connect  # type: ignore[attr-defined]
 
-    def connect(address: str, to: int, timeout: float, *tls: Any) -> Any:
-        return reach(address, to if to == port else 1, timeout, *tls)
+    def connect(address: tuple[str, int], *others: Any) -> Any:
+        host, to = address
+        return reach((host, to if to == port else 1), *others)
 
-    monkeypatch.setattr(rendezvous, "connect", connect)
+    monkeypatch.setattr(addresses, "connect", connect)
     outcomes = together(
         *(lambda node=node: attend(cluster(node, port, parts=3)) for node in range(3))
     )
@@ -404,7 +405,7 @@ def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     own = NodeInfo("", 1, [1], code_version(), shared, "abc", "127.0.0.1:1")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
-        gone = connect("127.0.0.1", port, 10)
+        gone = connect(("127.0.0.1", port), 10)
         gone.send({"retexo": PROTOCOL, "node": own.__dict__})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
@@ -557,13 +558,13 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
     """At the port of node 0, which waits for node 1."""
     listener = socket.create_server(("127.0.0.1", 0))
     port, own = listener.getsockname()[1], NodeInfo("", 0, [0], "", {}, "", "")
-    endpoint = addresses.Endpoint(listener, "lo", "")
-    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, None, None, 20.0, "")
+    endpoint = addresses.Endpoint(listener, "")
+    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, 20.0, "")
     with listener, ThreadPoolExecutor(1) as pool:
         accepting = pool.submit(rendezvous._accept, participant, {"secret": (1,)})
         annoy(port)
         assert not accepting.done()
-        peer = connect("127.0.0.1", port, 5.0)
+        peer = connect(("127.0.0.1", port), 5.0)
         peer.send({"token": "secret"})
         found, problem = accepting.result(60)
         assert problem is None

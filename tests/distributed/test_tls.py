@@ -334,7 +334,7 @@ class Served:
         return read_credentials(self.folder / (*SITES, "hub")[node], node, 3)
 
     def seen_by(self, node: int) -> Hub:
-        return Hub("127.0.0.1", self.port, self.tls(node), 3)
+        return Hub(("127.0.0.1", self.port), self.tls(node), 3)
 
     def cluster(self, node: int, **fields: Any) -> Any:
         own = {"parts": 3, "backend": "sockets", "credentials": str(self.folder / SITES[node])}
@@ -420,10 +420,10 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
             assert b"token" not in stream.recv(1000)
         tokens = []
         for _ in range(2):
-            link = connect("127.0.0.1", served.port, 60.0, served.tls(1), 3)
+            link = connect(("127.0.0.1", served.port), 5.0, served.tls(1), 3)
             link.send({"reach": 0})
-            tokens.append(link.receive_one(60.0))
-        first, second = (connect("127.0.0.1", served.port, 60.0) for _ in range(2))
+            tokens.append(link.receive_one(5.0))
+        first, second = (connect(("127.0.0.1", served.port), 5.0) for _ in range(2))
         first.send(tokens[0])
         while not (arrived := accepted(listener)):
             pass
@@ -439,7 +439,7 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
 
 @contextlib.contextmanager
 def waiting_at(served: Served, node: int) -> Iterator[HubListener]:
-    listener = served.seen_by(node).wait(60.0)
+    listener = HubListener(served.seen_by(node), 5.0)
     yield listener
     listener.close()
 
@@ -463,7 +463,7 @@ def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPa
     """One that only closed the link, as when strangers flood it, is asked again."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         there = Served(hub_folder, server.getsockname()[1], [])
-        waiting = pool.submit(there.seen_by(0).wait, 60.0)
+        waiting = pool.submit(HubListener, there.seen_by(0), 5.0)
         link_of(server, there.tls(3)).close()
         listener = waiting.result(60)
         connection.wait([listener], 60)  # type: ignore[list-item]

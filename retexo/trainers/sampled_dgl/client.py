@@ -29,7 +29,7 @@ from torch import Tensor
 from partitioning.directory.dgl_config import config_file, read_config
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.launch.addresses import choose_interface, interface_address
+from retexo.launch.addresses import own_address
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.sampled_dgl import hooks
 
@@ -219,7 +219,7 @@ class Engine(Client):
         self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
         token, address, part = (
             f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
-            _address(settings),
+            own_address(settings),
             str(comm.rank),
         )
         torch.set_num_threads(max(1, self._threads // trainers))
@@ -332,13 +332,6 @@ def unlink_shared_memory(token: str) -> None:
     """Unlink a server's names in /dev/shm, after all its trainers have mapped them."""
     for name in SHARED_MEMORY.glob(f"{token}*"):
         name.unlink(missing_ok=True)
-
-
-def _address(settings: TrainSettings) -> str:
-    """Return the address to listen on: loopback on one machine, else the network interface."""
-    return interface_address(
-        choose_interface(settings), preferred={settings.distributed.master_addr}
-    )
 
 
 def free_port(address: str) -> int:
