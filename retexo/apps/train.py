@@ -195,7 +195,7 @@ class Training:
         except BaseException as error:
             if self.summary:
                 ended = isinstance(error, SystemExit)  # by a signal
-                said = f"terminated ({start_workers.signal_name(error)})" if ended else None
+                said = f"terminated ({start_workers.name_of(error)})" if ended else None
                 with suppress(TrainingError):  # with a full disk the first error is enough
                     self._write_summary(status="failed", error=said or describe_error(error))
             raise

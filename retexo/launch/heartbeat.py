@@ -4,14 +4,11 @@ A call into C can keep Python's other threads, and so heartbeats, from running. 
 heartbeats therefore counts as dead only if it uses no CPU time either.
 """
 
-import json
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +23,30 @@ def heartbeat_interval(timeout: float) -> float:
     return min(1.0, timeout / BEATS_PER_TIMEOUT)
 
 
-class Progress:
-    """The phase, layer and round of a worker. Its parent gets a new phase at once."""
+def _log_line(message: dict[str, Any]) -> None:
+    """Log a line here, where there is no parent."""
+    if "log" in message:
+        logger.info(message["log"])
 
-    def __init__(
-        self,
-        report: Callable[[str], None] | None = None,
-        log: Callable[[str], None] = logger.info,
-        report_round: Callable[[dict[str, Any]], None] = lambda line: None,
-        fail: Callable[[str], None] = logger.error,
-    ) -> None:
-        """Args:
-        report: sends the phase to the parent.
-        log: logs a line in the parent.
-        report_round: sends a line of metrics.jsonl to the parent.
-        fail: ends the worker from any thread, with a message for the parent.
-        """
-        self._report, self.log, self.fail = report, log, fail
-        self.report_round = report_round
+
+class Progress:
+    """What a worker tells its parent, from any thread: heartbeats with its phase, layer and round,
+    log lines, the lines of metrics.jsonl, and its result.
+    """
+
+    def __init__(self, transmit: Callable[[dict[str, Any]], None] = _log_line) -> None:
+        """transmit: passes a message to the parent."""
+        self._transmit, self._lock = transmit, threading.Lock()
         self.count_bytes: Callable[[], int] = lambda: 0
         """The bytes that this worker has sent."""
         self._phase, self._layer, self._round = "start", -1, -1
-        self._beating = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            self._transmit(message)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, and tell the parent."""
+        """Begin a phase, and tell the parent at once."""
         self._phase = phase
         self.beat()
 
@@ -60,9 +56,26 @@ class Progress:
 
     def beat(self) -> None:
         """Send a heartbeat; the last one that the parent gets has the last phase."""
-        if self._report is not None:
-            with self._beating:
-                self._report(str(self))
+        with self._lock:
+            self._transmit({"beat": str(self), "sent": self.count_bytes()})
+
+    def start_heartbeat(self, timeout: float) -> None:
+        """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds.
+
+        The thread ends with the process.
+        """
+
+        def beat_forever() -> None:
+            while True:
+                self.beat()
+                time.sleep(heartbeat_interval(timeout))
+
+        threading.Thread(target=beat_forever, daemon=True).start()
+
+    def fail(self, message: str) -> None:
+        """Send an error to the parent and end this process at once."""
+        self.send({"error": {"kind": "died", "message": message, "traceback": ""}})
+        os._exit(1)
 
     def __str__(self) -> str:
         """Return the phase for messages, such as "plan" or "round (layer 1, round 20)"."""
@@ -70,46 +83,6 @@ class Progress:
             return self._phase
         number = f", round {self._round}" if self._phase == "round" and self._round >= 0 else ""
         return f"{self._phase} (layer {self._layer}{number})"
-
-
-class ParentPipe:
-    """A worker's end of the pipe to its parent: JSON objects, sent from any thread."""
-
-    def __init__(self, parent: Connection) -> None:
-        self._parent, self._lock = parent, threading.Lock()
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send, if the parent still runs; _die_with_parent ends this process otherwise."""
-        with self._lock, suppress(OSError):
-            self._parent.send_bytes(json.dumps(message).encode())
-
-    def start_heartbeat(self, timeout: float) -> Progress:
-        """Send heartbeats from a thread, at least BEATS_PER_TIMEOUT within `timeout` seconds.
-
-        Return the progress that they report. The thread ends with the process.
-        """
-        progress = Progress(
-            lambda where: self.send({"beat": where, "sent": progress.count_bytes()}),
-            lambda line: self.send({"log": line}),
-            lambda line: self.send({"round": line}),
-            self._die,
-        )
-        threading.Thread(
-            target=_beat_forever, args=(progress, heartbeat_interval(timeout)), daemon=True
-        ).start()
-        return progress
-
-    def _die(self, message: str) -> None:
-        """Send an error to the parent and end this process at once."""
-        self.send({"error": {"kind": "died", "message": message, "traceback": ""}})
-        os._exit(1)
-
-
-def _beat_forever(progress: Progress, seconds: float) -> None:
-    """Send a heartbeat every `seconds`."""
-    while True:
-        progress.beat()
-        time.sleep(seconds)
 
 
 class ProcessMonitor:

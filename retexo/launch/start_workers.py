@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from retexo.comm.socket_transport import Streams, StreamsByRank
-from retexo.errors import Interrupted, TrainingError
+from retexo.errors import TrainingError
 from retexo.launch import fork_server, rendezvous
 from retexo.launch.handshake import RunInfo
 from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
@@ -88,13 +88,10 @@ def run_workers(
         watch = NodeMonitor(workers, node, may_restart=may_restart, look=look)
         try:
             return watch.run()
-        except (KeyboardInterrupt, SystemExit) as error:
-            watch.announce_stop(signal_name(error))
+        except TrainingError:  # which all nodes know
             raise
-        except (Interrupted, TrainingError):
-            raise
-        except Exception as error:  # of a callback, or an error of this program
-            watch.announce_stop(type(error).__name__)
+        except BaseException as error:  # a signal, an error of a callback or of this program
+            watch.announce_stop(name_of(error))
             raise
 
 
@@ -159,11 +156,14 @@ def terminate_as_exit() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def signal_name(error: BaseException) -> str:
-    """Return the signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit."""
+def name_of(error: BaseException) -> str:
+    """Return the signal that raised KeyboardInterrupt or, in `terminate_as_exit`, SystemExit.
+
+    For other errors return their type.
+    """
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return signal.Signals(error.code - 128).name
-    return "Ctrl-C"
+    return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 
 def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:

@@ -98,12 +98,11 @@ class RunLog:
             said = ", ".join(
                 f"{name} {value:.4f}" for name, value in known.items() if value is not None
             )
-            self._progress.log(
-                f"layer {layer} round {number}{', its last' * (train_loss is None)}: {said}"
-            )
+            last = ", its last" if train_loss is None else ""
+            self._progress.send({"log": f"layer {layer} round {number}{last}: {said}"})
 
     def _write(self, line: dict[str, Any]) -> None:
         """Write a line, and send it to the parent, whose callbacks follow the run."""
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
-            self._progress.report_round(line)
+            self._progress.send({"round": line})

@@ -1,7 +1,5 @@
 """disclosure.json: how many rows and bytes left a site in a run, even one that failed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,27 +49,12 @@ class Disclosure:
             "to": to,
         }
 
+    def write(self, run_dir: Path, rendezvous: Rendezvous, *, alone: bool) -> None:
+        """Write disclosure.json, if sites own the partitions; also of a failed run.
 
-@contextmanager
-def write_disclosure(
-    comm: Communicator,
-    sites: tuple[str, ...],
-    rendezvous: Rendezvous,
-    run_dir: Path,
-    *,
-    alone: bool,
-) -> Iterator[Disclosure]:
-    """Yield an empty Disclosure, and write it to disclosure.json if sites own the partitions.
-
-    It is written at the end, also of a failed run.
-
-    Args:
-        alone: whether this is the node's only worker; else the rank is part of the file's name.
-    """
-    disclosure = Disclosure(comm, sites)
-    try:
-        yield disclosure
-    finally:
-        if sites:
-            name = "disclosure.json" if alone else f"disclosure-{comm.rank}.json"
-            write_json(run_dir / name, disclosure.content(rendezvous))
+        Args:
+            alone: whether this is the node's only worker; else the rank is part of the file's name.
+        """
+        if self.sites:
+            name = "disclosure.json" if alone else f"disclosure-{self.comm.rank}.json"
+            write_json(run_dir / name, self.content(rendezvous))

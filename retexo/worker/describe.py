@@ -35,10 +35,7 @@ def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress
     """Join the group, add up, and return the pipeline, the same on all ranks, and bytes sent."""
     configure(rank, job.settings)
     progress.enter("rendezvous")
-    with (
-        job.connected(rank, streams) as transport,
-        job.disclose(job.communicator(transport)) as disclosure,
-    ):
+    with job.connected(rank, streams) as disclosure:
         progress.enter("sums")
         comm = disclosure.comm
         if job.settings.gradient.secure:

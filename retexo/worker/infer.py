@@ -60,10 +60,7 @@ def run(
         graph = load_graph(job.directory, rank, job.checkpoint, job.settings.task)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
-    with (
-        job.connected(rank, streams) as transport,
-        job.disclose(job.communicator(transport)) as disclosure,
-    ):
+    with job.connected(rank, streams) as disclosure:
         start = time.perf_counter()
         comm = disclosure.comm
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)

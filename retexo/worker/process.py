@@ -1,14 +1,15 @@
 """A worker process: its start, threads and device, and the reports to its parent."""
 
 import errno
+import json
 import logging
 import os
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 from multiprocessing.connection import Connection
@@ -23,13 +24,13 @@ from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
-from retexo.comm.transport import PeerLost, Transport
+from retexo.comm.transport import PeerLost
 from retexo.errors import Stopped, TrainingError, describe_error
 from retexo.launch.cores import usable_cores
-from retexo.launch.heartbeat import ParentPipe, Progress
+from retexo.launch.heartbeat import Progress
 from retexo.settings.cluster_settings import ClusterSettings
 from retexo.settings.run_settings import TrainSettings
-from retexo.sites.disclosure import Disclosure, write_disclosure
+from retexo.sites.disclosure import Disclosure
 
 LEAST_MEMORY = 64 << 20
 """Bytes that a worker takes at the least; PyTorch alone takes some 200 MiB."""
@@ -44,21 +45,21 @@ class Job:
     run_dir: Path
     rendezvous: Rendezvous
 
-    def connected(self, rank: int, streams: Streams | None) -> AbstractContextManager[Transport]:
-        """Return the transport of a worker; see retexo.comm.process_group.connected."""
-        return connected(self.rendezvous, rank, streams)
+    @contextmanager
+    def connected(self, rank: int, streams: Streams | None) -> Iterator[Disclosure]:
+        """Connect a worker to the others; write disclosure.json at the end of the block.
 
-    def communicator(self, transport: Transport) -> Communicator:
-        """Return the worker's collectives."""
+        The Disclosure has the worker's collectives.
+        """
         several = self.settings.num_nodes > 1
-        return Communicator(transport, self.settings.sleep_time, between_nodes=several)
-
-    def disclose(self, comm: Communicator) -> AbstractContextManager[Disclosure]:
-        """Write disclosure.json at the end of the block, if sites own the partitions."""
-        alone = len(self.settings.local_ranks) == 1
-        return write_disclosure(
-            comm, self.directory.sites, self.rendezvous, self.run_dir, alone=alone
-        )
+        with connected(self.rendezvous, rank, streams) as transport:
+            comm = Communicator(transport, self.settings.sleep_time, between_nodes=several)
+            disclosure = Disclosure(comm, self.directory.sites)
+            try:
+                yield disclosure
+            finally:
+                alone = len(self.settings.local_ranks) == 1
+                disclosure.write(self.run_dir, self.rendezvous, alone=alone)
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -78,10 +79,15 @@ def serve(
     # Ctrl-C reaches the whole terminal; the parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    pipe = ParentPipe(parent)
+
+    def transmit(message: dict[str, Any]) -> None:
+        with suppress(OSError):  # the parent has ended, and so does this process
+            parent.send_bytes(json.dumps(message).encode())
+
+    progress = Progress(transmit)
     try:
-        progress = pipe.start_heartbeat(job.settings.distributed.heartbeat_timeout)
-        pipe.send({"result": run(rank, job, streams, progress)})
+        progress.start_heartbeat(job.settings.distributed.heartbeat_timeout)
+        progress.send({"result": run(rank, job, streams, progress)})
     except Exception as error:
         kind = {InputError: "refused", PeerLost: "peer"}.get(type(error), "failed")
         expected = type(error) in (InputError, TrainingError, PeerLost, Stopped)
@@ -96,7 +102,7 @@ def serve(
             message = f"not enough memory: {message.rpartition('DefaultCPUAllocator: ')[2]}"
         cause = "" if expected else traceback.format_exc()
         report = {"kind": kind, "message": message, "traceback": cause}
-        pipe.send({"error": report})
+        progress.send({"error": report})
         sys.exit(1)
 
 

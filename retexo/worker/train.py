@@ -67,9 +67,8 @@ def run(
         graph = load_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
-        job.connected(rank, streams) as transport,
+        job.connected(rank, streams) as disclosure,
         RunLog(job.run_dir, rank, settings, clock.progress) as log,
-        job.disclose(job.communicator(transport)) as disclosure,
     ):
         start, comm = time.perf_counter(), disclosure.comm
         clock.progress.count_bytes = lambda: comm.meter.total

@@ -59,7 +59,7 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
     progress.enter("round")
     if what == "many rounds":
         for number in range(20_000):
-            progress.report_round({"layer": 0, "round": number})
+            progress.send({"round": {"layer": 0, "round": number}})
         KEPT.touch()
         return {"rank": rank}
     if what == "fail":

@@ -10,6 +10,7 @@ import threading
 from multiprocessing import Pipe, current_process
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -156,7 +157,8 @@ def test_the_last_heartbeat_has_the_last_phase() -> None:
     arrived: list[str] = []
     first, second = threading.Event(), threading.Event()
 
-    def report(phase: str) -> None:
+    def report(message: dict[str, Any]) -> None:
+        phase = message["beat"]
         if phase == "start":
             first.set()
             second.wait(0.2)  # until the other heartbeat has overtaken this one
