@@ -28,7 +28,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import MessageTag
-from retexo.launch import fork_server, start_workers
+from retexo.launch import fork_server, rendezvous, start_workers
 from retexo.launch.certificates import read_credentials
 from retexo.launch.handshake import RunInfo
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
@@ -117,7 +117,7 @@ def message_seconds(backend: str, folder: Path) -> float:
     stages = build_stages(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) + RoundMessage.TAIL for stage in stages]
     fork_server.warm_up()
-    with start_workers.connect_nodes(settings, RunInfo({}, "")) as node:
+    with rendezvous.connect_nodes(settings, RunInfo({}, "")) as node:
         meeting = (
             replace(node.rendezvous, parts_per_node=1)
             if backend in BETWEEN_NODES

@@ -12,7 +12,7 @@ from partitioning.features.schema import describe
 from partitioning.site_folders import find_sites
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
-from retexo.launch import start_workers
+from retexo.launch import rendezvous, start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
@@ -54,7 +54,7 @@ def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
     common = shared_settings(settings)
     common["features"] = {**common["features"], "spec": tables.compared}
     info = RunInfo(common, directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(settings, info) as node:
+    with rendezvous.connect_nodes(settings, info) as node:
         run_dir.mkdir(parents=True, exist_ok=True)
         job = DescribeJob(settings, directory, run_dir, node.rendezvous, tables)
         results = start_workers.run_workers(settings.local_ranks, main, job, node)

@@ -15,7 +15,7 @@ from retexo.apps.find_partitions import has_partitions, open_partitions, with_fo
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of
-from retexo.launch import start_workers
+from retexo.launch import rendezvous, start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.predictor import dataset_like_training
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
@@ -140,7 +140,7 @@ def run_workers(
     predict: how predictions are written; None for scores only.
     """
     run_info = RunInfo(shared_settings(settings), directory.digest(), directory.remedy)
-    with start_workers.connect_nodes(settings, run_info) as node:
+    with rendezvous.connect_nodes(settings, run_info) as node:
         job = infer.InferJob(
             settings=settings,
             directory=directory,

@@ -27,9 +27,8 @@ from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.seeds import run_seeds
 from retexo.apps.summary import baselines_of, describe_features, print_results
 from retexo.errors import Interrupted, TrainingError, describe_error
-from retexo.launch import start_workers
+from retexo.launch import rendezvous, start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.launch.rendezvous import Node
 from retexo.results.atomic_write import write_json
 from retexo.results.checkpoint import open_checkpoint
 from retexo.results.conclusion import conclude
@@ -240,12 +239,8 @@ class Training:
         self._write_summary(status="done", **result)
         return self.summary
 
-    def _connect(self, stack: ExitStack) -> Node:
-        """Connect to the other nodes; `stack` closes the connections.
-
-        After a restart it tries again for rejoin_timeout seconds, and other errors are
-        TrainingErrors.
-        """
+    def _connect(self, stack: ExitStack) -> rendezvous.Node:
+        """Connect to the other nodes; `stack` closes the connections."""
         info = RunInfo(
             self.shared,
             self.directory.digest(),
@@ -254,14 +249,12 @@ class Training:
             num_saved=resume.count_saved(self.resume_from, self.run_dir, self.settings.local_ranks),
         )
         if not self.causes:
-            return stack.enter_context(start_workers.connect_nodes(self.settings, info))
+            return stack.enter_context(rendezvous.connect_nodes(self.settings, info))
         deadline = time.monotonic() + self.settings.distributed.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:
-                return stack.enter_context(
-                    start_workers.connect_nodes(self.settings, info, seconds)
-                )
+                return stack.enter_context(rendezvous.connect_nodes(self.settings, info, seconds))
             except Interrupted as error:
                 if time.monotonic() + RETRY_PAUSE >= deadline:
                     raise
@@ -270,7 +263,7 @@ class Training:
             except (InputError, TrainingError) as error:
                 raise TrainingError(f"{error}; restarted because {self.causes[-1]}") from error
 
-    def _make_job(self, node: Node) -> TrainJob:
+    def _make_job(self, node: rendezvous.Node) -> TrainJob:
         """Return what the workers of this node receive; prepare the state to resume from."""
         identity = ""
         if self.settings.checkpoint.keep:

@@ -233,13 +233,21 @@ def request_halo_flags(
     """
     named = request_halo_nodes(nodes, halo, part_sizes, comm)
     counts = torch.bincount(nodes.halo_owner[halo], minlength=comm.world_size).tolist()
-    replies = [torch.from_numpy(np.packbits(flags[nodes].numpy())) for nodes in named]
-    received = comm.all_to_all(replies, [(count + 7) // 8 for count in counts], SETUP)
-    bits = [
-        np.unpackbits(reply.numpy(), count=count)
-        for reply, count in zip(received, counts, strict=True)
+    bits = exchange_bits([flags[nodes].numpy() for nodes in named], counts, comm)
+    return torch.from_numpy(np.concatenate(bits))
+
+
+def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
+    """Send bits to each peer, packed into bytes; return the bits that each peer sends.
+
+    counts: the number of bits that each peer sends here.
+    """
+    packed = [torch.from_numpy(np.packbits(bits_of_peer)) for bits_of_peer in bits]
+    received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
+    return [
+        np.unpackbits(packed_bits.numpy(), count=count).astype(bool)
+        for packed_bits, count in zip(received, counts, strict=True)
     ]
-    return torch.from_numpy(np.concatenate(bits)).bool()
 
 
 def exchange_sorted_lists(

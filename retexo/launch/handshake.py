@@ -27,8 +27,9 @@ from retexo.launch.channels import (
     make_printable,
 )
 from retexo.launch.tls import Tls
+from retexo.settings.cluster_settings import ClusterSettings
 
-PROTOCOL = 2
+PROTOCOL = 3
 MISMATCH_WAIT = 5.0
 """Seconds that node 0 waits after a mismatch for a matching node in the same place."""
 
@@ -56,86 +57,82 @@ class NodeInfo:
     run_key: str
     """Separates runs that use the same port by accident; empty without a launcher."""
     node: int
-    ranks: list[int]
     code: str
     """Versions and a digest of the program."""
-    settings: dict[str, Any]
-    """Those that have to be the same on every node, by dotted name."""
-    partition: str
-    """Digest of the partition directory."""
     address: str
     """ADDRESS:PORT at which the other nodes reach this one."""
-    credentials: str = ""
+    credentials: str
     """Members and list of revoked certificates (Tls.lists); empty in the clear."""
-    resumes: bool = False
-    num_saved: int | None = None
-
-    @property
-    def name(self) -> str:
-        return describe_node(self.node, self.ranks)
-
-
-def describe_node(node: int, ranks: list[int] | range) -> str:
-    """Return a node with its ranks, for messages."""
-    return f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
+    run: RunInfo
+    """With its settings by dotted name."""
 
 
 def parse_node_info(message: Message) -> NodeInfo:
     """Return the NodeInfo in a message; ChannelClosed without one, or for one of another form."""
     try:
-        info = NodeInfo(**message["node"])
+        content = message["node"]
+        info = NodeInfo(**{**content, "run": RunInfo(**content["run"])})
         check_types(info)
+        check_types(info.run)
         split_address(info.address)
-        if message["retexo"] == PROTOCOL and all(isinstance(rank, int) for rank in info.ranks):
+        if message["retexo"] == PROTOCOL:
             return info
     except (KeyError, TypeError, ValueError):
         pass
     raise ChannelClosed("not a node of this program's version")
 
 
-def find_mismatch(first: NodeInfo, other: NodeInfo, partition_mismatch: str = "") -> str | None:
+def find_mismatch(first: NodeInfo, other: NodeInfo, cluster: ClusterSettings) -> str | None:
     """Return why a node cannot run together with node 0; None if it can."""
+    name = cluster.describe_node(other.node)
     if other.code != first.code:
         return (
-            f"{other.name} runs other code than node 0: {other.code}, not {first.code}; install the"
+            f"{name} runs other code than node 0: {other.code}, not {first.code}; install the"
             " same version"
         )
     if other.credentials != first.credentials:
         return (
-            f"{other.name} has other lists of the authority than node 0: {other.credentials}, not "
+            f"{name} has other lists of the authority than node 0: {other.credentials}, not "
             f"{first.credentials}; copy the newest to all nodes"
         )
+    own, theirs = first.run.settings, other.run.settings
     differing = [
-        f"{name}={other.settings.get(name)} instead of {first.settings.get(name)}"
-        for name in sorted(first.settings.keys() | other.settings.keys())
-        if first.settings.get(name) != other.settings.get(name)
+        f"{key}={theirs.get(key)} instead of {own.get(key)}"
+        for key in sorted(own.keys() | theirs.keys())
+        if own.get(key) != theirs.get(key)
     ]
     if differing:
         return (
-            f"{other.name} has other settings than node 0: {'; '.join(differing[:5])}; "
+            f"{name} has other settings than node 0: {'; '.join(differing[:5])}; "
             "start every node with the same command, node_rank apart"
         )
-    if other.partition != first.partition:
-        return f"{other.name} has {partition_mismatch}"
-    return _state_mismatch(first, other)
+    if other.run.partition != first.run.partition:
+        return f"{name} has {first.run.partition_mismatch}"
+    return _state_mismatch(
+        (cluster.describe_node(0), first.run), (cluster.describe_node(other.node), other.run)
+    )
 
 
-def _state_mismatch(first: NodeInfo, other: NodeInfo) -> str | None:
-    """Return why two nodes cannot resume or begin a run together; None: they can."""
-    if first.resumes != other.resumes:
-        resuming, beginning = (first, other) if first.resumes else (other, first)
+def _state_mismatch(first: tuple[str, RunInfo], other: tuple[str, RunInfo]) -> str | None:
+    """Return why two nodes cannot go on with an interrupted run, or begin one, together.
+
+    Args:
+        first, other: name and run of each.
+    """
+    if first[1].resumes != other[1].resumes:
+        resuming, beginning = (first, other) if first[1].resumes else (other, first)
         return (
-            f"{resuming.name} resumes a run and {beginning.name} begins one; "
+            f"{resuming[0]} resumes a run and {beginning[0]} begins one; "
             "give resume=auto to every node or to none"
         )
-    for one, other_one in ((first, other), (other, first)):
+    for (name, one), (other_name, other_one) in ((first, other), (other, first)):
         # Every node describes its run before any worker starts. So a node without a description
         # has lost it once others have saved states. While workers save their first state, one may
         # have it and another none yet.
         most_expected = 0 if one.num_saved is None else 1
         if not one.num_saved and (other_one.num_saved or 0) > most_expected:
             return (
-                f"{one.name} has no saved state in its run directory and {other_one.name} has one; "
+                f"{name} has no saved state in its run directory and {other_name} has one; "
                 "restore the directory, or begin anew in another hydra.run.dir without resume"
             )
     return None
@@ -148,8 +145,8 @@ def has_nothing_in_common(first: NodeInfo, other: NodeInfo) -> bool:
     """
     return (
         other.code != first.code
-        and other.settings != first.settings
-        and other.partition != first.partition
+        and other.run.settings != first.run.settings
+        and other.run.partition != first.run.partition
     )
 
 
@@ -174,12 +171,10 @@ class Coordinator:
         self,
         listener: Listener,
         own: NodeInfo,
-        num_nodes: int,
+        cluster: ClusterSettings,
         tls: Tls | None = None,
-        partition_mismatch: str = "",
     ) -> None:
-        self._own, self._num_nodes, self._tls = own, num_nodes, tls
-        self._partition_mismatch = partition_mismatch
+        self._own, self._cluster, self._tls = own, cluster, tls
         self._accepted = AcceptedConnections(listener, tls)
         self._mismatches: dict[int, tuple[float, str]] = {}
         """By node: the time at which its mismatch ends the start, and the message."""
@@ -196,7 +191,7 @@ class Coordinator:
     @property
     def missing(self) -> list[int]:
         """Numbers of the nodes that have not joined."""
-        return [node for node in range(1, self._num_nodes) if node not in self.joined]
+        return [node for node in range(1, self._cluster.num_nodes) if node not in self.joined]
 
     def wait(self, timeout: float) -> None:
         """Wait at most `timeout` seconds until all nodes joined or a mismatch ends the start.
@@ -245,7 +240,7 @@ class Coordinator:
             raise ChannelClosed("its code, settings and partitioning all differ from node 0's")
         if info.node in self.joined:
             self._check_connected(self.joined[info.node])  # it may have ended a moment ago
-        difference = find_mismatch(self._own, info, self._partition_mismatch)
+        difference = find_mismatch(self._own, info, self._cluster)
         problem = make_printable(difference or self._wrong_node_rank(info) or "")
         if not problem:
             self.joined[info.node] = channel
@@ -259,9 +254,10 @@ class Coordinator:
     def _wrong_node_rank(self, info: NodeInfo) -> str | None:
         """Return why a node cannot have the node_rank that it asks for; None if it can."""
         if info.node == 0 or info.node in self.joined:
-            return f"{info.name} has joined already; give every node its own node_rank"
-        if info.node >= self._num_nodes:
-            return f"node_rank={info.node}: there are {self._num_nodes} nodes"
+            name = self._cluster.describe_node(info.node)
+            return f"{name} has joined already; give every node its own node_rank"
+        if info.node >= self._cluster.num_nodes:
+            return f"node_rank={info.node}: there are {self._cluster.num_nodes} nodes"
         return None
 
     def _check_connected(self, channel: Channel) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 
 from retexo.errors import Interrupted, TrainingError
 from retexo.launch.channels import Channel, ChannelClosed, Message, make_printable
-from retexo.launch.handshake import describe_node
 from retexo.launch.heartbeat import ProcessMonitor, Stopwatch, heartbeat_interval
 from retexo.launch.rendezvous import Node
 from retexo.launch.ticker import ticker
@@ -200,7 +199,7 @@ class NodeMonitor:
         self._workers, self._node, self._may_restart = workers, node, may_restart
         self._inbox = Inbox()
         self._peers = {other: Peer(channel) for other, channel in node.links.items()}
-        self._own = node.rank
+        self._own, self._describe = node.rank, node.cluster.describe_node
         self._phase = "start"
         self._timeout = node.cluster.distributed.heartbeat_timeout
         self._failures: list[Failure] = []
@@ -208,8 +207,8 @@ class NodeMonitor:
         """When the cause is raised, even if node 0 has not decided or workers still run."""
         self._is_done = False
         """Whether the workers here are done."""
-        self._decision: Message | None = None
-        """Node 0's message with the cause."""
+        self._decision: Failure | None = None
+        """The cause, says node 0; of a curable kind if all nodes restart."""
 
     def run(self) -> dict[int, Any]:
         """Wait until all workers of all nodes are done; results by local rank.
@@ -258,7 +257,7 @@ class NodeMonitor:
 
     def announce_stop(self, why: str) -> None:
         """Tell the other nodes that this one ends, so that all workers save the same round."""
-        message = f"{self._name(self._own)} was ended by {why}; phase: {self._phase}"
+        message = f"{self._describe(self._own)} was ended by {why}; phase: {self._phase}"
         self._send(
             {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
         )
@@ -316,14 +315,14 @@ class NodeMonitor:
         if "failed" in message:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
-            self._decision = message
+            self._decision = read_failure(message["end"])
 
     def _node_lost(self, other: int, why: str) -> None:
         """Note that a node's connection is closed or silent, as a failure."""
         peer = self._peers[other]
         peer.is_lost = True
-        to = f" to {self._name(self._own)}" if self._own != 0 and other != 0 else ""
-        message = f"{self._name(other)} is lost{to}: {why}; phase: {peer.phase}"
+        to = f" to {self._describe(self._own)}" if self._own != 0 and other != 0 else ""
+        message = f"{self._describe(other)} is lost{to}: {why}; phase: {peer.phase}"
         self._add_failure(Failure("lost", -1, message))
 
     def _check_heartbeats(self, seconds: float) -> None:
@@ -415,27 +414,19 @@ class NodeMonitor:
         known = not running if self._is_stopping else self._decision is not None
         if not known and time.monotonic() < self._deadline:
             return
-        causes = sorted(
+        cause = self._decision or min(
             self._failures, key=lambda failure: (KINDS.index(failure.kind), failure.rank)
         )
-        message = causes[0].message if causes else ""
-        restart = causes[:1] != [] and causes[0].kind in CURABLE
-        if self._decision is not None:
-            message = make_printable(self._decision["end"])
-            restart = self._decision.get("restart") is True
-        elif self._own == 0:
-            end = self._public(causes[0]).message
-            self._send({"end": end, "restart": self._may_restart and restart})
-        if restart and self._may_restart:
-            raise Interrupted(message)
-        details = [failure.traceback for failure in causes if failure.traceback]
+        restart = self._may_restart and cause.kind in CURABLE
+        if self._own == 0:
+            kind = cause.kind if restart else "failed"
+            self._send({"end": asdict(replace(self._public(cause), kind=kind))})
+        if restart:
+            raise Interrupted(cause.message)
+        details = [failure.traceback for failure in self._failures if failure.traceback]
         details += [
             failure.message
-            for failure in causes
-            if failure.kind == "refused" and failure.message != message
+            for failure in self._failures
+            if failure.kind == "refused" and failure.message != cause.message
         ]
-        raise TrainingError("\n".join([message, *details[:1]]))
-
-    def _name(self, node: int) -> str:
-        """Return the node and the ranks of its workers, for messages."""
-        return describe_node(node, self._node.cluster.ranks_of(node))
+        raise TrainingError("\n".join([cause.message, *details[:1]]))

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from partitioning.errors import InputError
 from retexo.comm.process_group import LOOPBACK, Rendezvous, serving_store
 from retexo.comm.socket_transport import StreamsByRank
 from retexo.errors import Interrupted, TrainingError
+from retexo.launch import fork_server
 from retexo.launch.addresses import Endpoint, master_address, open_endpoint, split_address
 from retexo.launch.channels import (
     AcceptedConnections,
@@ -39,7 +40,6 @@ from retexo.launch.handshake import (
     NodeInfo,
     RunInfo,
     code_version,
-    describe_node,
 )
 from retexo.launch.hub import THROUGH_HUB
 from retexo.launch.tls import Tls, read_tls
@@ -106,6 +106,7 @@ def connect_nodes(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
             yield _make_node(cluster, None, LOOPBACK, secrets.token_hex(), folder / "store", {})
             return
+        fork_server.wait_until_warm(cluster.distributed.init_timeout)
         if tls is None:
             logger.warning(
                 "traffic between the nodes is not encrypted: use a network that you trust"
@@ -126,26 +127,22 @@ def connect_nodes(
             own = NodeInfo(
                 run_key=cluster.run_key,
                 node=cluster.node_rank,
-                ranks=list(cluster.local_ranks),
                 code=code_version(),
-                settings=decode(encode_message(compared)),
-                partition=run.partition,
                 address=endpoint.address,
                 credentials="" if tls is None else tls.lists,
-                resumes=run.resumes,
-                num_saved=run.num_saved,
+                run=replace(run, settings=decode(encode_message(compared))),
             )
             limit = f"{limit}={round(seconds, 1):g} s"
             participant = Participant(cluster, endpoint, own, seconds, limit)
             if cluster.node_rank == 0:
-                secret, store, channels = _coordinate(participant, run.partition_mismatch, stack)
+                secret, store, channels = _coordinate(participant, stack)
             else:
                 secret, store, channels = _join(participant)
         address, _ = split_address(endpoint.address)
         node = _make_node(cluster, tls, address, secret, store, channels)
         for channel in node.links.values():
             stack.callback(channel.close)
-        logger.info("%s: run %s, address %s", own.name, node.run_id, address)
+        logger.info("%s: run %s, address %s", participant.name, node.run_id, address)
         yield node
 
 
@@ -200,8 +197,9 @@ class Participant:
     limit: str
     """The setting that limits them, for messages."""
 
-    def describe(self, node: int) -> str:
-        return describe_node(node, self.cluster.ranks_of(node))
+    @property
+    def name(self) -> str:
+        return self.cluster.describe_node(self.own.node)
 
     def keys_with(self, other: int, addresses: Addresses) -> set[Key]:
         """Return the connections between another node and this one, besides the link to node 0.
@@ -227,28 +225,17 @@ Connected = tuple[str, tuple[str, int] | None, Mapping[Key, Channel]]
 """The run's secret, where gloo's store is, and the connections by key, the other node first."""
 
 
-def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitStack) -> Connected:
-    """Node 0: wait for the others, reply to all, and wait until they have connected pairwise.
-
-    Raises:
-        InputError: a node does not fit.
-        TrainingError: a node did not come.
-        Interrupted: two nodes cannot connect.
-    """
+def _coordinate(participant: Participant, stack: ExitStack) -> Connected:
+    """Node 0: wait for the others, reply to all, and wait until they have connected pairwise."""
     endpoint, store = participant.endpoint, None
-    coordinator = Coordinator(
-        endpoint.listener,
-        participant.own,
-        participant.cluster.num_nodes,
-        endpoint.tls,
-        partition_mismatch,
-    )
+    cluster = participant.cluster
+    coordinator = Coordinator(endpoint.listener, participant.own, cluster, endpoint.tls)
     coordinator.wait(participant.seconds)
     if coordinator.problem is not None:
         coordinator.send_reply({"mistake": coordinator.problem})
         raise InputError(coordinator.problem)
     if coordinator.missing:
-        absent = " and ".join(map(participant.describe, coordinator.missing))
+        absent = " and ".join(map(participant.cluster.describe_node, coordinator.missing))
         message = f"{absent} did not come within {participant.limit}"
         coordinator.send_reply({"absent": message})
         raise TrainingError(message)
@@ -261,7 +248,7 @@ def _coordinate(participant: Participant, partition_mismatch: str, stack: ExitSt
     channels, problem = _connect_peers(participant, secret, addresses)
     for node, channel in coordinator.joined.items():
         channels[node,] = channel
-        problem = problem or _peer_problem(channel, participant.describe(node))
+        problem = problem or _peer_problem(channel, participant.cluster.describe_node(node))
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise Interrupted(problem)
@@ -284,21 +271,21 @@ def _join(participant: Participant) -> Connected:
     logger.info("node %d: node 0 is at %s", participant.own.node, where)
     try:
         channel, reply = retry(partial(_say_hello, participant, address), participant.seconds)
-        _check_reply(reply, participant.own, where)
+        _check_reply(reply, participant.name, where)
         secret, store, addresses = _parse_start(reply)
         channels, problem = _connect_peers(participant, secret, {0: address, **addresses})
         channel.send({"ready": True} if problem is None else {"problem": problem})
         go = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
-        _check_reply(go, participant.own, where)
+        _check_reply(go, participant.name, where)
     except ChannelClosed as error:
         raise Interrupted(
             f"node 0 at {where} ended before the run began, or is another program: {error}"
         ) from error
     except ConnectionError as error:
         raise TrainingError(
-            f"{participant.describe(0)} was not reached at {where} within {participant.limit}:"
-            f" {error}; start it, or, if it runs, it had all its nodes already or a firewall is in"
-            " between"
+            f"{participant.cluster.describe_node(0)} was not reached at {where} within"
+            f" {participant.limit}: {error}; start it, or, if it runs, it had all its nodes already"
+            " or a firewall is in between"
         ) from error
     return secret, store, {(0,): channel, **channels}
 
@@ -327,11 +314,11 @@ def _parse_start(
         raise ChannelClosed(f"not a reply of node 0: {make_printable(reply)}") from error
 
 
-def _check_reply(reply: Message, own: NodeInfo, where: str) -> None:
+def _check_reply(reply: Message, name: str, where: str) -> None:
     """Raise the error that node 0 reports, if any."""
     if "refused" in reply:
         raise InputError(
-            f"distributed.master_port: the program at {where} refused {own.name}: "
+            f"distributed.master_port: the program at {where} refused {name}: "
             f"{make_printable(reply['refused'])}; choose another port for this run"
         )
     for reason, error in REASONS.items():
@@ -363,7 +350,7 @@ def _connect_peers(
             except OSError as error:
                 where = "{}:{}".format(*addresses[other])
                 return channels, (
-                    f"{participant.own.name} cannot reach {participant.describe(other)} at"
+                    f"{participant.name} cannot reach {participant.cluster.describe_node(other)} at"
                     f" {where}: {error}; open the network between them"
                 )
             channels[other, *key[1:]] = channel
@@ -400,8 +387,9 @@ def _accept(
     accepted.close()
     if not expected:
         return channels, None
-    absent = ", ".join(map(participant.describe, sorted({key[0] for key in expected.values()})))
-    return channels, f"{absent} did not reach {participant.own.name} within {CONNECT_TIMEOUT:g} s"
+    absent = sorted({key[0] for key in expected.values()})
+    names = ", ".join(map(participant.cluster.describe_node, absent))
+    return channels, f"{names} did not reach {participant.name} within {CONNECT_TIMEOUT:g} s"
 
 
 def _make_token(secret: str, key: Key) -> str:

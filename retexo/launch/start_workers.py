@@ -15,25 +15,12 @@ from typing import Any
 
 from retexo.comm.socket_transport import Streams, StreamsByRank
 from retexo.errors import TrainingError
-from retexo.launch import fork_server, rendezvous
-from retexo.launch.handshake import RunInfo
+from retexo.launch import fork_server
 from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
 from retexo.launch.rendezvous import Node
-from retexo.settings.cluster_settings import ClusterSettings
 
 SPARE_FILES = 256
 """Files that a process opens besides its streams."""
-
-
-@contextmanager
-def connect_nodes(
-    cluster: ClusterSettings, run: RunInfo, rejoin_seconds: float | None = None
-) -> Iterator[Node]:
-    """Wait until workers can be forked at once, then connect the nodes (see rendezvous)."""
-    if cluster.num_nodes > 1:
-        fork_server.wait_until_warm(cluster.distributed.init_timeout)
-    with rendezvous.connect_nodes(cluster, run, rejoin_seconds) as node:
-        yield node
 
 
 def run_workers(
@@ -139,13 +126,10 @@ def terminate_as_exit() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     caught = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
-    received_one = False
-
     def stop(number: int, _frame: FrameType | None) -> None:
-        nonlocal received_one
-        if not received_one:
-            received_one = True
-            raise SystemExit(128 + number)
+        for later in caught:
+            signal.signal(later, lambda *_: None)
+        raise SystemExit(128 + number)
 
     for number in caught:
         signal.signal(number, stop)

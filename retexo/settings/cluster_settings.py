@@ -203,6 +203,13 @@ class ClusterSettings(PartitionSettings):
         first = node * self.workers_per_node
         return range(first, min(first + self.workers_per_node, self.num_partitions))
 
+    def describe_node(self, node: int) -> str:
+        """Return a node with the ranks of its workers, for messages."""
+        ranks = self.ranks_of(node)
+        return (
+            f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
+        )
+
     @property
     def one_machine(self) -> bool:
         """Whether all workers run on this machine, so that loopback is enough."""

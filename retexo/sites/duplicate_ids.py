@@ -11,7 +11,6 @@ W workers, I inner nodes of a worker.
 
 import hashlib
 import secrets
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from retexo.arrays import IntArray, Mask
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
+from retexo.exchange.exchange_plan import exchange_bits
 
 KEY_BYTES, HASH_BYTES = 16, 8
 
@@ -129,17 +129,4 @@ def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communic
             or [np.empty(0, np.bool_)]
         )
         for rank in range(comm.world_size)
-    ]
-
-
-def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
-    """Send bits to each peer, packed into bytes; return the bits that each peer sends.
-
-    counts: the number of bits that each peer sends here.
-    """
-    packed = [torch.from_numpy(np.packbits(bits_of_peer)) for bits_of_peer in bits]
-    received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
-    return [
-        np.unpackbits(packed_bits.numpy(), count=count).astype(bool)
-        for packed_bits, count in zip(received, counts, strict=True)
     ]

@@ -21,8 +21,8 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced
 from retexo.comm.traffic_meter import SETUP
 from retexo.comm.transport import PeerLost
-from retexo.exchange.exchange_plan import exchange_sorted_lists
-from retexo.sites.duplicate_ids import exchange_bits, find_duplicate_ids
+from retexo.exchange.exchange_plan import exchange_bits, exchange_sorted_lists
+from retexo.sites.duplicate_ids import find_duplicate_ids
 from retexo.sites.ledger import record_requests
 
 logger = logging.getLogger(__name__)

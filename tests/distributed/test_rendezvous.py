@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import psutil
@@ -24,12 +24,13 @@ from support import free_port
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
 from retexo.errors import TrainingError
-from retexo.launch import addresses, channels, handshake, rendezvous
+from retexo.launch import addresses, channels, fork_server, handshake, rendezvous
 from retexo.launch.channels import AcceptedConnections, Channel, connect
 from retexo.launch.handshake import (
     PROTOCOL,
     Coordinator,
     NodeInfo,
+    RunInfo,
     code_version,
     parse_node_info,
 )
@@ -46,6 +47,7 @@ SETTINGS = {"seed": 1, "model": {"name": "gcn"}, "learning_rate": [0.003]}
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.5)
     monkeypatch.setattr(rendezvous, "REPLY_MARGIN", 5.0)
+    monkeypatch.setattr(fork_server, "wait_until_warm", lambda _: None)
 
 
 def cluster(
@@ -307,16 +309,12 @@ def visit(port: int, content: bytes) -> bytes:
 
 
 def node_info(**fields: Any) -> bytes:
-    content = {
-        "run_key": "",
-        "node": 1,
-        "ranks": [1],
-        "code": "",
-        "settings": {},
-        "partition": "",
-        "address": "127.0.0.1:1",
+    run = {
+        name: fields.pop(name, default) for name, default in (("settings", {}), ("partition", ""))
     }
-    return json.dumps({"retexo": PROTOCOL, "node": {**content, **fields}}).encode() + b"\n"
+    where = {"address": "127.0.0.1:1", "credentials": ""}
+    content = {"run_key": "", "node": 1, "code": "", **where, "run": run, **fields}
+    return json.dumps({"retexo": PROTOCOL, "node": content}).encode() + b"\n"
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,11 +400,11 @@ def test_another_run_on_the_same_port_is_not_joined() -> None:
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     port = free_port()
     shared = {**flatten(SETTINGS), "num_partitions": 3, "distributed.backend": "gloo"}
-    own = NodeInfo("", 1, [1], code_version(), shared, "abc", "127.0.0.1:1")
+    own = NodeInfo("", 1, code_version(), "127.0.0.1:1", "", RunInfo(shared, "abc"))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
         gone = connect(("127.0.0.1", port), 10)
-        gone.send({"retexo": PROTOCOL, "node": own.__dict__})
+        gone.send({"retexo": PROTOCOL, "node": asdict(own)})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
         outcome = attend(cluster(2, port, parts=3))
@@ -458,8 +456,10 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(SURROGATES, inner, max_size=3),
     max_leaves=6,
 )
+VALUE = JSON | st.sampled_from([1, [1], {}, "", "sockets"])
+RUN = st.fixed_dictionaries(dict.fromkeys(RunInfo.__annotations__, VALUE))
 HELLO = st.fixed_dictionaries(
-    {name: JSON | st.sampled_from([1, [1], {}, "", "sockets"]) for name in NodeInfo.__annotations__}
+    {**dict.fromkeys(NodeInfo.__annotations__, VALUE), "run": VALUE | RUN}
 )
 MESSAGE = JSON | st.fixed_dictionaries(
     {},
@@ -503,7 +503,6 @@ def test_strangers_before_a_run() -> None:
 
 
 MATCHING = {
-    "ranks": [1],
     "code": code_version(),
     "settings": {**flatten(SETTINGS), "num_partitions": 2, "distributed.backend": "gloo"},
     "partition": "abc",
@@ -541,7 +540,7 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
         port = listener.getsockname()[1]
         info = parse_node_info(json.loads(node_info(**MATCHING)))
-        coordinator = Coordinator(listener, replace(info, node=0), 3)
+        coordinator = Coordinator(listener, replace(info, node=0), cluster(0, port, parts=3))
         waiting = pool.submit(coordinator.wait, 20.0)
         nodes = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2)]
         nodes[0].sendall(node_info(**MATCHING))
@@ -557,7 +556,7 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
 def test_strangers_while_nodes_connect_to_each_other() -> None:
     """At the port of node 0, which waits for node 1."""
     listener = socket.create_server(("127.0.0.1", 0))
-    port, own = listener.getsockname()[1], NodeInfo("", 0, [0], "", {}, "", "")
+    port, own = listener.getsockname()[1], NodeInfo("", 0, "", "", "", RunInfo({}, ""))
     endpoint = addresses.Endpoint(listener, "")
     participant = rendezvous.Participant(cluster(0, 1), endpoint, own, 20.0, "")
     with listener, ThreadPoolExecutor(1) as pool:

@@ -35,7 +35,7 @@ from support import (
     thirds,
     write_partitions,
 )
-from test_rendezvous import Outcome, attend, cluster, connect_node, stream_to
+from test_rendezvous import Outcome, attend, cluster, connect_node, node_info, stream_to
 
 from partitioning.errors import InputError
 from retexo.apps import credentials as authority
@@ -48,7 +48,6 @@ from retexo.errors import TrainingError
 from retexo.launch import addresses, handshake, hub
 from retexo.launch.certificates import read_credentials
 from retexo.launch.channels import Channel, ChannelClosed, connect
-from retexo.launch.handshake import PROTOCOL
 from retexo.launch.hub import Hub, HubListener, HubServer
 from retexo.launch.tls import Tls
 from retexo.settings.compose import compose
@@ -136,13 +135,11 @@ def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
 
 def claim(stream: socket.socket, node: int) -> str:
     """Say that one is a node, over this connection, and what came back."""
-    about = {"run_key": "", "node": node, "ranks": [node], "code": "", "settings": {}}
     stream.settimeout(20)
     try:
         if isinstance(stream, ssl.SSLSocket) and b"welcome" not in (answer := stream.recv(1 << 10)):
             return answer.decode()
-        about |= {"partition": "", "address": "127.0.0.1:1"}
-        stream.sendall(json.dumps({"retexo": PROTOCOL, "node": about}).encode() + b"\n")
+        stream.sendall(node_info(node=node))
         return b"".join(iter(lambda: stream.recv(1 << 16), b"")).decode()
     except ssl.SSLError as error:
         return str(error.reason)
@@ -274,10 +271,10 @@ def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
     with pytest.raises(InputError, match="was revoked"):
         read_credentials(place / "b", 1, 2)
     old = read_credentials(place / "a", 0, 2)
-    first = handshake.NodeInfo("", 0, [0], "", {}, "", "", "members a, b; 1 revoked")
-    second = handshake.NodeInfo("", 1, [1], "", {}, "", "", old.lists)
+    first = handshake.NodeInfo("", 0, "", "", "members a, b; 1 revoked", handshake.RunInfo({}, ""))
+    second = handshake.NodeInfo("", 1, "", "", old.lists, handshake.RunInfo({}, ""))
     assert "other lists of the authority than node 0: members a, b; 0 revoked by 20" in str(
-        handshake.find_mismatch(first, second)
+        handshake.find_mismatch(first, second, cluster(0, 1))
     )
 
 

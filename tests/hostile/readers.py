@@ -54,7 +54,12 @@ from partitioning.graph_data import AnyGraph
 from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
 from retexo.apps import plan, update
-from retexo.launch import start_workers
+from retexo.comm.collectives import Communicator
+from retexo.comm.thread_transport import run_threads
+from retexo.errors import Stopped, TrainingError
+from retexo.launch import rendezvous
+from retexo.rounds.recovery import Recovery
+from retexo.rounds.training_loop import run_rounds
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -785,7 +790,7 @@ def read_run(place: Path) -> Content:
     """Run a command; what it refuses it names, and a worker's error ends in words, too."""
     command = json.loads((place / "command.json").read_text())
     with contextlib.ExitStack() as stack:
-        for module, name in ((start_workers, "connect_nodes"), (plan, "_dry_run")):
+        for module, name in ((rendezvous, "connect_nodes"), (plan, "_dry_run")):
             if not command["starts"]:
                 stack.enter_context(mock.patch.object(module, name, side_effect=SystemExit(0)))
         ended = run_main(*command["words"], cwd=place, rc=None)
