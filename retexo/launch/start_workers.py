@@ -154,14 +154,22 @@ def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
     """End the workers.
 
     Args:
-        save: let them finish and save their round first.
+        save: let them finish and save their round first, unless a second signal arrives.
     """
-    for stop in ("terminate", "kill") if save else ("kill",):
-        alive = [process for process in processes if process.is_alive()]
-        for process in alive:
-            getattr(process, stop)()
-        deadline = time.monotonic() + STOP_TIMEOUT
-        for process in alive:
-            process.join(timeout=max(0.0, deadline - time.monotonic()))
+    try:
+        if save:
+            _end(processes, "terminate")
+    finally:
+        _end(processes, "kill")
     if any(process.is_alive() for process in processes):  # as a stopped fork server reports
         fork_server.kill()
+
+
+def _end(processes: Sequence[BaseProcess], method: str) -> None:
+    """Call a method of the processes that run, and wait for them for at most STOP_TIMEOUT."""
+    alive = [process for process in processes if process.is_alive()]
+    for process in alive:
+        getattr(process, method)()
+    deadline = time.monotonic() + STOP_TIMEOUT
+    for process in alive:
+        process.join(timeout=max(0.0, deadline - time.monotonic()))

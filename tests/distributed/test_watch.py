@@ -194,6 +194,25 @@ def test_a_fork_server_that_starts_no_workers() -> None:
     assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
 
 
+def test_a_second_ctrl_c_kills_workers_that_are_saving() -> None:
+    """multiprocessing would wait for them at the end of the command, without a limit."""
+    told: list[str] = []
+
+    def join(timeout: float) -> None:
+        if told == ["terminate"]:
+            raise KeyboardInterrupt
+
+    worker: Any = SimpleNamespace(
+        is_alive=lambda: told[-1:] != ["kill"],
+        terminate=lambda: told.append("terminate"),
+        kill=lambda: told.append("kill"),
+        join=join,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        start_workers._end_all([worker], save=True)
+    assert told == ["terminate", "kill"]
+
+
 # --- on two nodes ----------
 
 
