@@ -242,10 +242,9 @@ class Training:
     def _connect(self, stack: ExitStack) -> rendezvous.Node:
         """Connect to the other nodes; `stack` closes the connections."""
         info = RunInfo(
-            self.shared,
+            {**self.shared, "resume": self.resume_from is not None},
             self.directory.digest(),
             self.directory.remedy,
-            resumes=self.resume_from is not None,
             num_saved=resume.count_saved(self.resume_from, self.run_dir, self.settings.local_ranks),
         )
         if not self.causes:

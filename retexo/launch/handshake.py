@@ -44,8 +44,6 @@ class RunInfo:
     """Digest of the partition directory."""
     partition_mismatch: str = "another partitioning; copy it the same partition directory"
     """What differs where the digest does, and the remedy."""
-    resumes: bool = False
-    """Whether a saved state is loaded, if there is one."""
     num_saved: int | None = None
     """Saved states of the local worker with the fewest; None without the description of a run."""
 
@@ -108,32 +106,16 @@ def find_mismatch(first: NodeInfo, other: NodeInfo, cluster: ClusterSettings) ->
         )
     if other.run.partition != first.run.partition:
         return f"{name} has {first.run.partition_mismatch}"
-    return _state_mismatch(
-        (cluster.describe_node(0), first.run), (cluster.describe_node(other.node), other.run)
-    )
-
-
-def _state_mismatch(first: tuple[str, RunInfo], other: tuple[str, RunInfo]) -> str | None:
-    """Return why two nodes cannot go on with an interrupted run, or begin one, together.
-
-    Args:
-        first, other: name and run of each.
-    """
-    if first[1].resumes != other[1].resumes:
-        resuming, beginning = (first, other) if first[1].resumes else (other, first)
-        return (
-            f"{resuming[0]} resumes a run and {beginning[0]} begins one; "
-            "give resume=auto to every node or to none"
-        )
-    for (name, one), (other_name, other_one) in ((first, other), (other, first)):
+    for one, peer in ((first, other), (other, first)):
         # Every node describes its run before any worker starts. So a node without a description
         # has lost it once others have saved states. While workers save their first state, one may
         # have it and another none yet.
-        most_expected = 0 if one.num_saved is None else 1
-        if not one.num_saved and (other_one.num_saved or 0) > most_expected:
+        most_expected = 0 if one.run.num_saved is None else 1
+        if not one.run.num_saved and (peer.run.num_saved or 0) > most_expected:
             return (
-                f"{name} has no saved state in its run directory and {other_name} has one; "
-                "restore the directory, or begin anew in another hydra.run.dir without resume"
+                f"{cluster.describe_node(one.node)} has no saved state in its run directory and"
+                f" {cluster.describe_node(peer.node)} has one; restore the directory, or begin anew"
+                " in another hydra.run.dir without resume"
             )
     return None
 

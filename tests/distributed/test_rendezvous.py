@@ -174,7 +174,7 @@ def test_nodes_resume_together_unless_one_lacks_its_state(
     port = free_port()
     (kind, message), other = together(
         *(
-            lambda n=n: attend(cluster(n, port), resumes=True, num_saved=states[n])  # type: ignore[misc]
+            lambda n=n: attend(cluster(n, port), num_saved=states[n])  # type: ignore[misc]
             for n in (0, 1)
         )
     )

@@ -54,12 +54,7 @@ from partitioning.graph_data import AnyGraph
 from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
 from retexo.apps import plan, update
-from retexo.comm.collectives import Communicator
-from retexo.comm.thread_transport import run_threads
-from retexo.errors import Stopped, TrainingError
 from retexo.launch import rendezvous
-from retexo.rounds.recovery import Recovery
-from retexo.rounds.training_loop import run_rounds
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
