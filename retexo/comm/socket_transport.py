@@ -47,7 +47,10 @@ class SocketTransport:
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOCAL_SEND_BUFFER)
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Send a message to each peer and receive one from each, uncopied (Transport.swap)."""
+        """Send a message to each peer and receive one from each, uncopied (Transport.swap).
+
+        PeerLost if no byte moves for the timeout.
+        """
         waiting = [
             _Transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()
@@ -85,6 +88,7 @@ class _Transfer:
         outgoing: list[memoryview],
         incoming: list[memoryview],
     ) -> None:
+        """Prepare a message each way, with its length before it; an empty list: none this way."""
         self.peer, self.stream = peer, stream
         self._expected, self._header = sum(map(len, incoming)), bytearray(HEADER.size)
         self._to_send, self._to_receive = list(outgoing), list(incoming)
@@ -113,6 +117,7 @@ class _Transfer:
                 raise PeerLost(f"rank {self.peer}: {error.strerror or error}") from error
 
     def _send(self) -> None:
+        """Send as much as the stream takes without waiting."""
         while self._to_send:  # after SSLWantWriteError, TLS has to get the same bytes again
             _advance(self._to_send, self.stream.send(self._to_send[0][:MAX_WRITE]))
 

@@ -86,7 +86,10 @@ def _make_hub(cluster: ClusterSettings, tls: Tls | None) -> Hub | None:
 def _wait_at_hub(
     cluster: ClusterSettings, hub: Hub, timeout: float, stack: ExitStack
 ) -> HubListener:
-    """Wait at the hub for the connections of other nodes; node 0 may have to start it."""
+    """Wait at the hub for the connections of other nodes; node 0 may have to start it.
+
+    `stack` closes both. TrainingError if the hub is not reached.
+    """
     where = f"distributed.hub={cluster.distributed.hub}"
     if cluster.node_rank == hub.node:
         logger.info("node 0 is the hub, at %s", cluster.distributed.hub)
@@ -181,7 +184,7 @@ def _interface_address(interface: str, preferred: Collection[str]) -> str:
 
 
 def master_address(cluster: ClusterSettings) -> tuple[str, int]:
-    """Return host and port at which node 0 listens."""
+    """Return host and port at which node 0 listens; THROUGH_HUB and 0 with a hub."""
     if cluster.distributed.hub is not None:
         return THROUGH_HUB, 0
     host = LOOPBACK if cluster.one_machine else cluster.distributed.master_addr

@@ -226,7 +226,13 @@ Connected = tuple[str, tuple[str, int] | None, Mapping[Key, Channel]]
 
 
 def _coordinate(participant: Participant, stack: ExitStack) -> Connected:
-    """Node 0: wait for the others, reply to all, and wait until they have connected pairwise."""
+    """Node 0: wait for the others, reply to all, and wait until they have connected pairwise.
+
+    Raises:
+        InputError: a node does not fit.
+        TrainingError: a node did not come.
+        Interrupted: two nodes cannot connect.
+    """
     endpoint, store = participant.endpoint, None
     cluster = participant.cluster
     coordinator = Coordinator(endpoint.listener, participant.own, cluster, endpoint.tls)
@@ -265,7 +271,10 @@ def _peer_problem(channel: Channel, name: str) -> str | None:
 
 
 def _join(participant: Participant) -> Connected:
-    """Another node: connect to node 0, send it the NodeInfo, and follow its reply."""
+    """Another node: connect to node 0, send it the NodeInfo, and follow its reply.
+
+    Raises the error that node 0 replies, or that says how the connection ended.
+    """
     address = master_address(participant.cluster)
     where = "{}:{}".format(*address)
     logger.info("node %d: node 0 is at %s", participant.own.node, where)
