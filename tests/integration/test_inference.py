@@ -598,6 +598,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda at: edit(at, lambda content: content["answer"].update(slopes=[1.0])),
         ("model.json", "answer"),
     ),
+    "pipeline": (
+        lambda at: edit(at, lambda content: content.update(features={"nodes": {"version": 2}})),
+        ("model.json", "feature pipeline has version 2"),
+    ),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),

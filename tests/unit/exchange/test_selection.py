@@ -168,6 +168,8 @@ def test_bad_graphs_are_refused(
 def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    sizes = 50_000, 50_001, 10_000_001
+    assert [cover_module.acceptable_ratio(size, 10_000_000) for size in sizes] == [1, 1.002, 1.01]
     rng = np.random.default_rng(0)
     left, right = rng.integers(10_000, size=110_000), rng.integers(9_900, size=110_000)
     graph = left, right, np.ones(10_000, np.int64), np.ones(9_900, np.int64)
