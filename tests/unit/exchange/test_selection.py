@@ -118,7 +118,7 @@ def test_fallback_keeps_its_bound(graph: Graph, equal: bool, ascending: bool) ->
     assert found.lower_bound <= least_weight(graph) <= found.weight <= one_side
 
 
-@pytest.mark.parametrize(("seed", "weights"), enumerate([(1024, 1025), (400, 700), (20, 1000)]))
+@pytest.mark.parametrize(("seed", "weights"), [*enumerate([(1024, 1025), (400, 700), (20, 1000)])])
 def test_solvers_agree_on_what_pruning_leaves(seed: int, weights: tuple[int, int]) -> None:
     graph = random_graph(seed, 5000, 500, weights)
     exact, near = minimum_cover(*graph), minimum_cover(*graph, exact_limit=0, matching_limit=0)
