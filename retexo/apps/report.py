@@ -179,7 +179,7 @@ def _notes(data_sets: Sequence[DataSet]) -> Table | None:
                         f"{method.repeats} runs repeat a draw and are averaged first",
                     ]
                 )
-            versions = {str(sorted(run.versions.items())) for run in method.done}
+            versions = {str(sorted(run.summary["versions"].items())) for run in method.done}
             if len(versions) > 1:
                 rows.append(
                     [
@@ -199,12 +199,13 @@ def _count_statuses(runs: Sequence[Run]) -> str:
 
 
 def _describe_versions(runs: Sequence[Run]) -> str:
+    versions = [run.summary.get("versions", {}) for run in runs]
     used = {
-        name: sorted({str(run.versions.get(name)) for run in runs if name in run.versions})
-        for name in dict.fromkeys(name for run in runs for name in run.versions)
+        name: sorted({str(own[name]) for own in versions if name in own})
+        for name in dict.fromkeys(name for own in versions for name in own)
     }
     return (
         "Trained with "
-        + "; ".join(f"{name} {', '.join(versions)}" for name, versions in used.items())
+        + "; ".join(f"{name} {', '.join(listed)}" for name, listed in used.items())
         + "."
     )

@@ -1,7 +1,6 @@
 """Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
 import importlib.util
-import math
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,7 +10,7 @@ import numpy as np
 
 from partitioning.errors import InputError
 from retexo.results.formats import format_bytes
-from retexo.results.groups import DataSet
+from retexo.results.groups import DataSet, measure_of
 from retexo.results.runs import Run
 from retexo.results.tables import MAX_METHODS
 from retexo.scores import title_of
@@ -102,7 +101,7 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
 
     figure, (axes,) = make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
-    across, up = (data.summarise(name) for name in (measure, data.headline))
+    across, up = (data.summarise(measure_of(name)) for name in (measure, data.headline))
     drawn: dict[int, str] = {}
     without_bytes = []
     is_many = len(data.methods) > MAX_METHODS
@@ -166,20 +165,21 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
 
     None without curves, or with more than MAX_METHODS methods.
     """
+    methods = data.methods if len(data.methods) <= MAX_METHODS else []
     curves = [
-        (index, run)
-        for index, method in enumerate(data.methods)
+        (index, run, curve)
+        for index, method in enumerate(methods)
         for run in method.runs[:CURVES_PER_METHOD]
-        if run.curve
+        if (curve := run.read_curve())
     ]
-    if not curves or len(data.methods) > MAX_METHODS:
+    if not curves:
         return None
-    layers = sorted({point.layer for _, run in curves for point in run.curve})
+    layers = sorted({line["layer"] for _, _, curve in curves for line in curve})
     figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
-        for index, run in curves:
+        for index, run, curve in curves:
             points = [
-                (point.round, point.val_metric) for point in run.curve if point.layer == layer
+                (line["round"], line["val_metric"]) for line in curve if line["layer"] == layer
             ]
             colour, marker = _style(index)
             axes.plot(
@@ -193,11 +193,11 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
                 markevery=[-1] if points else [],
             )
         axes.set(xlabel="round", title=f"layer {layer}")
-    metrics = {run.metric for _, run in curves}
+    metrics = {run.metric for _, run, _ in curves}
     name = metrics.pop() if len(metrics) == 1 else None
     all_axes[0].set_ylabel(_with_unit(f"validation {title_of(name or 'metric')}"))
     figure.suptitle(_wrap(data.name, int(13 * figure.get_figwidth())))
-    _add_legend(figure, {index: data.methods[index].name for index, _ in curves}, "-")
+    _add_legend(figure, {index: data.methods[index].name for index, *_ in curves}, "-")
     return figure
 
 
@@ -261,12 +261,13 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
 
     width: inches.
     """
-    layers = sorted({point.layer for point in run.rounds})
+    rounds = run.read_rounds()
+    layers = sorted({line["layer"] for line in rounds})
     if not layers:
         return None
     figure, all_axes = make_axes(2 * len(layers), width, 2.4)
     for number, layer in enumerate(layers):
-        points = [point for point in run.rounds if point.layer == layer]
+        lines = [line for line in rounds if line["layer"] == layer]
         losses, metric = all_axes[2 * number : 2 * number + 2]
         series = (
             (losses, "train_loss", "training", COLOURS[0]),
@@ -274,8 +275,7 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
             (metric, "val_metric", "validation", COLOURS[1]),
         )
         for axes, name, label, colour in series:
-            values = [(point.round, getattr(point, name)) for point in points]
-            known = [(at, y) for at, y in values if y is not None and not math.isnan(y)]
+            known = [(line["round"], line[name]) for line in lines if line.get(name) is not None]
             if known:
                 axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
             if known and axes is metric:

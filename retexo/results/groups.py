@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from retexo.results.formats import format_setting
-from retexo.results.runs import BYTES, OF_CLASS, Run, identity
+from retexo.results.runs import BYTES, Run, identity
 from retexo.scores import SCORES
 from retexo.settings.schema import DATA, keys, usual_values
 
@@ -22,6 +22,16 @@ HEADLINES = {name: f"test {score.label}" for name, score in SCORES.items() if sc
 """Setting stopping.metric -> measure."""
 GROUP_NAMES = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """Setting that a file of conf/GROUP sets -> GROUP, its name for users."""
+
+
+Measure = Callable[[Run], float | None]
+"""A number of a finished run; None where the run has none."""
+
+
+def measure_of(name: str) -> Measure:
+    """Return the measure with a name of Run.measures; bytes that a run did not send are 0."""
+    absent = 0.0 if name.startswith(BYTES) else None
+    return lambda run: run.measures.get(name, absent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,17 +56,15 @@ class Method:
         """Number of finished runs that repeat the seeds of another one."""
         return len(self.done) - len({run.draw for run in self.done})
 
-    def samples(self, measure: str) -> dict[str, float]:
+    def samples(self, measure: Measure) -> dict[str, float]:
         """Return a measure of the finished runs by draw of the seeds; repeated draws are averaged.
 
-        Runs without the measure are left out; bytes of kinds that a run did not send are 0.
+        Runs without the measure are left out.
         """
-        absent = 0.0 if measure.startswith(BYTES) else math.nan
         values: defaultdict[str, list[float]] = defaultdict(list)
         for run in self.done:
-            value = run.measures.get(measure)
-            value = absent if value is None else value
-            if not math.isnan(value):
+            value = measure(run)
+            if value is not None:
                 values[run.draw].append(value)
         return {draw: sum(repeats) / len(repeats) for draw, repeats in values.items()}
 
@@ -69,15 +77,6 @@ class Summary(NamedTuple):
     """NaN without a draw."""
     std: float
     """Sample deviation; NaN for fewer than two draws."""
-
-    @classmethod
-    def of(cls, samples: Mapping[str, float]) -> "Summary":
-        """Summarise values by draw."""
-        values = [*samples.values()]
-        mean = float(np.mean(values)) if values else math.nan
-        return cls(
-            len(values), mean, float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +92,17 @@ class DataSet:
         runs = [run for method in self.methods for run in method.done]
         return [*dict.fromkeys(name for run in runs for name in run.measures)]
 
-    def summarise(self, measure: str) -> list[Summary]:
+    def summarise(self, measure: Measure) -> list[Summary]:
         """Summarise a measure over the draws of each method."""
-        return [Summary.of(method.samples(measure)) for method in self.methods]
+        samples = [[*method.samples(measure).values()] for method in self.methods]
+        return [
+            Summary(
+                len(values),
+                float(np.mean(values)) if values else math.nan,
+                float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
+            )
+            for values in samples
+        ]
 
     @property
     def headline(self) -> str:
@@ -115,11 +122,11 @@ class DataSet:
     @cached_property
     def kinds(self) -> list[str]:
         """Return the kinds of messages with at least one byte in some run, without the total."""
-        names = [name for name in self.measures if name.startswith(BYTES) and OF_CLASS not in name]
+        names = [name for name in self.measures if name.startswith(BYTES)]
         sent = [
             name
             for name in names
-            if any(summary.n and summary.mean for summary in self.summarise(name))
+            if any(summary.n and summary.mean for summary in self.summarise(measure_of(name)))
         ]
         return [name.removeprefix(BYTES) for name in sent if name != f"{BYTES}total"]
 
@@ -132,7 +139,8 @@ def group(runs: Sequence[Run]) -> list[DataSet]:
         if run.status != "damaged":
             settings = identity(run.settings)
             of_data = {name: value for name, value in settings.items() if name in DATA}
-            of_data |= {f"sha256 of {name}": sha[:8] for name, sha in run.data_checksums.items()}
+            checksums = run.summary.get("data_checksums", {})
+            of_data |= {f"sha256 of {name}": sha[:8] for name, sha in checksums.items()}
             of_method = {name: value for name, value in settings.items() if name not in DATA}
             data, method = _key(of_data), _key(of_method)
             about |= {data: of_data, method: of_method}

@@ -4,10 +4,10 @@ A damaged file affects only its own run, which keeps the reason.
 """
 
 import json
-import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -38,8 +38,6 @@ MEASURES = {
 """Name in reports -> field of summary.json; scores of other tasks are left out."""
 BYTES = "bytes "
 """Begins the name of the measure of a kind of message."""
-OF_CLASS, OF_LAYER = " (class), ", " (bytes), "
-"""Between a class and a score, and between a layer and a kind of message, in names of measures."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
 BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
 SCORE_BIN = dict.fromkeys(("probability", "positives", "negatives"), NUMBER)
@@ -75,28 +73,14 @@ SHAPE: dict[str, Any] = {
 }
 """What it reads besides of a finished run's."""
 POINT = {
-    "layer": COUNT,
-    "round": COUNT,
+    "layer": int,
+    "round": int,
     **dict.fromkeys(("val_metric", "train_loss?", "val_loss?"), NUMBER),
 }
 """What it reads of a line of metrics.jsonl."""
-COMMON = ("versions", "partition_digest", "data_checksums")
-"""Fields of Run that are fields of summary.json."""
 REASON_LENGTH = 300
 MAX_FOLDERS = 10_000
 """Limit of folders without runs that a search visits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """A line of metrics.jsonl."""
-
-    layer: int
-    round: int
-    val_metric: float
-    """NaN where it was not measured."""
-    train_loss: float | None = None
-    val_loss: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,30 +92,53 @@ class Run:
     """done, failed, unfinished (running, or killed), damaged."""
     reason: str = ""
     """Why the run is not done."""
+    summary: dict[str, Any] = field(default_factory=dict)
+    """Content of summary.json; of a finished run checked by SHAPE; empty of a damaged one."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted name, as in config.json."""
-    measures: dict[str, float | None] = field(default_factory=dict)
-    """Name -> value; None for a ratio without data."""
-    classes: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Class -> CLASS_SCORES of the test nodes; empty for links."""
-    rounds: list[Point] = field(default_factory=list)
-    partition_digest: str | None = None
-    versions: dict[str, str] = field(default_factory=dict)
-    data_checksums: dict[str, str] = field(default_factory=dict)
-    """sha256 of the files that the partitions were made from, by setting."""
 
-    summary: dict[str, Any] = field(default_factory=dict)
-    """Content of summary.json; of a finished run checked by SHAPE."""
+    @cached_property
+    def measures(self) -> dict[str, float | None]:
+        """Return the scores, bytes and costs of a finished run by name; None without data."""
+        if self.status != "done":
+            return {}
+        numbers = {
+            f"{group}.{name}": value
+            for group in ("test", "val", "bytes", "seconds")
+            for name, value in self.summary.get(group, {}).items()
+        }
+        return {
+            **{name: numbers[key] for name, key in MEASURES.items() if key in numbers},
+            "rounds": sum(self.summary["rounds"]),
+            "memory": max(self.summary["peak_memory_bytes"], default=None),
+            "private memory": max(self.summary["peak_private_bytes"], default=None),
+            **{f"{BYTES}{kind}": sent for kind, sent in self.bytes_sent["by_kind"].items()},
+        }
+
+    @cached_property
+    def classes(self) -> dict[str, dict[str, float]]:
+        """Return CLASS_SCORES of the test nodes by class; empty for links."""
+        rows = self.summary.get("classes", {}).get("test", [])
+        return {_shorten(str(row.get("class"))): row for row in rows}
 
     @property
     def bytes_sent(self) -> dict[str, Any]:
         """Return the field `bytes` of a finished run: by_kind, by_layer_and_kind, by_peer."""
         return self.summary["bytes"] if self.status == "done" else {}
 
-    @property
-    def curve(self) -> list[Point]:
-        """Return the rounds with a validation metric."""
-        return [point for point in self.rounds if not math.isnan(point.val_metric)]
+    @cached_property
+    def bytes_by_layer(self) -> dict[str, dict[str, int]]:
+        """Return the bytes by kind, and their total, for each layer and outside the layers."""
+        layers = self.bytes_sent.get("by_layer_and_kind", [])
+        names = [*(f"layer {layer}" for layer in range(len(layers) - 1)), "outside layers"]
+        return {
+            name: {**by_kind, "total": sum(by_kind.values())}
+            for name, by_kind in zip(names, layers, strict=False)
+        }
+
+    def read_curve(self) -> list[dict[str, Any]]:
+        """Read the rounds with a validation metric."""
+        return [line for line in self.read_rounds() if line["val_metric"] is not None]
 
     @property
     def metric(self) -> str | None:
@@ -142,7 +149,22 @@ class Run:
     @cached_property
     def draw(self) -> str:
         """Key of the draw: equal for runs with the same seeds, split and partitions."""
-        return json.dumps([*(self.settings.get(name) for name in SEEDS), self.partition_digest])
+        seeds = [self.settings.get(name) for name in SEEDS]
+        return json.dumps([*seeds, self.summary.get("partition_digest")])
+
+    def read_rounds(self) -> list[dict[str, Any]]:
+        """Read metrics.jsonl up to the first damaged line: a killed run ends in half a line.
+
+        Empty if the file cannot be read.
+        """
+        rounds: list[dict[str, Any]] = []
+        # Without the file the run counts, but for its curve, which is a picture.
+        with suppress(OSError, ValueError, RecursionError):
+            for line in read_text(self.path / "metrics.jsonl").splitlines():
+                entry = json.loads(line)
+                check_shape(entry, POINT, "")
+                rounds.append(entry)
+        return rounds
 
 
 def read_runs(*folders: Path) -> list[Run]:
@@ -194,10 +216,9 @@ def read_run(path: Path) -> Run:
     try:
         summary = parse_json(read_text(path / "summary.json"))
         check_shape(summary, OF_ANY, "summary")
-        common = {name: summary[name] for name in COMMON if name in summary}
-        status, reason, results = summary.get("status"), "", {}
+        status, reason = summary.get("status"), ""
         if status == "done":
-            results = _results(summary)
+            _check_results(summary)
         elif status == "failed":
             reason = _shorten(str(summary.get("error", "no reason given")))
         elif status == "running":
@@ -207,67 +228,22 @@ def read_run(path: Path) -> Run:
             status, reason = "unfinished", f"running or killed; last written {when}"
         else:
             raise ValueError(f"status is {_shorten(repr(status))}, not done, failed or running")
-        settings, rounds = flatten(summary["settings"]), _read_rounds(path / "metrics.jsonl")
-        return Run(
-            path, status, reason, settings, rounds=rounds, summary=summary, **common, **results
-        )
+        return Run(path, status, reason, summary, flatten(summary["settings"]))
     except (OSError, ValueError, RecursionError) as error:
         return Run(path, "damaged", _shorten(f"summary.json: {error}"))
 
 
-def _results(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of Run that only a finished run has: measures by name, and classes.
-
-    ValueError for another SHAPE.
-    """
+def _check_results(summary: dict[str, Any]) -> None:
+    """Raise ValueError unless the summary of a finished run has SHAPE and square tables."""
     check_shape(summary, SHAPE, "")
-    sent, parts = summary["bytes"], summary["settings"].get("num_partitions")
+    peers, parts = summary["bytes"]["by_peer"], summary["settings"].get("num_partitions")
+    confusion = summary.get("confusion", [])
     for name, rows, size in (
-        ("bytes.by_peer", sent["by_peer"], parts),
-        ("confusion", confusion := summary.get("confusion", []), len(confusion)),
+        ("bytes.by_peer", peers, parts),
+        ("confusion", confusion, len(confusion)),
     ):
         if len(rows) != size or any(len(row) != size for row in rows):
             raise ValueError(f"{name} is not {size} x {size}")
-    numbers = flatten({name: summary.get(name, {}) for name in ("test", "val", "bytes", "seconds")})
-    measures: dict[str, float | None] = {
-        **{name: numbers[key] for name, key in MEASURES.items() if key in numbers},
-        "rounds": sum(summary["rounds"]),
-        "memory": max(summary["peak_memory_bytes"], default=None),
-        "private memory": max(summary["peak_private_bytes"], default=None),
-        **{f"{BYTES}{kind}": count for kind, count in sent["by_kind"].items()},
-    }
-    rows = summary.get("classes", {}).get("test", [])
-    classes = {_shorten(str(row.get("class"))): row for row in rows}
-    for name, row in classes.items():
-        measures |= {f"{name}{OF_CLASS}{score}": row[score] for score in CLASS_SCORES}
-    layers = sent.get("by_layer_and_kind", [])
-    for layer, by_kind in enumerate(layers):
-        line = f"layer {layer}" if layer < len(layers) - 1 else "outside layers"
-        total = {"total": sum(by_kind.values())}
-        measures |= {f"{line}{OF_LAYER}{kind}": n for kind, n in (by_kind | total).items()}
-    return {"measures": measures, "classes": classes}
-
-
-def _read_rounds(path: Path) -> list[Point]:
-    """Read the rounds up to the first damaged line: a killed run ends in half a line.
-
-    No rounds if the file cannot be read. A missing metric is NaN.
-    """
-    points: list[Point] = []
-    try:
-        lines = read_text(path).splitlines()
-    except (OSError, ValueError):  # the curve is a picture; the run counts without it
-        return []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            check_shape(entry, POINT, "")
-            metric = math.nan if entry["val_metric"] is None else float(entry["val_metric"])
-            losses = [entry.get(name) for name in ("train_loss", "val_loss")]
-            points.append(Point(int(entry["layer"]), int(entry["round"]), metric, *losses))
-        except (ValueError, TypeError, RecursionError):
-            break
-    return points
 
 
 def _shorten(text: str) -> str:

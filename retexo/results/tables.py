@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +19,8 @@ from retexo.results.formats import (
     format_score,
     format_seconds,
 )
-from retexo.results.groups import DataSet, Method
-from retexo.results.runs import BYTES, CLASS_SCORES, MEASURES, OF_CLASS, OF_LAYER, Run
+from retexo.results.groups import DataSet, Measure, Method, measure_of
+from retexo.results.runs import BYTES, CLASS_SCORES, MEASURES, Run
 from retexo.results.statistics import Difference, compare_pairs
 
 MAX_CLASSES = 20
@@ -66,23 +65,19 @@ class Table:
 
 
 def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
-    """Format rows as csv with the union of their columns; missing values and NaN are empty."""
+    """Format rows as csv with the union of their columns; missing values are empty."""
     columns = [*dict.fromkeys(name for row in rows for name in row)]
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        cells = [row.get(name) for name in columns]
-        writer.writerow(
-            "" if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells
-        )
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 
 # --- how figures are written ----------
 
 
-def format_samples(data: DataSet, measure: str, text: Callable[[float], str]) -> list[str]:
+def format_samples(data: DataSet, measure: Measure, text: Callable[[float], str]) -> list[str]:
     """Format mean and deviation for each method; one draw has no deviation."""
     return [
         (text(mean) + (f" ± {text(std)}" if count > 1 else "")) if count else NO_VALUE
@@ -132,7 +127,7 @@ def results_table(data: DataSet) -> Table:
     columns = [
         [method.name for method in data.methods],
         [format_runs(method) for method in data.methods],
-        *(format_samples(data, name, text) for name, (_, text) in measures.items()),
+        *(format_samples(data, measure_of(name), text) for name, (_, text) in measures.items()),
     ]
     return Table(
         "Results",
@@ -154,14 +149,18 @@ def class_table(data: DataSet) -> Table | None:
     texts = dict(zip(CLASS_SCORES, (*[format_score] * 3, format_count), strict=True))
     cells = {
         name: [
-            format_samples(data, f"{name}{OF_CLASS}{class_text}", texts[class_text])
-            for class_text in texts
+            format_samples(data, partial(_score_of_class, name, score), text)
+            for score, text in texts.items()
         ]
         for name in names
     }
     columns = ["method", "class", "precision", "recall", "F1", "support"]
     note = "On the test nodes; support is the number of nodes of the class."
     return Table("Classes", columns, _rows_by_method(data, cells), note)
+
+
+def _score_of_class(name: str, score: str, run: Run) -> float | None:
+    return run.classes.get(name, {}).get(score)
 
 
 def _rows_by_method(data: DataSet, cells: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
@@ -183,19 +182,26 @@ def bytes_table(data: DataSet) -> Table | None:
     None without bytes.
     """
     kinds = [*data.kinds, "total"]
-    byte_kinds = {name.partition(OF_LAYER)[0] for name in data.measures if OF_LAYER in name}
-    lines = sorted(
-        byte_kinds, key=lambda line: (len(line), line)
-    )  # layer 2, layer 10, outside layers
+    done = [run.bytes_by_layer for method in data.methods for run in method.done]
+    layers = max(done, key=len, default={})
     cells = {
-        line: [format_samples(data, f"{line}{OF_LAYER}{kind}", format_bytes) for kind in kinds]
-        for line in (lines if len(data.methods) <= MAX_METHODS else ())
+        layer: [
+            format_samples(data, partial(_bytes_of_layer, layer, kind), format_bytes)
+            for kind in kinds
+        ]
+        for layer in (layers if len(data.methods) <= MAX_METHODS else ())
     }
-    cells["total"] = [format_samples(data, f"{BYTES}{kind}", format_bytes) for kind in kinds]
+    cells["total"] = [
+        format_samples(data, measure_of(f"{BYTES}{kind}"), format_bytes) for kind in kinds
+    ]
     note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
     rows = _rows_by_method(data, cells)
     columns = ["method", "layer", *kinds]
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
+
+
+def _bytes_of_layer(layer: str, kind: str, run: Run) -> float | None:
+    return run.bytes_by_layer.get(layer, {}).get(kind)
 
 
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
@@ -205,7 +211,9 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
     """
     if data.headline not in data.measures:
         return []
-    samples = {n: method.samples(data.headline) for n, method in enumerate(data.methods)}
+    samples = {
+        n: method.samples(measure_of(data.headline)) for n, method in enumerate(data.methods)
+    }
     by_draw = {number: values for number, values in samples.items() if len(values) > 1}
     pairs: Iterable[tuple[Any, Any]] = combinations(by_draw, 2)
     if len(by_draw) > MAX_METHODS:
@@ -248,19 +256,13 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
 # --- csv ----------
 
 
-def _main_measures(names: Iterable[str]) -> list[str]:
-    """Return the names of measures that are of no single class or layer."""
-    return [name for name in names if OF_CLASS not in name and OF_LAYER not in name]
-
-
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     """Return a row per method: n, mean and deviation of every measure, in bytes and seconds."""
     rows = []
     for data in data_sets:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
-        names = _main_measures(data.measures)
-        names = [name for name in names if name in sent or not name.startswith(BYTES)]
-        summaries = {name: data.summarise(name) for name in names}
+        names = [name for name in data.measures if name in sent or not name.startswith(BYTES)]
+        summaries = {name: data.summarise(measure_of(name)) for name in names}
         for number, method in enumerate(data.methods):
             row: dict[str, Cell] = {
                 "data": data.name,
@@ -308,7 +310,7 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
             "status": run.status,
             "reason": run.reason,
             "seed": run.settings.get("seed"),
-            "partition digest": run.partition_digest,
+            "partition digest": run.summary.get("partition_digest"),
         }
-        rows.append(row | {name: run.measures[name] for name in _main_measures(run.measures)})
+        rows.append(row | run.measures)
     return rows

@@ -219,8 +219,9 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
 def test_a_curve_ends_at_a_damaged_line(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a") / "metrics.jsonl"
     path.write_text(path.read_text() + '{"layer": 1, "rou')
-    assert [(point.layer, point.round) for point in read_run(tmp_path / "a").curve][-1] == (1, 3)
-    assert len(read_run(tmp_path / "a").curve) == 8
+    curve = read_run(tmp_path / "a").read_curve()
+    assert [(line["layer"], line["round"]) for line in curve][-1] == (1, 3)
+    assert len(curve) == 8
 
 
 def test_the_whole_disk_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
