@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import nn
 
@@ -195,36 +194,14 @@ class Checkpoint:
 
         InputError for a damaged file.
         """
-        depth = self.architecture.model.depth
-        paths = [self.directory / f"layer{layer}.safetensors" for layer in range(depth)]
-        for path in paths:
-            if not path.is_file():
-                raise InputError(
-                    f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all"
-                    " of it"
-                )
-            if file_checksum(path) != self.checksums.get(path.name):
-                raise InputError(
-                    f"{path}: its checksum is not the one in model.json: damaged, or of another"
-                    " run; copy it again"
-                )
-        _check_sizes(self.architecture, self.directory)
         try:
-            stages = build_network(self.architecture, seed=0)
-        except UNREADABLE as error:  # more parameters than there is memory for
+            with torch.device("meta"):  # without memory, because a file can state any size
+                stages = build_network(self.architecture, seed=0)
+        except UNREADABLE as error:
             raise _damaged(self.directory, error) from error
-        for stage, path in zip(stages, paths, strict=True):
-            try:
-                stage.eval().load_state_dict(load_file(path))
-            except UNREADABLE as error:
-                raise InputError(
-                    f"{path}: not a layer of this model: {first_line(error)}"
-                ) from error
-            if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
-                raise InputError(
-                    f"{path}: holds parameters that are NaN or infinite; train with a lower"
-                    " learning_rate"
-                )
+        for layer, stage in enumerate(stages):
+            path = self.directory / f"layer{layer}.safetensors"
+            _load_layer(stage.eval(), path, self.checksums.get(path.name))
         return stages
 
 
@@ -325,26 +302,32 @@ def _read_content(directory: Path) -> dict[str, Any]:
     return content
 
 
-def _check_sizes(architecture: AnyArchitecture, directory: Path) -> None:
-    """Raise InputError unless the layers' tensors have the sizes that model.json states.
-
-    Nothing is built before that, because a file can state any size.
-    """
-    try:
-        with torch.device("meta"):
-            stages = build_network(architecture, seed=0)
-    except UNREADABLE as error:
-        raise _damaged(directory, error) from error
-    for layer, stage in enumerate(stages):
-        path = directory / f"layer{layer}.safetensors"
-        stated = {name: tuple(tensor.shape) for name, tensor in stage.state_dict().items()}
-        with reading(path, "safetensors file"), safe_open(path, "pt") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        if shapes != stated:
-            name = min(shapes.keys() ^ stated.keys(), default="") or next(
-                name for name in stated if shapes[name] != stated[name]
-            )
+def _load_layer(stage: nn.Module, path: Path, checksum: str | None) -> None:
+    """Load the parameters of a stage that has none yet; InputError for a wrong or damaged file."""
+    if not path.is_file():
+        raise InputError(
+            f"{path}: missing, so {path.parent} is not a complete checkpoint; copy all of it"
+        )
+    if file_checksum(path) != checksum:
+        raise InputError(
+            f"{path}: its checksum is not the one in model.json: damaged, or of another run; copy"
+            " it again"
+        )
+    with reading(path, "safetensors file"):
+        tensors = load_file(path)
+    stated = stage.state_dict()
+    for name in sorted(tensors.keys() | stated.keys()):
+        shape, expected = (
+            tuple(known[name].shape) if name in known else None for known in (tensors, stated)
+        )
+        if shape != expected:
             raise InputError(
-                f"{path}: not a layer of this model: {name} has the shape {shapes.get(name)},"
-                f" model.json says {stated.get(name)}"
+                f"{path}: not a layer of this model: {name} has the shape {shape}, model.json says"
+                f" {expected}"
             )
+    copies = {name: tensor.to(stated[name].dtype, copy=True) for name, tensor in tensors.items()}
+    stage.load_state_dict(copies, assign=True)
+    if not all(bool(parameter.isfinite().all()) for parameter in stage.parameters()):
+        raise InputError(
+            f"{path}: holds parameters that are NaN or infinite; train with a lower learning_rate"
+        )
