@@ -33,7 +33,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import TrafficMeter
 from retexo.models.hetero_stage import build_network
-from retexo.plan.baselines import Sizes
+from retexo.plan import baselines
 from retexo.plan.traffic import find_architecture
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import agree_on_graph_info
@@ -205,7 +205,7 @@ def centralized_bytes(
 ) -> int:
     """Return the bytes of sending all partitions to the worker with the largest."""
     architecture = find_architecture(settings, directory, partitions)
-    return Sizes.of(settings, partitions, architecture).centralized
+    return baselines.centralized_bytes(partitions, architecture.num_classes)
 
 
 def run_watched(

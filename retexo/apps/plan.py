@@ -23,7 +23,7 @@ from retexo.apps.find_partitions import (
     with_found_parts,
 )
 from retexo.apps.summary import print_columns
-from retexo.plan.baselines import Sizes, baseline_bytes, hetero_baseline_bytes
+from retexo.plan.baselines import baseline_bytes
 from retexo.plan.memory import worker_memory
 from retexo.plan.traffic import (
     ROW_KINDS,
@@ -143,15 +143,13 @@ def _estimate_by_formulas(
     Memory is left out for heterogeneous graphs.
     """
     architecture: Any = find_architecture(settings, directory, parts)
-    if not parts[0].is_plain:
-        sent = hetero_baseline_bytes(plain, parts, architecture, settings.num_rounds)
-        return {"baselines": {"limit": sent}, "memory_bytes": []}
-    sizes = Sizes.of(settings, parts, architecture)
-    num_train = sum(int(partition.train_mask.sum()) for partition in parts)
+    num_train = sum(int(partition.labelled.train_mask.sum()) for partition in parts)
     return {
-        "baselines": {"limit": baseline_bytes(plain, sizes, settings.num_rounds)},
+        "baselines": {"limit": baseline_bytes(plain, parts, architecture, settings.num_rounds)},
         "memory_bytes": [
-            worker_memory(partition, architecture, settings, num_train) for partition in parts
+            worker_memory(partition, architecture, settings, num_train)
+            for partition in parts
+            if partition.is_plain
         ],
     }
 

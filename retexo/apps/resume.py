@@ -13,10 +13,9 @@ from partitioning.errors import InputError
 from partitioning.file_io import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
-from retexo.results.runs import shortest
 from retexo.settings.flatten import flatten, without
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import LISTS, PER_LAYER, default_value
+from retexo.settings.schema import normal_form
 
 logger = logging.getLogger(__name__)
 
@@ -217,16 +216,10 @@ def check_same(
 
 def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
     """Raise InputError for the first setting that differs from those the run was started with."""
-    now, then = (
-        flatten(json.loads(json.dumps(settings, default=str))),
-        flatten(made_with),
-    )
+    plain = json.loads(json.dumps(settings, default=str))
+    now, then = (normal_form(flatten(known)) for known in (plain, made_with))
     for name in sorted(now.keys() | then.keys()):
-        here, there = (known.get(name, default_value(name, known)) for known in (now, then))
-        if name in LISTS:
-            here, there = (value if isinstance(value, list) else [value] for value in (here, there))
-        if name in PER_LAYER:
-            here, there = shortest(here), shortest(there)
+        here, there = now.get(name), then.get(name)
         if here != there:
             raise InputError(
                 f"{name}={here}: the run in {source} was started with {name}={there}; leave it as"

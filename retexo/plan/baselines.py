@@ -6,71 +6,25 @@ back, and the gradients of all parameters by a ring all-reduce.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from torch import nn
 
 from partitioning.directory.partition import Partition
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
-from retexo.models.hetero_stage import HeteroArchitecture, build_network
+from retexo.models.hetero_stage import AnyArchitecture, build_network, stages_by_type
 from retexo.models.matrix import is_sparse
-from retexo.models.stage import Architecture, build_stages
 from retexo.plan.traffic import TrafficEstimate
-from retexo.settings.run_settings import TrainSettings
 
 END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
 SAMPLING_RATE = 0.1
 """Sampling rate of boundary node sampling in its paper."""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes that determine the bytes of other methods."""
-
-    halo: int
-    """Halo nodes of all partitions."""
-    num_features: int
-    hidden: int
-    """Width of an embedding."""
-    num_layers: int
-    num_parameters: int
-    """Parameters of end-to-end training: all layers, without heads of hidden layers."""
-    workers: int
-    centralized: int
-    """Bytes to move all partitions to the worker with the largest one."""
-
-    @classmethod
-    def of(
-        cls, settings: TrainSettings, partitions: Sequence[Partition], architecture: Architecture
-    ) -> "Sizes":
-        """Count halo nodes, widths, parameters and the bytes of all partitions."""
-        stages = build_stages(
-            replace(architecture, model=replace(architecture.model, **END_TO_END)), settings.seed
-        )
-        heads = sum(
-            parameter.numel()
-            for stage in stages
-            if stage.head
-            for parameter in stage.head.parameters()
-        )
-        everything = sum(parameter.numel() for stage in stages for parameter in stage.parameters())
-        parts = [
-            part_bytes(partition, partitions, architecture.num_classes) for partition in partitions
-        ]
-        return cls(
-            halo=sum(partition.labelled.num_halo for partition in partitions),
-            num_features=architecture.num_features,
-            hidden=stages[0].output_dim,
-            num_layers=len(stages),
-            num_parameters=everything - heads,
-            workers=len(partitions),
-            centralized=sum(parts) - max(parts),
-        )
 
 
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
@@ -101,60 +55,56 @@ def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classe
     return features + edges + (partition.num_inner * (label_bits + 2) + 7) // 8
 
 
-def hetero_baseline_bytes(
+def centralized_bytes(parts: Sequence[Partition], num_classes: int) -> int:
+    """Return the bytes to move all partitions to the worker with the largest one."""
+    sizes = [part_bytes(part, parts, num_classes) for part in parts]
+    return sum(sizes) - max(sizes)
+
+
+def baseline_bytes(
     plain: TrafficEstimate,
     parts: Sequence[Partition],
-    architecture: HeteroArchitecture,
+    architecture: AnyArchitecture,
     rounds: Sequence[int],
 ) -> dict[str, int]:
-    """Return the bytes of plain lazy exchange and of the full graph for a heterogeneous graph.
-
-    Arguments and result are those of `baseline_bytes`.
-    """
-    model = replace(architecture.model, **END_TO_END)
-    layers: Any = build_network(replace(architecture, model=model), seed=0)
-    halo = {
-        name: sum(part.nodes[name].num_halo for part in parts)
-        for name in architecture.schema.widths
-    }
-    vectors = 0
-    for before, layer in pairwise(layers):
-        read = {
-            edge_type[0]
-            for edge_type in architecture.schema.relations
-            if edge_type[2] in layer.types
-        }
-        vectors += sum(halo[name] for name in before.types if name in read)
-    parameters = sum(parameter.numel() for layer in layers for parameter in layer.parameters())
-    gradients = 2 * (len(parts) - 1) * 4 * parameters
-    features = sum(4 * halo[name] * width for name, width in architecture.schema.widths.items())
-    each_epoch = 2 * 4 * model.hidden_dim * vectors + gradients
-    return {
-        "plain lazy exchange": plain.total(rounds),
-        "full graph, end to end": features + max(rounds) * each_epoch,
-    }
-
-
-def baseline_bytes(plain: TrafficEstimate, sizes: Sizes, rounds: Sequence[int]) -> dict[str, int]:
     """Return the bytes of a whole run by name of the baseline.
 
     Full graph and boundary sampling run as many epochs as the longest layer has rounds; plain lazy
-    exchange runs the rounds of each layer; shipping all parts to one worker depends on none.
+    exchange runs the rounds of each layer; shipping all parts to one worker depends on none. The
+    last two are given for plain graphs.
 
     Args:
         plain: Traffic of this configuration with exchange=plain.
-        sizes: Sizes of graph, partitions and model.
+        parts: All partitions.
+        architecture: Of this configuration.
         rounds: Rounds of each layer.
     """
+    model = replace(architecture.model, **END_TO_END)
+    layers: Any = build_network(replace(architecture, model=model), seed=0)
+    heads = [layer.head for layer in layers if layer.head]
+    parameters = _count_parameters(layers) - _count_parameters(heads)
+    gradients = 2 * (len(parts) - 1) * 4 * parameters
+    halo = {name: sum(part.nodes[name].num_halo for part in parts) for name in parts[0].nodes}
+    features = sum(
+        4 * halo[name] * nodes.features.shape[1] for name, nodes in parts[0].nodes.items()
+    )
+    vectors = 0
+    for before, layer in pairwise(dict(stages_by_type(layer)) for layer in layers):
+        read = {source for source, _, to in parts[0].relations if to in layer}
+        vectors += sum(halo[name] for name in before.keys() & read)
+    width = next(stages_by_type(layers[0]))[1].output_dim
+    embeddings = 2 * 4 * width * vectors
     epochs = max(rounds)
-    features = 4 * sizes.halo * sizes.num_features
-    embeddings = 2 * 4 * sizes.halo * sizes.hidden * (sizes.num_layers - 1)
-    gradients = 2 * (sizes.workers - 1) * 4 * sizes.num_parameters
-    return {
+    sent = {
         "plain lazy exchange": plain.total(rounds),
         "full graph, end to end": features + epochs * (embeddings + gradients),
-        f"boundary node sampling at {SAMPLING_RATE}": (
-            features + epochs * (int(SAMPLING_RATE * embeddings) + gradients)
-        ),
-        "centralized": sizes.centralized,
     }
+    if parts[0].is_plain:
+        sampled = int(SAMPLING_RATE * embeddings) + gradients
+        sent[f"boundary node sampling at {SAMPLING_RATE}"] = features + epochs * sampled
+        sent["centralized"] = centralized_bytes(parts, architecture.num_classes)
+    return sent
+
+
+def _count_parameters(modules: Sequence[nn.Module]) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

@@ -16,7 +16,7 @@ from retexo.results.runs import Run
 from retexo.results.tables import Table, bytes_table, class_table
 from retexo.scores import title_of
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import usual_values
+from retexo.settings.schema import resolved, usual_values
 
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
 HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
@@ -109,9 +109,7 @@ def _settings(run: Run) -> Table:
     usual = usual_values()
     rows = []
     for name, value in sorted(run.settings.items()):
-        standard = usual.get(name)
-        if isinstance(standard, str) and standard.startswith("${"):
-            standard = run.settings.get(standard[2:-1])
+        standard = resolved(usual.get(name), run.settings)
         if not name.startswith(HIDDEN) and format_setting(value) != format_setting(standard):
             rows.append([name, format_setting(value), format_setting(standard)])
     return Table("Settings", ["setting", "value", "default"], rows)

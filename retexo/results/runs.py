@@ -18,10 +18,9 @@ from partitioning.file_io import parse_json, read_text
 from partitioning.json_shape import COUNT, NUMBER, check_shape
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import LISTS, PER_LAYER, default_value, keys
+from retexo.settings.schema import keys, normal_form
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
-COMPARED = keys(lambda setting: setting.compared and not setting.is_seed)
 IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
 MEASURES = {
     **{
@@ -257,14 +256,11 @@ def _shorten(text: str) -> str:
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that define an experiment: without seeds and paths."""
-    kept = {name: value for name, value in settings.items() if not _is_ignored(name)}
-    kept |= {key: default_value(key, settings) for key in COMPARED - kept.keys()}
+    known = normal_form(settings)
+    kept = {name: value for name, value in known.items() if not _is_ignored(name)}
     for name in ("dataset_file", "partition_file"):
         if kept.get(name) is not None:
             kept[name] = Path(str(kept[name])).stem
-    kept |= {name: shortest(kept[name]) for name in PER_LAYER & kept.keys()}
-    single = {name for name in (LISTS - PER_LAYER) & kept.keys() if isinstance(kept[name], list)}
-    kept |= {name: kept[name][0] for name in single if len(kept[name]) == 1}
     if kept.get("dataset_name") != "synthetic":
         kept = {name: value for name, value in kept.items() if not name.startswith("synthetic.")}
     return kept
@@ -273,10 +269,3 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 @cache
 def _is_ignored(name: str) -> bool:
     return any(f"{name}.".startswith(f"{key}.") for key in IGNORED)
-
-
-def shortest(value: Any) -> Any:
-    """Return a list per layer without repeated last entries: [30] for [30, 30], [30] and 30."""
-    if not isinstance(value, list | tuple):
-        return [value]
-    return shortest(value[:-1]) if len(value) > 1 and value[-2] == value[-1] else value

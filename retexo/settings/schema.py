@@ -37,13 +37,27 @@ def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     )
 
 
-def default_value(key: str, settings: Mapping[str, Any]) -> Any:
-    """Return the value of a setting that a stored run lacks, given its other settings (flat).
-
-    None if there is no such setting.
-    """
-    value = DEFAULTS.get(key)
+def resolved(value: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a default; of one that refers to another setting, "${NAME}", the value in settings."""
     return settings.get(value[2:-1]) if isinstance(value, str) and value.startswith("${") else value
+
+
+def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings (flat) in the form in which runs are compared.
+
+    Those that a run lacks have their defaults. A list of one entry is that entry, and lists per
+    layer have no repeated last entries.
+    """
+    defaults = {name: resolved(value, settings) for name, value in DEFAULTS.items()}
+    return {name: _shorten(name, value) for name, value in {**defaults, **settings}.items()}
+
+
+def _shorten(name: str, value: Any) -> Any:
+    if name not in LISTS or not isinstance(value, list):
+        return value
+    while name in PER_LAYER and len(value) > 1 and value[-2] == value[-1]:
+        value = value[:-1]
+    return value[0] if len(value) == 1 else value
 
 
 def usual_values() -> dict[str, Any]:
