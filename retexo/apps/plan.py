@@ -143,7 +143,7 @@ def _estimate_by_formulas(
     Memory is left out for heterogeneous graphs.
     """
     architecture: Any = find_architecture(settings, directory, parts)
-    num_train = sum(int(partition.labelled.train_mask.sum()) for partition in parts)
+    num_train = sum(int(partition.train_mask.sum()) for partition in parts)
     return {
         "baselines": {"limit": baseline_bytes(plain, parts, architecture, settings.num_rounds)},
         "memory_bytes": [

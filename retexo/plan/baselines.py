@@ -89,9 +89,10 @@ def baseline_bytes(
         4 * halo[name] * nodes.features.shape[1] for name, nodes in parts[0].nodes.items()
     )
     vectors = 0
-    for before, layer in pairwise(dict(stages_by_type(layer)) for layer in layers):
-        read = {source for source, _, to in parts[0].relations if to in layer}
-        vectors += sum(halo[name] for name in before.keys() & read)
+    computed = [getattr(layer, "types", list(parts[0].nodes)) for layer in layers]
+    for before, types in pairwise(computed):
+        read = {source for source, _, to in parts[0].relations if to in types}
+        vectors += sum(halo[name] for name in read.intersection(before))
     width = next(stages_by_type(layers[0]))[1].output_dim
     embeddings = 2 * 4 * width * vectors
     epochs = max(rounds)
