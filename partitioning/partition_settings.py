@@ -1,6 +1,6 @@
 """Settings of the data set, its split and its partitions."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from partitioning.errors import InputError
@@ -478,20 +478,3 @@ class PartitionSettings(DatasetSettings):
                 "partition_method=file needs partition_file=PATH: an integer array [nodes], npy"
                 " or csv"
             )
-
-
-def requested_features(dataset: DatasetSettings) -> dict[str, Any]:
-    """Return the settings of columns and features as a partition directory stores them."""
-    kind, columns = dataset.features.kind, asdict(dataset.columns)
-    request = {"features": kind if isinstance(kind, dict) else list(kind)}
-    for role in ("id", "label", "src", "dst"):
-        if isinstance(columns[role], tuple) and len(columns[role]) == 1:
-            columns[role] = columns[role][0]
-    for role, names in columns.items():
-        if names is not None or role in ("id", "label", "src", "dst", "weight"):
-            request[f"columns.{role}"] = list(names) if isinstance(names, tuple) else names
-    if dataset.dataset_name == "file":
-        for name, value in asdict(dataset.features).items():
-            if name not in ("kind", "spec"):
-                request[f"features.{name}"] = value
-    return request

@@ -22,7 +22,7 @@ from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_request import (
     FIXED,
-    NAMES,
+    SHORT_NAMES,
     directory_of,
     find_differences,
     is_file_value,
@@ -221,8 +221,7 @@ def settings_of_directory(settings: Settings) -> set[str]:
 
 def _is_given(name: str, settings: Settings) -> bool:
     """Return whether the command line gives a setting, maybe by a file of its group."""
-    groups = {group for group, named in NAMES.items() if named == name}
-    return not {name, DEFINED[name].name, *groups}.isdisjoint(settings.given)
+    return not {name, DEFINED[name].name}.isdisjoint(settings.given)
 
 
 def open_sites(settings: Settings) -> SiteFolders:
@@ -296,8 +295,7 @@ def _find_differences(
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
     assert directory.meta is not None
-    settings_given = set(settings.given)
-    settings_given |= {stored for stored, name in NAMES.items() if name in settings_given}
+    settings_given = {SHORT_NAMES.get(name, name) for name in settings.given}
     if settings.is_multirun_job and "seed" in settings_given:
         settings_given |= keys(lambda setting: setting.is_seed)
     if settings.split.kind == "default":

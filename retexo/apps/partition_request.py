@@ -4,6 +4,7 @@
 are the same; `app=train` compares them with its command line.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,16 +23,33 @@ from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
 from partitioning.file_io import check_path, file_checksum
 from partitioning.graph_data import is_relation
-from partitioning.partition_settings import PartitionSettings, requested_features
+from partitioning.partition_settings import PartitionSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import DEFAULTS, DEFINED, keys
 
-NAMES = {"features": "features.kind", "labels": "labels.kind", "split": "split.kind"}
+SHORT_NAMES = {"features.kind": "features", "labels.kind": "labels", "split.kind": "split"}
 """Settings whose name in a request is another one."""
 SPECTRAL_METRIC = "stopping.metric of task.spectral"
 """Not a setting's name: a run may stop by another metric than the partitions were made with."""
 FIXED = keys(lambda setting: setting.of_partitioner and setting.compared) - {"edges.unknown"}
 """Settings that a request holds, or leaves out at their defaults."""
+OF_NODES = {
+    name
+    for name in FIXED
+    if name.startswith("split.") and name not in ("split.seed", "split.edges", "split.by")
+}
+OF_LINKS = {"split.edges", "task.spectral", "task.paths"}
+OF_PAIRS = {"split.by", "task.relation"}
+OF_LABELLED_EDGES = {"task.message_edges"}
+OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit", "max_categories")}
+ONE_COLUMN = {f"columns.{name}" for name in ("id", "label", "src", "dst")}
+"""Settings of which a request has a list of one column as that column."""
+OPTIONAL = {
+    *("split.stratify", "split.index", "labels.of", "labels.unknown", "target"),
+    *("relations.reverse", "tables.nodes", "tables.edges", "features.spec", "partition_file"),
+    *(name for name in FIXED - ONE_COLUMN - {"columns.weight"} if name.startswith("columns.")),
+}
+"""Settings that a request has only where they are not at their defaults."""
 
 
 def directory_of(settings: PartitionSettings) -> Path:
@@ -76,71 +94,37 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     A file is represented by its name and checksum.
     """
     recipe = datasets.recipe(settings.dataset_name)
-    split = asdict(settings.split)
-    del split["inductive"]
-    kind = recipe.split.kind if split.pop("kind") == "default" else settings.split.kind
-    if split["index"] is None and kind == "given":
-        split["index"] = recipe.split.index
-    for name, default in (
-        ("stratify", False),
-        ("index", None),
-    ):  # directories made before lack them
-        if split[name] == default:
-            del split[name]
-    pair_split = {f"split.{name}": split.pop(name) for name in node_split.PAIR_SETTINGS}
-    if pair_split["split.edges"] is not None:
-        pair_split["split.edges"] = list(pair_split["split.edges"])  # as in JSON
+    kind = recipe.split.kind if settings.split.kind == "default" else settings.split.kind
+    is_of_pairs = settings.links or settings.of_edges
+    unused = {
+        *(OF_NODES if settings.links else OF_LINKS),
+        *(() if is_of_pairs else OF_PAIRS),
+        *(() if settings.of_edges else OF_LABELLED_EDGES),
+        *(() if settings.dataset_name == "file" else OF_TABLES),
+    }
+    values = {name: _plain_value(name, settings) for name in FIXED - unused}
+    for name in (values.keys() & OF_NODES) if kind == recipe.split.kind else ():
+        if values[name] is None:
+            values[name] = getattr(recipe.split, name.removeprefix("split."))
+    request = {
+        SHORT_NAMES.get(name, name): value
+        for name, value in values.items()
+        if name not in OPTIONAL or value != DEFAULTS[name]
+    }
     if settings.links:
         kind = "files" if settings.split.kind == "files" else "links"
-        split = {"seed": settings.split.seed}
-    elif kind == recipe.split.kind:
-        split = {
-            name: getattr(recipe.split, name) if value is None else value
-            for name, value in split.items()
-        }
-    request = {
+    request |= {
         "dataset_name": datasets.canonical_name(settings.dataset_name),
         "symmetrize": recipe.symmetrize if settings.symmetrize is None else settings.symmetrize,
         "split": kind,
-        **{f"split.{name}": value for name, value in split.items()},
-        "partition_method": settings.partition_method,
-        "part_obj": settings.part_obj,
         "num_partitions": settings.num_partitions,
-        "partition.seed": settings.partition.seed,
-        "partition.balance_train": settings.partition.balance_train,
-        "labels": settings.labels.kind,
-        "duplicates": settings.duplicates,
-        **requested_features(settings),
     }
-    if settings.labels.unknown is not None:
-        request["labels.unknown"] = list(unknown_labels(settings.labels))
-    for name, value in asdict(settings.tables).items():
-        if value is not None:
-            request[f"tables.{name}"] = list(value) if isinstance(value, tuple) else value
     if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
         request["edges.unknown"] = "add"
-    if settings.links:
-        request |= {
-            "task": "link_prediction",
-            "task.relation": settings.task.relation,
-            **pair_split,
-        }
-        request |= {"task.spectral": settings.task.spectral, "task.paths": settings.task.paths}
-        if settings.task.spectral and settings.stopping.metric != "auto":
-            request[SPECTRAL_METRIC] = settings.stopping.metric
-    if settings.of_edges:
-        request |= {
-            "labels.of": "edges",
-            "task.relation": settings.task.relation,
-            "task.message_edges": settings.task.message_edges,
-            "split.by": settings.split.by,
-        }
-    if settings.regression:
-        request["task"] = "node_regression"
-    if settings.target is not None:
-        request["target"] = settings.target
-    if not settings.relations.reverse:
-        request["relations.reverse"] = False
+    if settings.links or settings.regression:
+        request["task"] = settings.task.name
+    if settings.links and settings.task.spectral and settings.stopping.metric != "auto":
+        request[SPECTRAL_METRIC] = settings.stopping.metric
     if settings.dataset_name in ("synthetic", "synthetic_hetero"):
         synthetic = asdict(settings.synthetic).items()
         request |= {f"synthetic.{name}": value for name, value in synthetic}
@@ -161,6 +145,16 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
             named = named_tables(settings.tables) if name == "dataset_file" else []
             request[name] = {"name": path.name, "sha256": _checksum(name, path, named)}
     return request
+
+
+def _plain_value(name: str, settings: TrainSettings) -> Any:
+    """Return a setting as JSON has it; a list of one id, label, source or destination is that."""
+    value = functools.reduce(getattr, name.split("."), settings)
+    if name == "labels.unknown":
+        return list(unknown_labels(settings.labels)) or None
+    if name in ONE_COLUMN and isinstance(value, tuple) and len(value) == 1:
+        return value[0]
+    return list(value) if isinstance(value, tuple) else value
 
 
 def is_file_value(value: Any) -> bool:
@@ -191,8 +185,8 @@ def made_with(meta: Meta) -> dict[str, Any]:
 
     A file is given by its name. Settings that the request leaves out have their defaults.
     """
-    named = {NAMES.get(name, name): value for name, value in meta.request.items()}
-    request = {name: value for name, value in named.items() if name in DEFINED}
+    known = {SHORT_NAMES.get(name, name): name for name in DEFINED}
+    request = {known[name]: value for name, value in meta.request.items() if name in known}
     if request.get("split.kind") == "links":  # of pairs; `split` does not name it
         del request["split.kind"]
     if isinstance(meta, HeteroMeta):
