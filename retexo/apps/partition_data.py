@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import psutil
@@ -77,7 +77,7 @@ def run(settings: TrainSettings) -> Meta:
     existing = _find_existing(directory, request, settings, is_stored=is_stored)
     if existing is not None:
         if settings.partition.dgl_files and not (directory / f"{directory.name}.json").is_file():
-            existing = _add_dgl_files(directory, existing)
+            existing = _add_dgl_files(settings, directory, existing)
         logger.info("%s exists, made with the same settings; using it", directory)
         if not is_stored:
             local_copies.upload_directory(directory, existing)
@@ -85,10 +85,7 @@ def run(settings: TrainSettings) -> Meta:
         return existing
     if settings.partition_method == "km1":
         hypergraph.library()  # a missing extra is reported before the data set is loaded
-    if settings.partition.dgl_files:
-        require_dgl("partition.dgl_files=true")
-        if settings.links:
-            _refuse_dgl_files("link prediction")
+    _writes_dgl_files(settings, links=settings.links, typed=False)  # refused before it is loaded
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
         # Another process may have made it meanwhile.
@@ -146,7 +143,9 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
                 settings.columns,
                 stored,
             )
-        with_dgl_files = _writes_dgl_files(settings, graph)
+        with_dgl_files = _writes_dgl_files(
+            settings, links=settings.links, typed=isinstance(graph, HeteroGraphData)
+        )
         with _timed(seconds, "split"):
             if settings.links:
                 graph, states = encode_tables(graph, settings.features, None, stored)
@@ -246,35 +245,29 @@ def _split_pairs(
     return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)
 
 
-def _writes_dgl_files(settings: PartitionSettings, graph: AnyGraph) -> bool:
-    """Return whether DGL's files are written, too; never for links.
+def _writes_dgl_files(settings: PartitionSettings, *, links: bool, typed: bool) -> bool:
+    """Return whether DGL's files are written, too: if set, or unset where DGL is installed.
 
-    Unset, they are written for a plain graph if DGL is installed. InputError if they are wanted for
-    a heterogeneous graph.
+    Never for links and heterogeneous graphs (`typed`). InputError if they are wanted for these, or
+    without DGL.
     """
-    if settings.links:
-        return False
-    if isinstance(graph, HeteroGraphData):
-        if settings.partition.dgl_files:
-            _refuse_dgl_files("a heterogeneous graph")
-        return False
-    return has_dgl() if settings.partition.dgl_files is None else settings.partition.dgl_files
+    kind = "link prediction" if links else "a heterogeneous graph" if typed else None
+    if not settings.partition.dgl_files:
+        return kind is None and settings.partition.dgl_files is None and has_dgl()
+    require_dgl("partition.dgl_files=true")
+    if kind is not None:
+        raise InputError(
+            f"partition.dgl_files=true: DGL's files are not written for {kind}; leave it out"
+        )
+    return True
 
 
-def _refuse_dgl_files(kind: str) -> NoReturn:
-    raise InputError(
-        f"partition.dgl_files=true: DGL's files are not written for {kind}; leave it out"
-    )
-
-
-def _add_dgl_files(directory: Path, existing: Meta) -> Meta:
+def _add_dgl_files(settings: PartitionSettings, directory: Path, existing: Meta) -> Meta:
     """Write DGL's files into a directory that lacks them, from its partitions.
 
     The directory is written anew. InputError for links, a heterogeneous graph, or without DGL.
     """
-    require_dgl("partition.dgl_files=true")
-    if existing.links or isinstance(existing, HeteroMeta):
-        _refuse_dgl_files("link prediction" if existing.links else "a heterogeneous graph")
+    _writes_dgl_files(settings, links=bool(existing.links), typed=isinstance(existing, HeteroMeta))
     with writing(directory):
         stored = read_graph(directory, existing)
         if any(stored.self_loops):
