@@ -142,7 +142,7 @@ class Training:
     shared: dict[str, Any]
     """Settings that are the same on every node."""
     observers: Observers
-    """Observers of node 0."""
+    """Empty on nodes other than 0, which have no rounds."""
     causes: list[str] = field(default_factory=list)
     """Causes of the restarts so far."""
     summary: dict[str, Any] = field(default_factory=dict)
@@ -160,15 +160,8 @@ class Training:
         """Return the setting `resume`; a restart always resumes the state in the run directory."""
         return "auto" if self.causes and self.settings.checkpoint.keep else self.settings.resume
 
-    @property
-    def is_observed(self) -> bool:
-        """Whether this node has the rounds, and somebody follows them."""
-        return self.settings.node_rank == 0 and not self.observers.are_none
-
     def run(self) -> dict[str, Any]:
         """Run, and restart after a curable failure; return the summary. Observers hear of it."""
-        if not self.is_observed:
-            return self._run_with_restarts()
         try:
             self.observers.start(self.settings.stored)
             summary = self._run_with_restarts()
@@ -232,7 +225,7 @@ class Training:
                 job,
                 node,
                 may_restart=len(self.causes) < self.max_restarts,
-                look=self.observers.look if self.is_observed else None,
+                look=self.observers.look,
             )
         result = results[self.settings.local_ranks.start]
         result["seconds"]["total"] = time.time() - self.settings.started

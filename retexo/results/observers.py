@@ -19,20 +19,12 @@ logger = logging.getLogger(__name__)
 class Observers:
     """Passes the rounds of a run on. Callbacks of users may end it; trackers may not."""
 
-    def __init__(
-        self, run_dir: Path, callbacks: Sequence[Callback], trackers: dict[str, Callback]
-    ) -> None:
-        self._run_dir = run_dir
-        self._observers = [*trackers.items(), *((None, callback) for callback in callbacks)]
-        """With the names of trackers in `logger`."""
+    def __init__(self, run_dir: Path, observers: Sequence[tuple[str | None, Callback]]) -> None:
+        """Args: the run directory; each tracker with its name in `logger`, others with None."""
+        self._run_dir, self._observers = run_dir, observers
         self._started: list[tuple[str | None, Callback]] = []
         self._last_round = (-1, -1)
         """Layer and number of the last round that was passed on."""
-
-    @property
-    def are_none(self) -> bool:
-        """Return whether nothing follows the run."""
-        return not self._observers
 
     def start(self, settings: Mapping[str, Any]) -> None:
         """Tell all that the run starts; InputError if a tracker cannot be used.
@@ -128,20 +120,24 @@ def _name_of(callback: Callback) -> str:
 def observing(
     settings: TrainSettings, run_dir: Path, callbacks: Sequence[Any]
 ) -> Iterator[Observers]:
-    """Return the observers of a run on node 0, with its lines on the console as `progress` says.
+    """Return the observers of a run, with its lines on the console as `progress` says.
+
+    Nodes other than 0 have no rounds, and so no observers.
 
     Args:
         settings: of the run.
         run_dir: its directory.
         callbacks: of users: a Callback, or a function of a round.
     """
-    observers = [_as_callback(callback) for callback in callbacks]
     names = settings.logger or ()
-    trackers = dict(zip(names, make_trackers(names), strict=True))
+    observers: list[tuple[str | None, Callback]] = [
+        *zip(names, make_trackers(names), strict=True),
+        *((None, _as_callback(callback)) for callback in callbacks),
+    ]
     kind = choose_progress(settings.progress)
     if kind == "bar":
         by_layer = settings.trainer.name == "lazy"
         limits = settings.num_rounds if by_layer else settings.num_rounds[:1]
-        observers.append(ProgressBar(limits))
+        observers.append((None, ProgressBar(limits)))
     with shown_progress(kind):
-        yield Observers(run_dir, observers, trackers)
+        yield Observers(run_dir, observers if settings.node_rank == 0 else [])

@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +75,12 @@ def shown_progress(kind: str) -> Iterator[None]:
     Lines are printed to stderr where the program that calls `retexo.train` has set up no logging.
     """
     root = logging.getLogger()
-    if kind == "lines":
-        with _logging_to_stderr():
-            yield
-        return
-    if kind == "bar":
-        from tqdm.contrib.logging import logging_redirect_tqdm
+    with ExitStack() as stack:
+        if kind == "bar":
+            from tqdm.contrib.logging import logging_redirect_tqdm
 
-        with logging_redirect_tqdm(loggers=[root]), _without_rounds(root):
-            yield
-        return
-    with _without_rounds(root):
+            stack.enter_context(logging_redirect_tqdm(loggers=[root]))
+        stack.enter_context(_logging_to_stderr() if kind == "lines" else _without_rounds(root))
         yield
 
 
