@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
+from retexo.launch.channels import listen
 from retexo.predictor import Predictor, dataset_like_training
 from retexo.results.checkpoint import open_checkpoint
 from retexo.settings.run_settings import Settings
@@ -32,7 +33,11 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     path = Path(settings.checkpoint_dir)
     served = open_checkpoint(path).directory
     store = ModelStore(served, lambda: load(settings, path), settings.serve.reload)
-    listener = _listen(settings.serve.host, settings.serve.port)
+    host, port = settings.serve.host, settings.serve.port
+    setting, remedy = f"serve.host={host}, serve.port={port}", "choose others, or serve.port=0"
+    # A socket made from its number knows its protocol, TCP: only then does asyncio send small
+    # answers at once (TCP_NODELAY), which saves 40 ms per request.
+    listener = socket.socket(fileno=listen(host, port, setting, remedy).detach())
     host, port = listener.getsockname()[:2]
     printed_host = f"[{host}]" if ":" in host else host
     print(
@@ -57,25 +62,3 @@ def load(settings: Settings, path: Path) -> Predictor:
     dataset = dataset_like_training(checkpoint, settings, settings.given)
     predictor = Predictor(checkpoint, checkpoint.stages(), output="arrays", dataset=dataset)
     return predictor.attach()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that listens at host and port (0: a free one).
-
-    InputError if it cannot.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small answers at once (TCP_NODELAY) only where the protocol is named: without it
-    # a request takes 40 ms longer.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen()  # whoever reads the address below can connect at once
-    except OSError as error:
-        listener.close()
-        raise InputError(
-            f"serve.host={host}, serve.port={port}: cannot be listened on ({error.strerror});"
-            " choose others, or serve.port=0 for a free one"
-        ) from None
-    return listener

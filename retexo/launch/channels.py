@@ -210,7 +210,13 @@ def listen(address: str, port: int, setting: str, remedy: str) -> socket.socket:
     Raises InputError with the setting and the remedy if that is not possible.
     """
     try:
-        return socket.create_server((address, port), backlog=1024)
+        is_ipv6 = ":" in address
+        return socket.create_server(
+            (address, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=1024,
+            dualstack_ipv6=is_ipv6,  # :: is every address, of IPv4 too
+        )
     except OSError as error:
         where = f"cannot listen on {address}:{port}: {error.strerror}"
         raise InputError(f"{setting}: {where}; {remedy}") from error
