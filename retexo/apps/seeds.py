@@ -21,14 +21,13 @@ from partitioning.partition_settings import PartitionSettings
 from retexo.apps.resume import OUTPUTS, check_unused
 from retexo.apps.summary import print_rows
 from retexo.results.atomic_write import write_json
-from retexo.results.formats import format_score
+from retexo.results.formats import SPLITS, format_score
 from retexo.scores import title_of
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "val", "test")
 OF_LAUNCHER = ("parts_per_node", "node_rank", "distributed", "launcher_env", "run_key")
 """What a launcher may have set."""
 Train = Callable[[Settings, Path], dict[str, Any]]

@@ -8,11 +8,10 @@ from typing import Any
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.features.schema import describe
 from partitioning.links.score_names import OF_LISTS
-from retexo.results.formats import format_score
+from retexo.results.formats import SPLITS, format_score
 from retexo.scores import title_of
 
 MAX_CLASS_ROWS = 20
-SPLITS = {"train": "training", "val": "validation", "test": "test"}
 ONLY_IN_SUMMARY = {
     *("balanced_accuracy", "brier", "calibration_error", "positive_calibration_error"),
     *(name for name in OF_LISTS if name not in ("recall@20", "ndcg@20")),

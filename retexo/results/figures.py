@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioning.errors import InputError
-from retexo.results.formats import format_bytes
+from retexo.results.formats import SPLITS, format_bytes
 from retexo.results.groups import DataSet, measure_of
 from retexo.results.runs import Run
 from retexo.results.tables import MAX_METHODS
@@ -30,7 +30,6 @@ STYLE = {
     "svg.hashsalt": "retexo",
     "axes.axisbelow": True,
 }
-SPLITS = {"val": "validation", "test": "test"}
 SPLIT_COLOURS = {"val": COLOURS[1], "test": COLOURS[0]}
 JOINED = 5
 """Rows of score_bins for a point of the calibration."""

@@ -8,6 +8,7 @@ from typing import Any
 
 NO_VALUE = "-"
 """Cell without a value."""
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
 OF_DATA_UNIT = ("mae", "rmse")
 """Scores in the unit of the data."""
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from retexo.results.conclusion import standard_error
 from retexo.results.formats import (
     NO_VALUE,
+    SPLITS,
     format_memory,
     format_score,
     format_seconds,
@@ -18,7 +19,6 @@ from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import resolved, usual_values
 
-SPLITS = {"train": "training", "val": "validation", "test": "test"}
 HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
 """Beginnings of settings that say nothing about the results."""
 
