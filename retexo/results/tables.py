@@ -312,5 +312,5 @@ def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str
             "seed": run.settings.get("seed"),
             "partition digest": run.summary.get("partition_digest"),
         }
-        rows.append(row | run.measures)
+        rows.append({**row, **run.measures})
     return rows

@@ -17,7 +17,7 @@ from retexo.errors import TrainingError
 from retexo.settings.aliases import ALIASES, rename_override
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten, without
-from retexo.settings.schema import DEFINED, default_value, keys, usual_values
+from retexo.settings.schema import DEFINED, keys, normal_form, usual_values
 from retexo.settings.search import MAX_NAME, check_direction, find_objective, shorten_name
 from retexo.settings.table import help_text, markdown
 
@@ -82,16 +82,10 @@ def test_of_places_nothing_is_shared_between_nodes() -> None:
 
 
 def test_a_setting_that_a_stored_run_does_not_have() -> None:
-    assert default_value("hidden_dim", {}) == 256
-    assert default_value("split.seed", {"seed": 3}) == 3
-    assert (
-        default_value("model.norm", {}),
-        default_value("model.input_dropout", {"dropout": 0.5}),
-    ) == (
-        "layer",
-        None,
-    )
-    assert default_value("no.such", {}) is None
+    known = normal_form({"seed": 3, "num_rounds": [30, 30], "dropout": 0.5})
+    assert (known["hidden_dim"], known["split.seed"], known["num_rounds"]) == (256, 3, 30)
+    assert (known["model.norm"], known["model.input_dropout"]) == ("layer", None)
+    assert "no.such" not in known
 
 
 def test_every_alias_names_a_setting_and_is_none_itself() -> None:
