@@ -181,6 +181,11 @@ class Context(TaskContext):
         """Return the labelled type's nodes whose logits are computed, bool [I]."""
         return self.target.required_layers >= self.settings.model.depth
 
+    def nodes_in_rounds(self, mask: Tensor) -> Tensor:
+        """Return the labelled type's nodes of a mask, bool [I], that all rounds use, int64 [n]."""
+        in_rounds = self.target.required_layers > self.plan_options.num_layers
+        return (mask & in_rounds).nonzero()[:, 0]
+
     def with_num_layers(self, num_layers: int) -> Self:
         """Return the context of the first `num_layers` layers, where others were not trained."""
         return replace(self, settings=replace(self.settings, num_layers=num_layers))

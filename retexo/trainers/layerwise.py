@@ -7,7 +7,6 @@ worker, F input width, D hidden width, C classes.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Self
 
@@ -137,22 +136,41 @@ def run_layer(
 
 
 def make_layer_objective(
-    context: Context, layer: int, stage: Stage, labelled: Callable[[Tensor], LabelledNodes]
+    context: Context, layer: int, stage: Stage, with_inputs: Callable[[Tensor], LabelledNodes]
 ) -> LayerObjective:
     """Return the objective of a layer's rounds.
 
-    labelled: returns the nodes of a mask, bool [I], with their inputs and labels.
+    with_inputs: returns nodes, int64 [n], with their inputs and labels.
     """
     return LayerObjective(
         layer=layer,
         stage=stage,
         task=context.task,
-        train=labelled(context.partition.train_mask),
-        val=labelled(context.partition.val_mask),
+        train=with_inputs(context.nodes_in_rounds(context.partition.train_mask)),
+        val=with_inputs(context.nodes_in_rounds(context.partition.val_mask)),
         graph_info=context.graph_info,
         batch_size=context.batch_size,
         val_stride=context.val_stride,
     )
+
+
+def label_nodes(
+    context: Context,
+    nodes: Tensor,
+    inputs_of: Callable[[Tensor], Inputs],
+    chunks: Sequence[Tensor] | None = None,
+) -> LabelledNodes:
+    """Return nodes, int64 [n], with their labels and inputs, which `inputs_of` makes.
+
+    chunks: of the nodes, whose inputs are made again in each round; None to make all inputs once.
+    """
+    labels = context.labels[nodes]
+    if chunks is None:
+        inputs = inputs_of(nodes) if len(nodes) else None
+        return LabelledNodes.from_inputs(nodes, labels, inputs, context.batch_size)
+    ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
+    ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
+    return LabelledNodes(nodes, labels, lambda place: inputs_of(nodes[place]), ranges)
 
 
 def find_other_nodes(objective: LayerObjective, required_layers: Tensor) -> Tensor:
@@ -235,15 +253,6 @@ class LayerInput(AnyLayerInput):
             context.edge_means if "edges" in read else None,
         )
 
-    @cached_property
-    def has_sparse_rows(self) -> bool:
-        """Whether rows have so few nonzeros that sparse products are faster (is_sparse)."""
-        return is_sparse(self.rows)
-
-    def skips(self, stage: Stage, nodes: Tensor, device: torch.device) -> tuple[Matrix, ...]:
-        """Return what the stage's skip connections read at some nodes, int64 [n] (Inputs.skips)."""
-        return tuple(self.skip(name, nodes, device) for name in stage.skips)
-
     def skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:
         """Return what a skip connection, named as a field here, reads at nodes, int64 [n]."""
         return as_matrix(getattr(self, name)[nodes].to(device))
@@ -264,12 +273,10 @@ class LayerInput(AnyLayerInput):
         if context.make_objective is not None:
             return context.make_objective(context, layer, stage, self, received[PLAIN_NODE])
 
-        def labelled(mask: Tensor) -> LabelledNodes:
-            in_rounds = context.plan.required_layers > context.plan.num_layers
-            nodes = (mask & in_rounds).nonzero()[:, 0]
+        def with_inputs(nodes: Tensor) -> LabelledNodes:
             return labelled_nodes(context, stage, nodes, self, received[PLAIN_NODE])
 
-        return make_layer_objective(context, layer, stage, labelled)
+        return make_layer_objective(context, layer, stage, with_inputs)
 
     def exchange_rest(
         self,
@@ -335,19 +342,18 @@ def labelled_nodes(
     The inputs are made once where that is possible; attention and pooling over many edges, or in
     batches, make them in each round.
     """
-    batch_size, labels = context.batch_size, context.labels[nodes]
-    chunks = [nodes] if stage.conv.fixed_inputs else context.edges.chunks(nodes, EDGES_PER_STEP)
-    if stage.conv.fixed_inputs or (len(chunks) <= 1 and batch_size is None):
-        inputs = layer_inputs(context, stage, nodes, layer_input, sources) if len(nodes) else None
-        return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
-    ends = np.cumsum([len(chunk) for chunk in chunks]).tolist()
-    ranges = tuple(slice(first, end) for first, end in pairwise([0, *ends]))
+    if stage.conv.fixed_inputs:
+        return label_nodes(
+            context, nodes, lambda some: layer_inputs(context, stage, some, layer_input, sources)
+        )
     edges = context.edges.number_sources(sources)
-    return LabelledNodes(
+    chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
+    is_once = len(chunks) <= 1 and context.batch_size is None
+    return label_nodes(
+        context,
         nodes,
-        labels,
-        lambda place: _block_inputs(context, stage, nodes[place], layer_input, edges),
-        ranges,
+        lambda some: _block_inputs(context, stage, some, layer_input, edges),
+        None if is_once else chunks,
     )
 
 
@@ -355,19 +361,12 @@ def layer_inputs(
     context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, sources: Sources
 ) -> Inputs:
     """Return the input of a stage at some inner nodes, at least one."""
-    rows, is_sparse = layer_input.rows, layer_input.has_sparse_rows
-    inputs = aggregate(context, stage.conv, nodes, rows, sources, is_sparse=is_sparse)
+    inputs = aggregate(context, stage.conv, nodes, layer_input.rows, sources)
     return _add_skips(context, stage, nodes, layer_input, inputs)
 
 
 def aggregate(
-    context: Context,
-    conv: Convolution,
-    nodes: Tensor,
-    rows: Tensor,
-    sources: Sources,
-    *,
-    is_sparse: bool,
+    context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, sources: Sources
 ) -> Inputs:
     """Return the input of a convolution at some inner nodes, at least one.
 
@@ -377,9 +376,9 @@ def aggregate(
         nodes: int64 [n]
         rows: [I, F] of this worker's inner nodes.
         sources: received vectors.
-        is_sparse: whether the rows are sparse.
     """
-    if isinstance(conv, LinearConvolution) and not (context.device.type == "cpu" and is_sparse):
+    sums_sparse = context.device.type == "cpu" and is_sparse(rows)
+    if isinstance(conv, LinearConvolution) and not sums_sparse:
         accumulator = AggregateAccumulator(conv, context.edges, nodes, rows, None, context.device)
         accumulator.add(sources)
         return accumulator.inputs()
@@ -416,7 +415,8 @@ def _add_skips(
         layer_input.aggregate is not None and layer_input.rows is layer_input.features
     ):  # the first layer
         layer_input.aggregate[nodes] = to_dense(inputs.matrices[-1]).cpu()
-    inputs = replace(inputs, skips=layer_input.skips(stage, nodes, context.device))
+    skips = tuple(layer_input.skip(name, nodes, context.device) for name in stage.skips)
+    inputs = replace(inputs, skips=skips)
     return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
 
@@ -427,7 +427,7 @@ def _inputs_from_sums(
 
     Rows and sums from other workers are added to the aggregates as they arrive.
     """
-    conv, local, arriving = stage.conv, exchange.local, exchange.stream(INFER_PHASE)
+    conv, local = stage.conv, exchange.local
     assert isinstance(conv, LinearConvolution)
     with context.phase("embed"):
         projected = local.projected if local.projected_width < layer_input.rows.shape[1] else None
@@ -443,14 +443,7 @@ def _inputs_from_sums(
         accumulator = AggregateAccumulator(
             conv, context.edges, nodes, layer_input.rows, projected, context.device
         )
-    while True:
-        with context.phase("exchange"):
-            sources = next(arriving, None)
-        if sources is None:
-            break
-        with context.phase("embed"):
-            accumulator.add(sources)
-        del sources  # before the next ones come
+    add_arriving(context, exchange, [accumulator.add])
     return_freed_memory()
     places = (
         slice(first, first + NODES_PER_STEP) for first in range(0, len(nodes), NODES_PER_STEP)
@@ -462,6 +455,22 @@ def _inputs_from_sums(
         )
         for place in places
     )
+
+
+def add_arriving(
+    context: Context, exchange: LayerExchange, sums: Sequence[Callable[[Sources], None]]
+) -> None:
+    """Add the vectors received before and in INFER_PHASE to sums, a piece at a time."""
+    arriving = exchange.stream(INFER_PHASE)
+    while True:
+        with context.phase("exchange"):
+            sources = next(arriving, None)
+        if sources is None:
+            return
+        with context.phase("embed"):
+            for add in sums:
+                add(sources)
+        del sources  # before the next ones arrive
 
 
 def _inputs_from_rows(

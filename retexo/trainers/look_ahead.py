@@ -16,7 +16,7 @@ they are the first; F input width, D hidden width, C classes.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import torch
@@ -30,7 +30,7 @@ from retexo.models.block import Block, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, is_sparse, take_rows, to_dense
+from retexo.models.matrix import Matrix, as_matrix, take_rows, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import (
@@ -207,14 +207,8 @@ class LookAheadInput(AnyLayerInput):
         aggregates = torch.zeros_like(self.rows)
         nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
-            inputs = layerwise.aggregate(
-                self.context,
-                stage.conv,
-                nodes,
-                self.rows,
-                Sources.of_halo(self.halo),
-                is_sparse=is_sparse(self.rows),
-            )
+            halo = Sources.of_halo(self.halo)
+            inputs = layerwise.aggregate(self.context, stage.conv, nodes, self.rows, halo)
             aggregates[nodes] = to_dense(inputs.matrices[-1]).cpu()
         return aggregates
 
@@ -235,7 +229,13 @@ class LookAheadInput(AnyLayerInput):
         for sources in received.values():
             self._receive(layer, sources)
         if stage.is_last:
-            return self._last_objective(layer, stage)
+
+            def with_inputs(nodes: Tensor) -> LabelledNodes:
+                return layerwise.label_nodes(context, nodes, partial(self.inputs_at, stage))
+
+            alone = layerwise.make_layer_objective(context, layer, stage, with_inputs)
+            # By the stage before, so the parameters before the first round may be the best ones.
+            return replace(alone, starts_trained=layer > 0)
         stride = context.val_stride
         return LayerPairObjective(
             layer,
@@ -244,32 +244,11 @@ class LookAheadInput(AnyLayerInput):
             context.task,
             context.graph_info,
             self,
-            self._nodes_in_rounds(context.partition.train_mask),
-            self._nodes_in_rounds(context.partition.val_mask)[::stride],
+            context.nodes_in_rounds(context.partition.train_mask),
+            context.nodes_in_rounds(context.partition.val_mask)[::stride],
             context.batch_size,
             stride,
         )
-
-    def _nodes_in_rounds(self, mask: Tensor) -> Tensor:
-        """Return the nodes of a mask, bool [I], that rounds use, int64 [n]."""
-        plan = self.context.plan
-        return (mask & (plan.required_layers > plan.num_layers)).nonzero()[:, 0]
-
-    def _last_objective(self, layer: int, stage: Stage) -> LayerObjective:
-        """Return the last layer's objective; in a deeper network the stage before trained it.
-
-        Such a layer's parameters before the first round may be the best ones (`starts_trained`).
-        """
-        context = self.context
-
-        def labelled(mask: Tensor) -> LabelledNodes:
-            nodes = self._nodes_in_rounds(mask)
-            inputs = self.inputs_at(stage, nodes) if len(nodes) else None
-            labels = context.labels[nodes]
-            return LabelledNodes.from_inputs(nodes, labels, inputs, context.batch_size)
-
-        alone = layerwise.make_layer_objective(context, layer, stage, labelled)
-        return replace(alone, starts_trained=layer > 0)
 
     def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
         """Return the input of a stage at nodes, int64 [n] local ids (inner, then halo nodes)."""

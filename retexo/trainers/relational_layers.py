@@ -31,11 +31,13 @@ from retexo.trainers.layerwise import (
     NODES_PER_STEP,
     PRECISIONS,
     AnyLayerInput,
+    add_arriving,
     find_other_nodes,
+    label_nodes,
     make_layer_objective,
 )
 from retexo.trainers.network_pass import block_mean
-from retexo.trainers.out_edges import Means, RelationMeans
+from retexo.trainers.out_edges import Means
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,6 @@ class RelationalInput(AnyLayerInput):
         """
         target, batch_size = context.schema.target, context.batch_size
         edges = _number_edges(context, stage, received)
-        is_required = context.target.required_layers > context.settings.model.depth
 
         def inputs_of(nodes: Tensor) -> Inputs:
             means: Means = {}
@@ -123,17 +124,12 @@ class RelationalInput(AnyLayerInput):
                 means |= sums.by_relation()
             return _target_inputs(context, layer, self, nodes, means, edges)
 
-        def labelled(mask: Tensor) -> LabelledNodes:
-            nodes = (mask & is_required).nonzero()[:, 0]
-            labels = context.labels[nodes]
-            if edges is not None and batch_size is not None:
-                starts = range(0, len(nodes), batch_size)
-                chunks = tuple(slice(start, start + batch_size) for start in starts)
-                return LabelledNodes(nodes, labels, lambda place: inputs_of(nodes[place]), chunks)
-            inputs = inputs_of(nodes) if len(nodes) else None
-            return LabelledNodes.from_inputs(nodes, labels, inputs, batch_size)
+        def with_inputs(nodes: Tensor) -> LabelledNodes:
+            if edges is None or batch_size is None or not len(nodes):
+                return label_nodes(context, nodes, inputs_of)
+            return label_nodes(context, nodes, inputs_of, torch.split(nodes, batch_size))
 
-        return make_layer_objective(context, layer, stage, labelled)
+        return make_layer_objective(context, layer, stage, with_inputs)
 
     def exchange_rest(
         self,
@@ -289,7 +285,7 @@ def _exchange_rest(
             of_target = context.relation_means(name, rows, {target: nodes})
             of_others = context.relation_means(name, rows, passing, weights.get(name))
         if objective.stage.conv.linear_aggregation:
-            _add_as_received(context, exchanges[name], [of_target, of_others])
+            add_arriving(context, exchanges[name], [of_target.add, of_others.add])
         else:
             with context.phase("exchange"):
                 received[name] = exchanges[name].run(INFER_PHASE)
@@ -300,19 +296,3 @@ def _exchange_rest(
         for relation, mean in of_others.by_relation().items():
             passed[relation[2]][passing[relation[2]], columns[relation]] += mean.cpu()
     return means, passed, received
-
-
-def _add_as_received(
-    context: Context, exchange: LayerExchange, sums: Sequence[RelationMeans]
-) -> None:
-    """Add the vectors received before and in INFER_PHASE to the sums, a piece at a time."""
-    arriving = exchange.stream(INFER_PHASE)
-    while True:
-        with context.phase("exchange"):
-            received = next(arriving, None)
-        if received is None:
-            return
-        with context.phase("embed"):
-            for total in sums:
-                total.add(received)
-        del received  # before the next ones arrive
