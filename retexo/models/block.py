@@ -120,7 +120,13 @@ class Sources:
     @classmethod
     def of_halo(cls, rows: Tensor) -> Self:
         """Return the rows of all halo nodes, [H, F], as if they had been received."""
-        return cls(HaloRows.of_all(rows), HaloRows.empty(len(rows), rows.shape[1], rows.dtype))
+        return replace(cls.none(len(rows), rows), unprojected=HaloRows.of_all(rows))
+
+    @classmethod
+    def none(cls, num_halo: int, like: Tensor) -> Self:
+        """Return no vectors, for rows that are as wide as `like`, [n, F]."""
+        nothing = HaloRows.empty(num_halo, like.shape[1], like.dtype)
+        return cls(nothing, nothing)
 
     def append(self, messages: Sequence[ReceivedMessage]) -> "Sources":
         """Return the vectors with those of some messages appended."""

@@ -9,10 +9,44 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from retexo.models.aggregate import edge_sum
+from retexo.models.block import Block
 from retexo.models.convolution import Convolution, Inputs, RelationInput, xavier
+from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, matmul
 
 Groups = Sequence[Sequence[RelationInput]]
+
+
+def block_mean(block: Block, rows: Tensor) -> Tensor:
+    """Return the weighted mean of rows [N_src, D] over each destination's in-edges, [n, D]."""
+    degree = torch.where(block.in_degree > 0, block.in_degree, 1)
+    return edge_sum(block, rows, block.weight) / degree[:, None]
+
+
+def relation_inputs(
+    conv: Convolution,
+    into: Sequence[tuple[Block, Tensor]],
+    num_rows: int,
+    own: tuple[Matrix, ...],
+    first: Sequence[Tensor] = (),
+) -> Inputs:
+    """Return the inputs of a relational stage: `first`, then each relation's means.
+
+    Attention reads the rows themselves, and the blocks.
+
+    Args:
+        into: by relation into the n destinations, its block and the rows [N_src, F] of its sources.
+        num_rows: n
+        own: [n, F] of the destinations, for the skip connection; empty without features.
+        first: [n, F] matrices of other relations.
+    """
+    blocks: tuple[Block, ...] = ()
+    if conv.linear_aggregation:
+        read = [block_mean(block, rows) for block, rows in into]
+    else:
+        blocks, read = tuple(block for block, _ in into), [rows for _, rows in into]
+    return Inputs((*first, *read), num_rows, NO_PROJECTED_ROWS, skips=own, blocks=blocks)
 
 
 class RelationalConvolution(Convolution):

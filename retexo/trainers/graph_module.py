@@ -18,7 +18,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
-from retexo.models.convolution import Convolution, Inputs
+from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import (
     PLAIN_EDGE,
     AnyArchitecture,
@@ -30,6 +30,7 @@ from retexo.models.hetero_stage import (
 )
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.relational import block_mean, relation_inputs
 from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
 from retexo.trainers.label_propagation import (
@@ -39,7 +40,10 @@ from retexo.trainers.label_propagation import (
     make_aggregator,
     take_step,
 )
-from retexo.trainers.network_pass import block_mean
+from retexo.trainers.network_pass import Step
+
+ALL = slice(None)
+"""All rows, in their order."""
 
 
 class GraphModule(nn.Module):
@@ -287,17 +291,11 @@ class TypedGraphModule(GraphModule):
     ) -> list[Tensor]:
         """Return the logits of a network that was trained end to end."""
         rows = {name: x_dict[name] for name, width in self.schema.widths.items() if width}
+        num_rows = {name: x_dict[name].shape[0] for name in x_dict}
         for layer in self.stages:
-            before, rows = rows, {}
-            for name, stage in layer.by_type():
-                into = [
-                    relation
-                    for relation in self.schema.relations_into(name)
-                    if relation[0] in before
-                ]
-                own = (as_matrix(before[name]),) if name in before else ()
-                inputs = _relation_inputs(stage, into, before, blocks, (), own)
-                rows[name] = stage.embed(replace(inputs, num_rows=x_dict[name].shape[0]))
+            edges = {name: (block, ALL) for name, block in blocks.items() if name[0] in rows}
+            step = Step(num_rows, edges=edges, own_rows=dict.fromkeys(rows, ALL))
+            rows = {name: step.compute(name, stage, rows, rows) for name, stage in layer.by_type()}
         return [rows[self.schema.target]]
 
     def _run_layerwise(
@@ -306,7 +304,7 @@ class TypedGraphModule(GraphModule):
         """Return the logits of each head of a network that was trained by layers."""
         schema, target = self.schema, self.schema.target
         rows = {name: x_dict[name] for name in schema.types_with_rows(0)}
-        own = (as_matrix(x_dict[target]),) if schema.widths[target] else ()
+        own = (x_dict[target],) if schema.widths[target] else ()
         raw = [
             block_mean(blocks[relation], rows[relation[0]])
             for relation in schema.target_relations(0)
@@ -316,8 +314,9 @@ class TypedGraphModule(GraphModule):
             linear = stage.conv.linear_aggregation
             into = schema.target_relations(layer) if layer or not linear else []
             first = raw if layer or linear else []
-            inputs = _relation_inputs(stage, into, rows, blocks, first, own)
-            by_head.append(stage.logits(replace(inputs, num_rows=x_dict[target].shape[0])))
+            read = [(blocks[relation], rows[relation[0]]) for relation in into]
+            inputs = relation_inputs(stage.conv, read, x_dict[target].shape[0], own, first)
+            by_head.append(stage.logits(inputs))
             rows = self._pass_rows(layer, stage, rows, blocks)
         return by_head
 
@@ -345,30 +344,6 @@ class TypedGraphModule(GraphModule):
             assert not near or start[0].shape[1] == width
             passed[name] = torch.cat([*start, *far], dim=1)
         return passed
-
-
-def _relation_inputs(
-    stage: Stage,
-    into: Sequence[EdgeType],
-    rows: Mapping[str, Tensor],
-    blocks: Mapping[EdgeType, Block],
-    first: Sequence[Tensor],
-    own: tuple[Any, ...],
-) -> Inputs:
-    """Return the inputs of a relational stage: `first`, then each relation's means or rows.
-
-    Attention reads rows.
-    """
-    chosen: tuple[Block, ...] = ()
-    if stage.conv.linear_aggregation:
-        read = [block_mean(blocks[relation], rows[relation[0]]) for relation in into]
-    else:
-        read, chosen = (
-            [rows[relation[0]] for relation in into],
-            tuple(blocks[relation] for relation in into),
-        )
-    matrices = tuple(as_matrix(matrix) for matrix in (*first, *read))
-    return Inputs(matrices, 0, NO_PROJECTED_ROWS, skips=own, blocks=chosen)
 
 
 # --- making a module ----------

@@ -16,15 +16,14 @@ from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
-from retexo.models.aggregate import edge_sum
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer, stages_by_type
 from retexo.models.linear import NO_PROJECTED_ROWS
-from retexo.models.matrix import Matrix, as_matrix
+from retexo.models.matrix import Matrix, RowIndex, as_matrix
+from retexo.models.relational import relation_inputs
 from retexo.models.stage import Stage
-from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.layerwise import LayerInput
@@ -45,11 +44,11 @@ class Step:
     """n of each type that the layer computes."""
     fixed: Mapping[str, Inputs] = field(default_factory=dict)
     """Inputs of the first layer."""
-    edges: Mapping[EdgeType, tuple[Block, Tensor]] = field(default_factory=dict)
-    """In a later layer, each relation's block, and int64 [N_src] the places of its sources: among
-    the rows of the layer before, then the received ones."""
-    own_rows: Mapping[str, Tensor] = field(default_factory=dict)
-    """int64 [n] the places of a type's nodes among its rows of the layer before."""
+    edges: Mapping[EdgeType, tuple[Block, RowIndex]] = field(default_factory=dict)
+    """In a later layer, each relation's block, and [N_src] the places of its sources: among the
+    rows of the layer before, then the received ones."""
+    own_rows: Mapping[str, RowIndex] = field(default_factory=dict)
+    """[n] the places of a type's nodes among its rows of the layer before."""
     skips: Mapping[str, Matrix] = field(default_factory=dict)
     """In a later layer of a plain graph, by name, inputs of skip connections except own rows."""
     exchanges: Mapping[str, HaloExchange] = field(default_factory=dict)
@@ -72,36 +71,17 @@ class Step:
             return next(stage.parameters()).new_zeros(0, stage.output_dim)
         if name in self.fixed:
             return stage.embed(self.fixed[name])
-        blocks, matrices = [], []
-        for (source, _, to), (block, places) in self.edges.items():
-            if to == name:
-                blocks.append(block)
-                matrices.append(tables[source][places])
-        if not stage.conv.relational:
-            inputs = stage.conv.prepare(blocks[0], matrices[0], NO_PROJECTED_ROWS)
-            own = {"rows": rows[name][self.own_rows[name]], **self.skips}
-            return stage.embed(replace(inputs, skips=tuple(own[skip] for skip in stage.skips)))
-        skips = (rows[name][self.own_rows[name]],) if name in rows else ()
-        if stage.conv.linear_aggregation:
-            matrices = [
-                block_mean(*block_and_rows) for block_and_rows in zip(blocks, matrices, strict=True)
-            ]
-            blocks = []
-        return stage.embed(
-            Inputs(
-                tuple(matrices),
-                self.num_rows[name],
-                NO_PROJECTED_ROWS,
-                skips=skips,
-                blocks=tuple(blocks),
-            )
-        )
-
-
-def block_mean(block: Block, rows: Tensor) -> Tensor:
-    """Return the weighted mean of rows [N_src, D] over each destination's in-edges, [n, D]."""
-    degree = torch.where(block.in_degree > 0, block.in_degree, 1)
-    return edge_sum(block, rows, block.weight) / degree[:, None]
+        into = [
+            (block, tables[source][places])
+            for (source, _, to), (block, places) in self.edges.items()
+            if to == name
+        ]
+        own = (rows[name][self.own_rows[name]],) if name in rows else ()
+        if stage.conv.relational:
+            return stage.embed(relation_inputs(stage.conv, into, self.num_rows[name], own))
+        inputs = stage.conv.prepare(*into[0], NO_PROJECTED_ROWS)
+        read = {"rows": own[0], **self.skips}
+        return stage.embed(replace(inputs, skips=tuple(read[skip] for skip in stage.skips)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,26 +179,16 @@ def make_plans(context: Context, targets: Tensor, *, sums: bool = True) -> tuple
         sums: whether partial sums may be sent, where the aggregator adds up.
     """
     plans, required = {}, require_targets(context, targets, context.comm)
+    num_layers = context.settings.model.depth
+    num_sends = 2 * context.settings.num_rounds[0]  # rows forward, and their gradients backward
     for name, node_type in context.types.items():
-        options = options_of_pass(context.settings, node_type.plan_options, sums=sums)
+        # The context's plan sends each row once, and goes on to label propagation.
+        options = node_type.plan_options
+        vector_bytes = (num_sends * options.vector_bytes[0], num_sends * options.vector_bytes[1])
+        options = replace(options, num_layers=num_layers, vector_bytes=vector_bytes)
+        options = options.for_targets(partial_sums=sums and options.partial_sums)
         plans[name] = node_type.out_edges.make_plan(required, options, context.comm)
     return required, plans
-
-
-def options_of_pass(
-    settings: TrainSettings, options: PlanOptions, *, sums: bool = True
-) -> PlanOptions:
-    """Return the options of the plan of a pass, which sends rows forward and gradients backward.
-
-    Args:
-        settings: the number of rounds and layers; a vector is sent twice in each round.
-        options: of the context, whose plan sends each row once and goes on to label propagation.
-        sums: whether partial sums may be sent, if `options` allow it.
-    """
-    num_sends = 2 * settings.num_rounds[0]
-    vector_bytes = (num_sends * options.vector_bytes[0], num_sends * options.vector_bytes[1])
-    options = replace(options, num_layers=settings.model.depth, vector_bytes=vector_bytes)
-    return options.for_targets(partial_sums=sums and options.partial_sums)
 
 
 # --- making a pass ----------
@@ -248,7 +218,11 @@ def make_pass(
     """
     plain = [layer for layer in layers if isinstance(layer, Stage)]
     layer_input = LayerInput.first(context, plain) if plain else None
-    steps = [first_step(context, layers[0], required, features or {}, layer_input)]
+    features = features or {
+        name: Sources.none(node_type.out_edges.local.num_halo, node_type.features)
+        for name, node_type in context.types.items()
+    }
+    steps = [_first_step(context, layers[0], required, features, layer_input)]
     for number, layer in enumerate(layers[1:], start=1):
         exchanges: dict[str, HaloExchange] = {}
         for name, _ in stages_by_type(layers[number - 1]):
@@ -261,17 +235,6 @@ def make_pass(
         received = {name: exchange.received for name, exchange in exchanges.items()}
         step = later_step(context, layers, number, required, received, layer_input)
         steps.append(replace(step, exchanges=exchanges, scale=scale))
-    return finish_pass(context, steps, required, targets)
-
-
-def finish_pass(
-    context: Context, steps: Sequence[Step], required: Required, targets: Tensor
-) -> Pass:
-    """Build the pass of these steps, one per layer.
-
-    targets: bool [I] nodes of the labelled type whose logits it returns; the last step computes
-    them.
-    """
     target, nodes = context.schema.target, targets.nonzero()[:, 0]
     places = (required[target] >= len(steps)).cumsum(0) - 1
     return Pass(steps, target, nodes, places[nodes])
@@ -301,7 +264,7 @@ def _make_exchange(
     return make_halo_exchange(plan, number, scale, like, sample, precision)
 
 
-def first_step(
+def _first_step(
     context: Context,
     layer: Layer,
     required: Required,
@@ -322,14 +285,12 @@ def first_step(
     if isinstance(layer, TypedLayer):
         return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
     assert layer_input is not None
-    fixed = {}
-    for name, nodes_of_type in nodes.items():
-        if len(nodes_of_type):
-            received = features.get(name) or no_sources(context)
-            fixed[name] = layerwise.layer_inputs(
-                context, layer, nodes_of_type, layer_input, received
-            )
-    return Step(num_rows, fixed)
+    if not num_rows[PLAIN_NODE]:
+        return Step(num_rows)
+    inputs = layerwise.layer_inputs(
+        context, layer, nodes[PLAIN_NODE], layer_input, features[PLAIN_NODE]
+    )
+    return Step(num_rows, {PLAIN_NODE: inputs})
 
 
 def _first_inputs_by_type(
@@ -342,38 +303,29 @@ def _first_inputs_by_type(
 
     nodes: int64 [n] of each type; features: by type, those received from other workers.
     """
-    device = context.device
+    device, widths = context.device, context.schema.widths
     rows_of_relation: Means = {}
     blocks: dict[EdgeType, Block] = {}
     for name, node_type in context.types.items():
         rows, out_edges = node_type.features, node_type.out_edges
         if not rows.shape[1]:
             continue
-        destinations = out_edges.destinations(nodes)
-        none = HaloRows.empty(out_edges.local.num_halo, rows.shape[1], rows.dtype)
-        received = features.get(name, Sources(none, none))
         if layer.conv.linear_aggregation:
             means = context.relation_means(name, rows, nodes)
-            means.add(received)
-            rows_of_relation |= {
-                relation: rows.new_zeros(0, rows.shape[1]) for relation in destinations
-            }
+            means.add(features[name])
             rows_of_relation |= means.by_relation()
             continue
-        edges = out_edges.edges.number_sources(received)
-        for relation, ids in destinations.items():
+        edges = out_edges.edges.number_sources(features[name])
+        for relation, ids in out_edges.destinations(nodes).items():
             block, rows_of_relation[relation] = out_edges.cut_block_and_rows(rows, edges, ids)
             blocks[relation] = block.to(device)
     fixed = {}
     for to, ids in nodes.items():
-        into = [
-            relation
-            for relation in context.schema.relations_into(to)
-            if relation in rows_of_relation
-        ]
+        into = [name for name in context.schema.relations_into(to) if widths[name[0]]]
         own = context.types[to].features
+        read = [rows_of_relation.get(name, own.new_zeros(0, widths[name[0]])) for name in into]
         fixed[to] = Inputs(
-            tuple(as_matrix(rows_of_relation[relation].to(device)) for relation in into),
+            tuple(as_matrix(rows.to(device)) for rows in read),
             len(ids),
             NO_PROJECTED_ROWS,
             skips=(as_matrix(own[ids].to(device)),) if own.shape[1] else (),
@@ -429,13 +381,6 @@ def later_step(
             name: places[name][ids].to(device) for name, ids in nodes.items() if name in places
         },
     )
-
-
-def no_sources(context: Context) -> Sources:
-    """Return Sources without rows, for a plain graph of which nothing is received."""
-    features = context.features
-    none = HaloRows.empty(context.plan.num_halo, features.shape[1], features.dtype)
-    return Sources(none, none)
 
 
 @torch.no_grad()

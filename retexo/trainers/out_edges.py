@@ -302,10 +302,10 @@ class RelationMeans:
             device: where the sums are.
             weight: [F, D] that the rows are multiplied with first.
         """
-        found = out_edges.destinations(nodes)
-        self._destinations = {name: ids for name, ids in found.items() if len(ids)}
+        self._destinations = out_edges.destinations(nodes)
+        self._num_nodes = sum(map(len, self._destinations.values()))
         conv, projected = SAGEMean(1, 1, 0.0, root_weight=False), None
-        if not self._destinations:
+        if not self._num_nodes:
             return
         if weight is not None:
             conv.weight_neigh = nn.Parameter(weight, requires_grad=False)
@@ -317,12 +317,12 @@ class RelationMeans:
 
     def add(self, received: Sources) -> None:
         """Add rows and sums received from other partitions; each edge is covered at most once."""
-        if self._destinations:
+        if self._num_nodes:
             self._sums.add(received)
 
     def by_relation(self) -> Means:
-        """Return the means of each relation that has any of the nodes, once everything is added."""
-        if not self._destinations:
+        """Return the means of each relation, once everything is added; without nodes of any, {}."""
+        if not self._num_nodes:
             return {}
         inputs = self._sums.inputs()
         means = inputs.projected if len(inputs.projected) else to_dense(inputs.matrices[-1])

@@ -24,6 +24,7 @@ from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import projected_width, projections
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
+from retexo.models.relational import block_mean
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers.context import Context
@@ -36,7 +37,6 @@ from retexo.trainers.layerwise import (
     label_nodes,
     make_layer_objective,
 )
-from retexo.trainers.network_pass import block_mean
 from retexo.trainers.out_edges import Means
 
 
