@@ -41,7 +41,7 @@ from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import LabelPropagation
-from retexo.worker.graph import find_trainer, read_graph
+from retexo.worker.graph import find_trainer, make_architecture, read_graph
 from retexo.worker.make_context import make_context
 from retexo.worker.measure import gather_measurements
 
@@ -146,25 +146,25 @@ def train_in_threads(
     in a trace the others may be behind by a message.
     """
     directory = find_or_make_partitions(settings)
-    graphs = [read_graph(directory, part) for part in range(directory.num_parts)]
-    lock, built = threading.Lock(), threading.Barrier(len(graphs))
+    parts = [read_graph(directory, part) for part in range(directory.num_parts)]
+    lock, built = threading.Lock(), threading.Barrier(len(parts))
     seed, trainer = settings.seed, find_trainer(settings)
     torch.manual_seed(seed)
     meters: dict[int, TrafficMeter] = {}
 
     def work(comm: Communicator) -> dict[str, Any]:
         start = time.perf_counter()
-        graph, meters[comm.rank] = graphs[comm.rank], comm.meter
+        part, meters[comm.rank] = parts[comm.rank], comm.meter
         trace = Trace(settings, meters)
-        info = agree_on_graph_info(comm, graph.part, directory)
+        info = agree_on_graph_info(comm, part, directory)
         with lock:  # they are drawn from one generator, too
-            stages = build_network(graph.architecture(settings, info), seed)
+            stages = build_network(make_architecture(part, settings, info), seed)
         built.wait()
 
         def make(settings: TrainSettings) -> Context:
             return make_context(
                 settings,
-                graph.part,
+                part,
                 info,
                 comm,
                 stages[0].conv,
@@ -190,7 +190,7 @@ def train_in_threads(
             **inspect(make, settings, stages),
         }
 
-    return run_threads(len(graphs), work)[0]
+    return run_threads(len(parts), work)[0]
 
 
 def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partition]]:

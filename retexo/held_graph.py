@@ -12,7 +12,7 @@ N nodes, n new ones, E edges, I nodes of the small part, H of its halo, F width 
 import logging
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -24,10 +24,12 @@ from torch import Tensor
 from partitioning import graph_addition
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.directory.read_directory import drop_unit_weights
+from partitioning.errors import InputError
 from partitioning.graph_addition import Addition
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
+    AnyGraph,
     EdgeType,
     GraphData,
     HeteroGraphData,
@@ -39,8 +41,10 @@ from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport
 from retexo.models.block import InEdges, Sources
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture
-from retexo.partitioned_run import PartitionedRun
+from retexo.partitioned_run import NodeIds, PartitionedRun
+from retexo.results.predictions import Predictions
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.tasks.known_edges import KnownEdges
 from retexo.tasks.output_heads import apply_heads
@@ -50,7 +54,6 @@ from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import InferenceResult, infer, run_layers
 from retexo.trainers.out_edges import OutEdges
 from retexo.worker.compatibility import describe_missing_weights
-from retexo.worker.graph import Graph
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ def to_tensor(values: Any) -> Tensor:
 # --- a graph as one part ----------
 
 
-def make_part(read: PredictionGraph, num_relations: int = 0) -> Partition:
+def make_part(read: PredictionGraph, num_relations: int) -> Partition:
     """Return a graph as the only part, without labels and split.
 
     Args:
@@ -180,38 +183,75 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     )
 
 
-@dataclass(eq=False)
 class HeldGraph:
-    """A graph with the rows of each layer, and its outputs at all nodes."""
+    """A graph with the rows of each layer, and the outputs and predictions of all nodes.
 
-    run: PartitionedRun
-    read: PredictionGraph
-    num_relations: int = 0
-    """Number of relations of a union graph, else 0."""
-    context: Context = field(init=False)
-    inferred: InferenceResult = field(init=False)
+    n pairs, q nodes.
+    """
 
-    def __post_init__(self) -> None:
-        """Compute all layers on the graph, without rounding, and keep their rows."""
-        model = replace(self.run.checkpoint.model, lookahead=0)  # of training only
+    predictions: Predictions
+    """Of a model for nodes."""
+
+    def __init__(self, run: PartitionedRun, read: PredictionGraph) -> None:
+        """Compute all layers; InputError for predictions that are NaN or infinite."""
+        self.run, self.read = run, read
+        reads_relations = hidden_convolution(run.checkpoint.model).reads_relations
+        architecture: Any = run.checkpoint.architecture
+        self._num_relations = architecture.num_edge_features if reads_relations else 0
+        model = replace(run.checkpoint.model, lookahead=0)  # of training only
         exact = ExchangeSettings(precision=("fp32",) * model.depth)
-        self._settings = replace(self.run.settings(1), model=model, exchange=exact)
-        self.context = self._open(self.read)
-        self.inferred = infer(
-            self.context, self.run.stages, self.run.checkpoint.heads, keeps_rows=True
-        )
+        self._settings = replace(run.settings(1), model=model, exchange=exact)
+        self.context = self._open(read)
+        self.inferred = infer(self.context, run.stages, run.checkpoint.heads, keeps_rows=True)
+        table = read.graph.nodes[read.graph.target]
+        self.ids = NodeIds(ids_of_table(table), "the graph", read.types_of_pairs)
+        self.known = {
+            name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
+        }
+        """partitioning's Nodes by type, to look up the ends of new edges."""
+        self._lock = threading.Lock()
+        """Messages of one call at a time pass between the only worker and itself."""
+        if run.checkpoint.scorer:
+            by_head, heads = self.inferred.by_head, [run.checkpoint.heads]
+            self._embedded = EmbeddedNodes.of(self.context, run.stages, by_head, heads)
+            self._known_edges = KnownEdges(self.context)
+        else:
+            self.predictions = self._predict(self.ids.values, self.inferred)
 
     def _open(self, read: PredictionGraph) -> Context:
         """Return the context of a graph whose nodes are all predicted."""
-        graph = Graph(make_part(read, self.num_relations))
+        part = make_part(read, self._num_relations)
         comm = Communicator(ThreadTransport(0, ThreadGroup(1)))
-        context = self.run.open_context(comm, self._settings, None, graph, "predict")
+        context = self.run.open_context(comm, self._settings, None, part, "predict")
         if read.links is None:
             return context
         num_candidates = len(read.links.arrays["candidates"])
         return replace(
             context, graph_info=replace(context.graph_info, num_candidates=num_candidates)
         )
+
+    def _predict(self, ids: NDArray[Any], outputs: InferenceResult) -> Predictions:
+        """Return predictions from outputs; InputError for NaN or infinite ones."""
+        if not bool(outputs.logits.isfinite().all()):
+            raise InputError(
+                "graph: some predictions are NaN or infinite; look for very large values in the"
+                " features"
+            )
+        return self.run.make_predictions(ids, outputs)
+
+    def score(self, pairs: Tensor) -> Tensor:
+        """Score pairs of nodes, int64 [n, 2], as training ranks them; return float [n]."""
+        with self._lock:
+            return self._embedded.score_by_source(pairs)[0]
+
+    def find_top(self, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Find the most likely new destinations of nodes, int64 [q].
+
+        Returns:
+            Scores and destinations, [q, count] each, best first; -inf where there are no more.
+        """
+        with self._lock:
+            return find_top_destinations(self._embedded, self._known_edges, nodes, count)
 
     def inputs(self) -> tuple[Any, ...]:
         """Return the arguments of the torch module (retexo.trainers.graph_module).
@@ -229,14 +269,24 @@ class HeldGraph:
         if isinstance(graph, HeteroGraphData):
             return (x_dict, ends, weights) if weights else (x_dict, ends)
         (x,), ((relation_name, edge_index),) = x_dict.values(), ends.items()
-        if feat is not None and self.num_relations:
-            feat = torch.nn.functional.one_hot(feat[:, 0].long(), self.num_relations).float()
+        if feat is not None and self._num_relations:
+            feat = torch.nn.functional.one_hot(feat[:, 0].long(), self._num_relations).float()
         arguments = (x, edge_index, weights.get(relation_name), feat)
         return arguments[: 4 if feat is not None else 3 if weights else 2]
 
     @torch.no_grad()
-    def extend(self, added: Addition) -> InferenceResult:
-        """Return the outputs at new nodes that join the graph; the graph stays as it is.
+    def predict_new(self, nodes: Any, edges: Any) -> Predictions:
+        """Return the predictions of new nodes that join the graph; the graph stays as it is."""
+        added = graph_addition.read_addition(self.read, self.known, nodes, edges)
+        table = added.nodes.get(self.read.graph.target)
+        if table is None:
+            raise InputError(
+                f"new: has no node of type {self.read.graph.target}, which is predicted"
+            )
+        return self._predict(ids_of_table(table), self._extend(added))
+
+    def _extend(self, added: Addition) -> InferenceResult:
+        """Return the outputs at new nodes.
 
         Recomputes only nodes that change, unless these are many or the graph is heterogeneous.
         """
@@ -281,38 +331,6 @@ class HeldGraph:
         return changed
 
 
-@dataclass(eq=False)
-class HeldLinks:
-    """Scores links between nodes of a graph by the functions that rank them in training.
-
-    n pairs, q nodes.
-    """
-
-    held: HeldGraph
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    """Messages of one call at a time pass between the only worker and itself."""
-
-    def __post_init__(self) -> None:
-        run, by_head = self.held.run, self.held.inferred.by_head
-        context = self.held.context
-        self._embedded = EmbeddedNodes.of(context, run.stages, by_head, [run.checkpoint.heads])
-        self._known = KnownEdges(context)
-
-    def score(self, pairs: Tensor) -> Tensor:
-        """Score pairs of nodes, int64 [n, 2]; return float [n]."""
-        with self._lock:
-            return self._embedded.score_by_source(pairs)[0]
-
-    def find_top(self, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Find the most likely new destinations of nodes, int64 [q].
-
-        Returns:
-            Scores and destinations, [q, count] each, best first; -inf where there are no more.
-        """
-        with self._lock:
-            return find_top_destinations(self._embedded, self._known, nodes, count)
-
-
 # --- how a graph is brought into the form of training ----------
 
 
@@ -323,32 +341,22 @@ def with_weights(
 
     Warns of them, naming the `model`.
     """
-
-    def relations_of(graph: Any) -> dict[EdgeType, Any]:
-        return {PLAIN_EDGE: graph} if isinstance(graph, GraphData) else dict(graph.relations)
-
-    relations = relations_of(read.graph)
+    weighted = {PLAIN_RELATION if name == PLAIN_EDGE else name for name in weighted}
     missing = [
-        edge_type
-        for edge_type in relations
-        if edge_type in weighted and relations[edge_type].edge_weight is None
+        name
+        for name, relation in read.graph.relations.items()
+        if name in weighted and relation.edge_weight is None
     ]
     if not missing:
         return read
     logger.warning("%s", describe_missing_weights(missing, model))
 
-    def filled(graph: Any) -> Any:
-        relations = relations_of(graph)
-        weighted_relations = {
-            edge_type: replace(
-                relations[edge_type],
-                edge_weight=np.ones(relations[edge_type].num_edges, np.float32),
-            )
-            for edge_type in missing
-        }
-        if isinstance(graph, GraphData):
-            return weighted_relations[PLAIN_EDGE]
-        return replace(graph, relations=graph.relations | weighted_relations)
+    def filled(graph: AnyGraph) -> AnyGraph:
+        relations = dict(graph.relations)
+        for name in missing:
+            ones = np.ones(relations[name].num_edges, np.float32)
+            relations[name] = replace(relations[name], edge_weight=ones)
+        return graph.with_tables(graph.nodes, relations)
 
     return replace(read, graph=filled(read.graph), encoded=filled(read.encoded))
 
@@ -374,11 +382,6 @@ def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
     if not isinstance(read.graph, GraphData) or getattr(read.encoded, "relation", None) is None:
         return read
     return replace(read, graph=replace(read.graph, edge_feat=None))
-
-
-def ids_of(read: PredictionGraph) -> NDArray[Any]:
-    """Return the ids of the nodes that are predicted, see `ids_of_table`."""
-    return ids_of_table(read.graph.nodes[read.graph.target])
 
 
 def ids_of_table(table: NodeTable) -> NDArray[Any]:

@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
+from partitioning.links.id_files import add_types
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exchange.exchange_plan import Use
@@ -30,9 +32,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.compatibility import Shape, check_fits
 from retexo.worker.graph import (
-    Graph,
     check_directory,
-    graph_of,
     make_inference_context,
     read_graph,
     task_of_checkpoint,
@@ -70,32 +70,17 @@ class PartitionedRun:
             InputError: the folder is no partition directory or does not fit the model, or an id is
                 no node's.
         """
-        opened, graphs = self._open(directory, links=False)
-        parts = range(opened.num_parts)
-        keys = torch.cat([graph.part.node_ids for graph in graphs])
-        names_by_part = [
-            names.tolist() for part in parts if (names := opened.node_names(part)) is not None
-        ]
-        every = (
-            np.array([name for names in names_by_part for name in names], dtype=object)
-            if names_by_part
-            else keys.numpy()
-        )
-        order = np.argsort(every, kind="stable")
-        requested = None
-        if node_ids is not None:
-            requested = check_ids(node_ids, "node_ids", named=bool(names_by_part)).reshape(-1)
-        positions = order
-        if requested is not None:
-            positions = find_positions(every, order, requested, "node_ids", str(opened.path))
+        opened, parts = self._open(directory, links=False)
+        keys = torch.cat([part.node_ids for part in parts])
+        names = [name for part in range(opened.num_parts) for name in opened.node_names(part) or ()]
+        ids = NodeIds(np.array(names, dtype=object) if names else keys.numpy(), str(opened.path))
+        positions = ids.find_all(node_ids)
         heads = self.checkpoint.heads
         all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
-        predictions = self._infer(
-            opened, graphs, None if all_rows or requested is None else keys[positions]
+        inferred = self._infer(
+            opened, parts, None if all_rows or node_ids is None else keys[positions]
         )
-        return predictions.named(
-            every.tolist() if names_by_part else None, self.checkpoint.class_names
-        ).take(positions)
+        return self.make_predictions(ids.values, inferred).take(positions)
 
     def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
         """Score pairs of nodes with a model for links.
@@ -110,17 +95,14 @@ class PartitionedRun:
         Raises:
             InputError: as `predict`.
         """
-        opened, graphs = self._open(directory, links=True)
+        opened, parts = self._open(directory, links=True)
         named = opened.node_names(0) is not None
-        ids = check_ids(pairs, "pairs", named=named)
-        if ids.size and ids.shape[-1] != 2:
-            raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
-        ids = ids.reshape(-1, 2)
+        ids = as_pairs(check_ids(pairs, "pairs", named=named))
         scores = np.zeros(len(ids), np.float32)
         settings = self.settings(opened.num_parts)
 
         def worker(comm: Communicator) -> None:
-            context = self.open_context(comm, settings, opened, graphs[comm.rank], "predict")
+            context = self.open_context(comm, settings, opened, parts[comm.rank], "predict")
             inferred = infer(context, self.stages, self.checkpoint.heads)
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
@@ -130,13 +112,13 @@ class PartitionedRun:
             )
             scores[own] = own_scores
 
-        run_threads(len(graphs), worker)
+        run_threads(len(parts), worker)
         return scores
 
     def _open(
         self, directory: str | Path | PartitionDirectory, *, links: bool
-    ) -> tuple[PartitionDirectory, list[Graph]]:
-        """Open and verify a partition directory, and read the graph of each partition.
+    ) -> tuple[PartitionDirectory, list[Partition]]:
+        """Open, verify and read a partition directory.
 
         links: whether pairs are to be scored; InputError if the model is for another task.
         """
@@ -157,44 +139,48 @@ class PartitionedRun:
         return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
 
     def _infer(
-        self, directory: PartitionDirectory, graphs: list[Graph], requested: Tensor | None
-    ) -> Predictions:
-        """Return the predictions of all nodes, partition by partition; NaN where not computed.
+        self, directory: PartitionDirectory, parts: list[Partition], requested: Tensor | None
+    ) -> InferenceResult:
+        """Return the outputs at all nodes, partition by partition; NaN where not computed.
 
         requested: int64 [n], stored ids of the nodes that are needed; None: all nodes.
         """
         settings = self.settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
-            graph = (
-                graphs[comm.rank]
-                if requested is None
-                else _with_test_nodes(graphs[comm.rank], requested)
-            )
-            use: Use = "predict" if requested is None else "evaluate"
-            context = self.open_context(comm, settings, directory, graph, use)
+            part, use = parts[comm.rank], "predict"
+            if requested is not None:
+                part, use = _with_test_nodes(part, requested), "evaluate"
+            context = self.open_context(comm, settings, directory, part, use)
             return infer(context, self.stages, self.checkpoint.heads)
 
-        inferred = run_threads(len(graphs), worker)
-        logits = torch.cat([result.logits for result in inferred])
-        return Predictions.of(
-            torch.cat([graph.part.node_ids for graph in graphs]),
-            logits,
+        inferred = run_threads(len(parts), worker)
+        return InferenceResult(
+            torch.cat([result.logits for result in inferred]),
             torch.cat([result.embeddings for result in inferred]),
-            task_of_checkpoint(self.checkpoint).predict(logits),
         )
+
+    def make_predictions(self, ids: NDArray[Any], inferred: InferenceResult) -> Predictions:
+        """Convert a network's outputs at nodes, whose ids are [n], to predictions."""
+        predictions = Predictions.of(
+            torch.arange(len(ids)),
+            inferred.logits,
+            inferred.embeddings,
+            task_of_checkpoint(self.checkpoint).predict(inferred.logits),
+        )
+        return replace(predictions.named(None, self.checkpoint.class_names), ids=ids)
 
     def open_context(
         self,
         comm: Communicator,
         settings: TrainSettings,
         directory: PartitionDirectory | None,
-        graph: Graph,
+        part: Partition,
         use: Use,
     ) -> Context:
         """Return the context of one partition; directory: None for a graph in memory."""
         return make_inference_context(
-            settings, self.checkpoint, graph, directory, comm, self.stages, use=use, clock=Clock()
+            settings, self.checkpoint, part, directory, comm, self.stages, use=use, clock=Clock()
         )
 
     def settings(self, num_parts: int) -> TrainSettings:
@@ -220,12 +206,58 @@ def compose_train(*overrides: str) -> TrainSettings:
     return compose(list(overrides))
 
 
-def _with_test_nodes(graph: Graph, requested: Tensor) -> Graph:
-    """Return the graph with the nodes of these stored ids as its only split, as test nodes."""
-    nodes = graph.part
-    nothing = torch.zeros(nodes.num_inner, dtype=torch.bool)
-    test_mask = torch.isin(nodes.node_ids, requested)
-    return graph_of(replace(graph.part, train_mask=nothing, val_mask=nothing, test_mask=test_mask))
+def _with_test_nodes(part: Partition, requested: Tensor) -> Partition:
+    """Return the partition with the nodes of these stored ids as its only split, as test nodes."""
+    nothing = torch.zeros(part.num_inner, dtype=torch.bool)
+    test_mask = torch.isin(part.node_ids, requested)
+    return replace(part, train_mask=nothing, val_mask=nothing, test_mask=test_mask)
+
+
+# --- ids ----------
+
+
+class NodeIds:
+    """Ids of a graph's nodes, to find their positions."""
+
+    def __init__(self, ids: NDArray[Any], graph: str, types: Sequence[str] = ()) -> None:
+        """Sort the ids.
+
+        Args:
+            ids: int64 or objects of str [N].
+            graph: the graph's name, for messages.
+            types: of source and destination of the relation whose links are scored, or empty.
+        """
+        self.values, self._graph, self._types = ids, graph, types
+        self.order = np.argsort(ids, kind="stable")
+        """int64 [N] positions that sort `values`."""
+
+    def find_all(self, node_ids: Any) -> NDArray[np.int64]:
+        """Return the positions of requested nodes, int64 [n]; for None of all, sorted by id."""
+        return self.order if node_ids is None else self.find(node_ids, "node_ids").reshape(-1)
+
+    def find(self, requested: Any, argument: str) -> NDArray[np.int64]:
+        """Return the positions of ids, in their shape; InputError for an unknown one."""
+        every = self.values
+        checked = check_ids(requested, argument, named=every.dtype == object)
+        if self._types:
+            checked = np.where(np.isin(checked, every), checked, add_types(checked, self._types))
+        flat, last = checked.reshape(-1), max(0, len(every) - 1)
+        positions = np.minimum(np.searchsorted(every, flat, sorter=self.order), last)
+        unknown = flat[every[self.order[positions]] != flat] if len(every) else flat
+        if len(unknown):
+            listed = ", ".join(f"{id_!s:.100}" for id_ in unknown[:5].tolist())
+            raise InputError(
+                f"{argument}: {self._graph} has no node {listed}"
+                f"{' ...' if len(unknown) > 5 else ''}"
+            )
+        return self.order[positions].reshape(checked.shape)
+
+
+def as_pairs(ids: NDArray[Any]) -> NDArray[Any]:
+    """Return ids or positions of pairs as [n, 2]; InputError for another shape."""
+    if ids.size and ids.shape[-1] != 2:
+        raise InputError(f"pairs: has the shape {list(ids.shape)}, expected [n, 2] ids")
+    return ids.reshape(-1, 2)
 
 
 def check_ids(ids_given: Any, argument: str, *, named: bool) -> NDArray[Any]:
@@ -260,29 +292,3 @@ def _parse_id(value: Any, argument: str, *, named: bool) -> int | str:
             f"{argument}: {text} is no id; the ids of this graph are {kind}, give a list of these"
         ) from None
     return number
-
-
-def find_positions(
-    every: NDArray[Any],
-    order: NDArray[np.int64],
-    requested: NDArray[Any],
-    argument: str,
-    graph: str,
-) -> NDArray[np.int64]:
-    """Return the positions of the requested ids, int64 [n]; InputError for an unknown one.
-
-    Args:
-        every: the ids of all nodes, [N].
-        order: positions that sort them, int64 [N].
-        requested: ids, [n].
-        argument: the argument that has the requested ids, for the message.
-        graph: the graph's name, for the message.
-    """
-    positions = np.minimum(np.searchsorted(every, requested, sorter=order), max(0, len(every) - 1))
-    unknown = requested[every[order[positions]] != requested] if len(every) else requested
-    if len(unknown):
-        listed = ", ".join(f"{id_!s:.100}" for id_ in unknown[:5].tolist())
-        raise InputError(
-            f"{argument}: {graph} has no node {listed}{' ...' if len(unknown) > 5 else ''}"
-        )
-    return order[positions]

@@ -11,8 +11,8 @@ n nodes, C classes, D width of embeddings.
 
 import copy
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -30,15 +30,11 @@ from partitioning.directory.read_directory import (
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import HeteroGraphData
-from partitioning.links.id_files import add_types
 from partitioning.partition_settings import DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import with_values
 from retexo.held_graph import (
     HeldGraph,
-    HeldLinks,
-    ids_of,
-    ids_of_table,
     in_order,
     with_weights,
     without_relation_numbers,
@@ -46,7 +42,7 @@ from retexo.held_graph import (
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Stage
-from retexo.partitioned_run import PartitionedRun, check_ids, find_positions
+from retexo.partitioned_run import PartitionedRun, as_pairs
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
 from retexo.settings.compose import compose
@@ -57,8 +53,6 @@ from retexo.trainers.graph_module import (
     add_edge_gates,
     make_module,
 )
-from retexo.trainers.lazy import InferenceResult
-from retexo.worker.graph import task_of_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -107,35 +101,6 @@ def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
     return with_values(dataset, values)
 
 
-@dataclass(eq=False)
-class _ReadGraph:
-    """A graph that was read for prediction, its outputs and all nodes' predictions."""
-
-    graph: HeldGraph
-    ids: NDArray[Any]
-    """Ids of the nodes that are predicted, int64 or objects of str [N]."""
-    order: NDArray[np.int64]
-    """[N] positions that sort `ids`."""
-    predictions: Predictions | None
-    """None for link prediction."""
-    links: HeldLinks | None
-    known: Mapping[str, Any]
-    """partitioning's Nodes by type, to look up the ends of new edges."""
-    types: Sequence[str]
-    """Types of source and destination of the relation whose links are scored, or empty."""
-
-    def find(self, ids: Any, argument: str) -> NDArray[np.int64]:
-        """Return the positions of ids, in their shape; InputError for an unknown one."""
-        requested = check_ids(ids, argument, named=self.ids.dtype == object)
-        if self.types:
-            of_tables = add_types(requested, self.types)
-            requested = np.where(np.isin(requested, self.ids), requested, of_tables)
-        positions = find_positions(
-            self.ids, self.order, requested.reshape(-1), argument, "the graph"
-        )
-        return positions.reshape(requested.shape)
-
-
 class Predictor:
     """A trained model. Threads may call its methods at the same time."""
 
@@ -158,7 +123,7 @@ class Predictor:
         self._partitioned = PartitionedRun(
             checkpoint, stages, checkpoint.exchange.at_prediction(precision)
         )
-        self._held: _ReadGraph | None = None
+        self._held: HeldGraph | None = None
 
     @property
     def class_names(self) -> list[Any]:
@@ -190,31 +155,17 @@ class Predictor:
         self._held = self._read_graph(self.dataset if graph is None else graph)
         return self
 
-    def _read_graph(self, graph: Any) -> _ReadGraph:
+    def _read_graph(self, graph: Any) -> HeldGraph:
         """Read a graph, compute all layers on it, and return it with its predictions."""
         read = self._check_fits(
             prediction_graph.read_prediction_graph(graph, self.dataset, self.checkpoint.features)
         )
-        architecture: Any = self.checkpoint.architecture
-        reads_relations = hidden_convolution(self.checkpoint.model).reads_relations
-        num_relations = architecture.num_edge_features if reads_relations else 0
-        inferred_graph = HeldGraph(self._partitioned, read, num_relations)
-        ids = ids_of(read)
-        links = predictions = None
-        if self.is_of_links:
-            links = HeldLinks(inferred_graph)
-        else:
-            predictions = self._make_predictions(ids, inferred_graph.inferred)
-        known = {
-            name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
-        }
-        order, types = np.argsort(ids, kind="stable"), read.types_of_pairs
-        return _ReadGraph(inferred_graph, ids, order, predictions, links, known, types)
+        return HeldGraph(self._partitioned, read)
 
     def _check_fits(self, read: PredictionGraph) -> PredictionGraph:
         """Bring the graph into the form of training; InputError where its kind or width differs.
 
-        The worker's Graph.check_fits compares types, relations and edge features.
+        make_inference_context compares types, relations and edge features.
         """
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
@@ -236,9 +187,9 @@ class Predictor:
     @property
     def num_nodes(self) -> int:
         """Return the number of nodes of the attached graph that are predicted."""
-        return len(self._use(None).ids)
+        return len(self._use(None).ids.values)
 
-    def _use(self, graph: Any) -> _ReadGraph:
+    def _use(self, graph: Any) -> HeldGraph:
         """Return the given graph, read and computed, or the attached one.
 
         Raises InputError if there is neither.
@@ -285,8 +236,8 @@ class Predictor:
             raise InputError("edges, node_ids, new: give one of them")
         else:
             attached = self._use(graph)
-            as_nodes = graph_addition.as_edge_nodes(attached.graph.read, attached.known, edges)
-            predictions = replace(self._predict_new(attached, as_nodes), ids=np.arange(len(edges)))
+            as_nodes = graph_addition.as_edge_nodes(attached.read, attached.known, edges)
+            predictions = replace(attached.predict_new(*as_nodes), ids=np.arange(len(edges)))
         return self._convert(predictions, output, embeddings=False)
 
     def embed(
@@ -305,9 +256,9 @@ class Predictor:
             )
         if self.is_of_links:
             attached = self._use(graph)
-            embeddings = torch.cat(list(attached.graph.inferred.by_head), dim=1).numpy()
-            places = self._find_positions(attached, node_ids)
-            ids = attached.ids[places]
+            embeddings = torch.cat(list(attached.inferred.by_head), dim=1).numpy()
+            places = attached.ids.find_all(node_ids)
+            ids = attached.ids.values[places]
             nothing = np.empty((len(ids), 0), np.float32)
             predictions = Predictions(ids, nothing, nothing, embeddings[places])
         else:
@@ -332,39 +283,10 @@ class Predictor:
         if new is not None:
             if node_ids is not None:
                 raise InputError("node_ids, new: give one of them")
-            return self._predict_new(attached, new)
-        assert attached.predictions is not None
-        return attached.predictions.take(self._find_positions(attached, node_ids))
-
-    def _find_positions(self, attached: _ReadGraph, node_ids: Any) -> NDArray[np.int64]:
-        """Return the requested nodes' positions in the graph; without ids, all sorted by id."""
-        if node_ids is not None:
-            return attached.find(node_ids, "node_ids").reshape(-1)
-        return attached.order
-
-    def _predict_new(self, attached: _ReadGraph, new: tuple[Any, Any]) -> Predictions:
-        """Return the predictions of new nodes, given with their edges, that join a graph."""
-        if not isinstance(new, tuple | list) or len(new) != 2:
-            raise InputError("new: expected a pair of nodes and edges, as data frames")
-        read = attached.graph.read
-        added = graph_addition.read_addition(read, attached.known, *new)
-        table = added.nodes.get(read.graph.target)
-        if table is None:
-            raise InputError(f"new: has no node of type {read.graph.target}, which is predicted")
-        return self._make_predictions(ids_of_table(table), attached.graph.extend(added))
-
-    def _make_predictions(self, ids: NDArray[Any], outputs: InferenceResult) -> Predictions:
-        """Convert a network's outputs to predictions; InputError for NaN or infinite ones."""
-        if not bool(outputs.logits.isfinite().all()):
-            raise InputError(
-                "graph: some predictions are NaN or infinite; look for very large values in the"
-                " features"
-            )
-        predicted = task_of_checkpoint(self.checkpoint).predict(outputs.logits)
-        predictions = Predictions.of(
-            torch.arange(len(ids)), outputs.logits, outputs.embeddings, predicted
-        )
-        return replace(predictions.named(None, self.class_names), ids=ids)
+            if not isinstance(new, tuple | list) or len(new) != 2:
+                raise InputError("new: expected a pair of nodes and edges, as data frames")
+            return attached.predict_new(*new)
+        return attached.predictions.take(attached.ids.find_all(node_ids))
 
     def _convert(self, predictions: Predictions, output: str | None, *, embeddings: bool) -> Any:
         """Return predictions in the form that `output` names: frame, tensors or arrays."""
@@ -400,11 +322,8 @@ class Predictor:
         if directory is not None:
             return self._partitioned.score(directory, pairs)
         attached = self._use_links(graph)
-        places = attached.find(pairs, "pairs")
-        if places.size and places.shape[-1] != 2:
-            raise InputError(f"pairs: has the shape {list(places.shape)}, expected [n, 2] ids")
-        assert attached.links is not None
-        return attached.links.score(torch.from_numpy(places.reshape(-1, 2))).numpy()
+        places = as_pairs(attached.ids.find(pairs, "pairs"))
+        return attached.score(torch.from_numpy(places)).numpy()
 
     def top(
         self, node_ids: Any, k: int = 10, *, graph: Any = None, output: str | None = None
@@ -419,12 +338,11 @@ class Predictor:
             output: "tensors" for a dict of the columns; None for the model's `output`.
         """
         attached = self._use_links(graph)
-        places = np.atleast_1d(attached.find(node_ids, "node_ids")).reshape(-1)
-        ids = attached.ids
+        places = attached.ids.find(node_ids, "node_ids").reshape(-1)
+        ids = attached.ids.values
         if k < 1:
             raise InputError(f"k={k}: must be at least 1")
-        assert attached.links is not None
-        scores, nodes = attached.links.find_top(torch.from_numpy(places), min(k, len(ids)))
+        scores, nodes = attached.find_top(torch.from_numpy(places), min(k, len(ids)))
         row, column = scores.isfinite().nonzero(as_tuple=True)
         columns = {
             "id": ids[places][row.numpy()],
@@ -437,7 +355,7 @@ class Predictor:
 
         return pd.DataFrame(columns)
 
-    def _use_links(self, graph: Any) -> _ReadGraph:
+    def _use_links(self, graph: Any) -> HeldGraph:
         """Return the given or the attached graph, see `_use`.
 
         Raises InputError unless the model is for links.
@@ -482,8 +400,7 @@ class Predictor:
 
         graph: as of `predict`; None: the attached one.
         """
-        attached = self._use(graph).graph
-        return attached.inputs()
+        return self._use(graph).inputs()
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:

@@ -44,7 +44,7 @@ from retexo.trainers.label_propagation import LabelPropagation, propagate
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
-from retexo.worker.graph import Graph, graph_of
+from retexo.worker.graph import prepare_links
 from retexo.worker.make_context import (
     NodeTask,
     link_task,
@@ -128,12 +128,12 @@ def estimate_by_gradient(
 
     def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
         steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
-        graph = graph_of(parts[comm.rank], settings.task)
+        part = prepare_links(parts[comm.rank], settings.task)
         smoothing = TrafficMeter(comm.world_size)
         answered = _dry_run(
             settings,
             directory,
-            graph,
+            part,
             copy.deepcopy(stages),
             comm,
             steps=steps,
@@ -166,8 +166,8 @@ def estimate_prediction(
     settings, stages = _build_on_cpu(settings, directory, parts)
 
     def worker(comm: Communicator) -> list[Entry]:
-        graph = graph_of(parts[comm.rank], settings.task)
-        _dry_run_prediction(settings, directory, graph, copy.deepcopy(stages), comm)
+        part = prepare_links(parts[comm.rank], settings.task)
+        _dry_run_prediction(settings, directory, part, copy.deepcopy(stages), comm)
         return _make_entries(comm.rank, comm.meter.entries, settings, validates=False)
 
     return list(chain.from_iterable(run_threads(len(parts), worker)))
@@ -214,7 +214,7 @@ class StepMessages:
 def _dry_run(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    graph: Graph,
+    part: Partition,
     stages: list[Stage],
     comm: Communicator,
     *,
@@ -225,7 +225,7 @@ def _dry_run(
 
     smoothing: counts those that are sent only if the first step of label propagation gains.
     """
-    context = _make_context(settings, directory, graph, stages, comm, trains=True)
+    context = _make_context(settings, directory, part, stages, comm, trains=True)
     logits = list(_dry_run_layers(context, stages, steps))
     smoother = LabelPropagation(context, partial(_counted_apart, comm, smoothing))
     choose_and_score(context, stages, logits, smoother)
@@ -236,12 +236,12 @@ def _dry_run(
 def _dry_run_prediction(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    graph: Graph,
+    part: Partition,
     stages: list[Stage],
     comm: Communicator,
 ) -> None:
     """Send the messages of retexo.worker.infer.run in order, with label propagation."""
-    context = _make_context(settings, directory, graph, stages, comm, trains=False)
+    context = _make_context(settings, directory, part, stages, comm, trains=False)
     *_, logits = _dry_run_layers(context, stages, ())
     if settings.smoothing.steps:
         *_, logits = propagate(context, logits, settings.smoothing.steps)
@@ -252,7 +252,7 @@ def _dry_run_prediction(
 def _make_context(
     settings: TrainSettings,
     directory: PartitionDirectory,
-    graph: Graph,
+    part: Partition,
     stages: list[Stage],
     comm: Communicator,
     *,
@@ -260,14 +260,14 @@ def _make_context(
 ) -> Context:
     """Send what workers send before the first layer."""
     graph_info = agree_on_graph_info(
-        comm, graph.part, directory, training=trains, task=link_task(settings)
+        comm, part, directory, training=trains, task=link_task(settings)
     )
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, "")
     return make_context(
         settings,
-        graph.part,
+        part,
         graph_info,
         comm,
         stages[0].conv,

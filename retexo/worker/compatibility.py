@@ -11,7 +11,7 @@ import torch
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
@@ -93,7 +93,8 @@ def check_fits(
 
 def describe_missing_weights(relations: Sequence[EdgeType], model: str) -> str:
     """Say that edges count as 1 which have no weights, where a model was trained on weights."""
-    typed = "" if relations == [PLAIN_EDGE] else f" of {', '.join(map(SEPARATOR.join, relations))}"
+    is_plain = relations[0] in (PLAIN_EDGE, PLAIN_RELATION)
+    typed = "" if is_plain else f" of {', '.join(map(SEPARATOR.join, relations))}"
     return (
         f"the graph's edges{typed} have no weights, or all are 1, and {model} was trained on"
         " weights: each edge weighs 1"

@@ -1,7 +1,7 @@
 """A worker's part of a graph: reading it, its architecture, and whether a model fits it."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -117,64 +117,61 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
     )
 
 
-@dataclass(eq=False)
-class Graph:
-    """This worker's part of a graph."""
+def weighted_relations(part: Partition, info: GraphInfo) -> list[EdgeType]:
+    """Return the relations whose edges have weights; of a plain graph PLAIN_EDGE."""
+    if part.is_plain:
+        return [PLAIN_EDGE] if info.weighted else []
+    relations = part.relations.items()
+    return [edge_type for edge_type, edges in relations if edges.edge_weight is not None]
 
-    part: Partition
 
-    def weighted_relations(self, info: GraphInfo) -> list[EdgeType]:
-        """Return the relations whose edges have weights; of a plain graph PLAIN_EDGE."""
-        if self.part.is_plain:
-            return [PLAIN_EDGE] if info.weighted else []
-        relations = self.part.relations.items()
-        return [edge_type for edge_type, edges in relations if edges.edge_weight is not None]
+def with_weights_of(checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> GraphInfo:
+    """Return the graph's sizes, weighted if a model with attention was trained on weights.
 
-    def with_weights_of(
-        self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
-    ) -> GraphInfo:
-        """Return the graph's sizes, weighted if a model with attention was trained on weights.
+    It reads weights, which are ones where the graph has none.
+    """
+    is_attention = hidden_convolution(settings.model).attention_heads > 0
+    is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted
+    return replace(info, weighted=info.weighted or is_weighted)
 
-        It reads weights, which are ones where the graph has none.
-        """
-        is_attention = hidden_convolution(settings.model).attention_heads > 0
-        is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted
-        return replace(info, weighted=info.weighted or is_weighted)
 
-    def architecture(self, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
-        """Return the network that is trained on it."""
-        if not self.part.is_plain:
-            return HeteroArchitecture(
-                settings.model, schema_of(self.part), info.num_classes, settings.task.head
-            )
-        return Architecture.of(
-            settings.model,
-            info.num_features,
-            info.num_classes,
-            info.num_edge_features,
-            info.weighted,
-            settings.task.scorer if settings.task.links else "",
-            self.part.num_relations,
+def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
+    """Return the network that is trained on a graph."""
+    if not part.is_plain:
+        return HeteroArchitecture(
+            settings.model, schema_of(part), info.num_classes, settings.task.head
         )
+    return Architecture.of(
+        settings.model,
+        info.num_features,
+        info.num_classes,
+        info.num_edge_features,
+        info.weighted,
+        settings.task.scorer if settings.task.links else "",
+        part.num_relations,
+    )
 
-    def check_fits(self, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> None:
-        """Raise InputError unless the types, relations and features are those of training."""
-        trained, actual = checkpoint.architecture, self.architecture(settings, info)
-        model = f"the model of {checkpoint.directory}"
-        if isinstance(trained, HeteroArchitecture) and isinstance(actual, HeteroArchitecture):
-            if actual.schema != trained.schema:
-                raise InputError(
-                    f"{model} is for {trained.schema.description}; this graph has "
-                    f"{actual.schema.description}; give it the same types, features and relations"
-                )
-            return
-        assert isinstance(trained, Architecture)
-        assert isinstance(actual, Architecture)
-        if actual.num_edge_features != trained.num_edge_features:
+
+def _check_same_inputs(
+    part: Partition, checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo
+) -> None:
+    """Raise InputError unless the types, relations and features are those of training."""
+    trained, actual = checkpoint.architecture, make_architecture(part, settings, info)
+    model = f"the model of {checkpoint.directory}"
+    if isinstance(trained, HeteroArchitecture) and isinstance(actual, HeteroArchitecture):
+        if actual.schema != trained.schema:
             raise InputError(
-                f"{model} reads {trained.num_edge_features} features of an edge (for attention a "
-                f"weight is one), this graph has {actual.num_edge_features}; give it the same"
+                f"{model} is for {trained.schema.description}; this graph has "
+                f"{actual.schema.description}; give it the same types, features and relations"
             )
+        return
+    assert isinstance(trained, Architecture)
+    assert isinstance(actual, Architecture)
+    if actual.num_edge_features != trained.num_edge_features:
+        raise InputError(
+            f"{model} reads {trained.num_edge_features} features of an edge (for attention a "
+            f"weight is one), this graph has {actual.num_edge_features}; give it the same"
+        )
 
 
 def without_ledger(part: Partition) -> Partition:
@@ -191,18 +188,13 @@ def without_ledger(part: Partition) -> Partition:
     return replace(part, nodes=nodes)
 
 
-def graph_of(part: Partition, task: TaskSettings | None = None) -> Graph:
-    """Return the graph of a part; task: None for node classification."""
-    if task is not None and task.links:
-        return Graph(_prepare_links(part, task))
-    return Graph(part)
-
-
-def _prepare_links(part: Partition, task: TaskSettings) -> Partition:
-    """Return the part with all nodes as training nodes.
+def prepare_links(part: Partition, task: TaskSettings) -> Partition:
+    """For links, return the part with all nodes as training nodes; others unchanged.
 
     With task.cut_edges=skip, training pairs are those whose second node is in the part, too.
     """
+    if not task.links:
+        return part
     assert part.links is not None
     train = part.links["train"]
     if task.cut_edges == "skip":
@@ -217,10 +209,14 @@ def read_graph(
     rank: int,
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
-) -> Graph:
-    """Return this worker's part; with a checkpoint its classes are numbered as in training."""
+) -> Partition:
+    """Return this worker's part; with a checkpoint its classes are numbered as in training.
+
+    task: None for node classification.
+    """
     part = directory.read_part(rank)
-    return graph_of(part if trained is None else renumber_classes(part, directory, trained), task)
+    part = part if trained is None else renumber_classes(part, directory, trained)
+    return part if task is None else prepare_links(part, task)
 
 
 def load_graph(
@@ -228,7 +224,7 @@ def load_graph(
     rank: int,
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
-) -> Graph:
+) -> Partition:
     """Read this worker's part as read_graph does.
 
     Raises InputError where a file is not the one that meta.json describes.
@@ -236,10 +232,10 @@ def load_graph(
     The parent checked the files before, but they may have been replaced since. A mapped array keeps
     the file that it was opened from, so the check comes after reading.
     """
-    graph = read_graph(directory, rank, trained, task)
+    part = read_graph(directory, rank, trained, task)
     if directory.meta is not None:
         directory.verify([rank])
-    return graph
+    return part
 
 
 def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:
@@ -256,7 +252,7 @@ def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:
 def make_inference_context(
     settings: TrainSettings,
     checkpoint: Checkpoint,
-    graph: Graph,
+    part: Partition,
     directory: PartitionDirectory | None,
     comm: Communicator,
     stages: list[Stage],
@@ -278,23 +274,23 @@ def make_inference_context(
         InputError: the graph does not fit the model.
     """
     heads, task = checkpoint.heads, link_task(settings)
-    graph_info = agree_on_graph_info(comm, graph.part, directory, training=False, task=task)
+    graph_info = agree_on_graph_info(comm, part, directory, training=False, task=task)
     graph_info = replace(graph_info, num_classes=checkpoint.architecture.num_classes)
-    known = graph.weighted_relations(graph_info)
+    known = weighted_relations(part, graph_info)
     missing = [edge_type for edge_type in checkpoint.weighted if edge_type not in known]
     if missing and comm.rank == 0:
         model = f"the model of {checkpoint.directory}"
         log.warning("%s", describe_missing_weights(missing, model))
-    graph_info = graph.with_weights_of(checkpoint, settings, graph_info)
+    graph_info = with_weights_of(checkpoint, settings, graph_info)
     use = "train" if use == "evaluate" and settings.exchange.rounded else use
     steps = heads.steps if heads.alpha < 1 or use == "train" else 0
     smoothing = replace(settings.smoothing, steps=steps, reach=heads.reach)
     settings = replace(settings, smoothing=smoothing)
-    graph.check_fits(checkpoint, settings, graph_info)
+    _check_same_inputs(part, checkpoint, settings, graph_info)
     with clock.phase("plan"):
         return make_context(
             settings,
-            graph.part,
+            part,
             graph_info,
             comm,
             stages[0].conv,

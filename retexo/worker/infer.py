@@ -57,7 +57,7 @@ def run(
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        graph = load_graph(job.directory, rank, job.checkpoint, job.settings.task)
+        part = load_graph(job.directory, rank, job.checkpoint, job.settings.task)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with job.connected(rank, streams) as disclosure:
@@ -66,7 +66,7 @@ def run(
         check_same_parameters(comm, stages, LOADED_DIFFERENTLY)
         use: Use = "evaluate" if job.predict is None else "predict"
         context = make_inference_context(
-            job.settings, job.checkpoint, graph, job.directory, comm, stages, use=use, clock=clock
+            job.settings, job.checkpoint, part, job.directory, comm, stages, use=use, clock=clock
         )
         graph_info = context.graph_info
         if job.settings.gradient.secure:
@@ -87,7 +87,7 @@ def run(
                     " features"
                 )
             predictions = Predictions.of(
-                graph.part.node_ids,
+                part.node_ids,
                 inferred.logits,
                 inferred.embeddings,
                 context.task.predict(inferred.logits),
@@ -96,11 +96,10 @@ def run(
             predictions = predictions.named(
                 None if names is None else names.tolist(), job.checkpoint.class_names
             )
-            nodes = graph.part
             known = predictions.known_columns(
-                read_graph(job.directory, rank).part.labels,  # also of untrained classes
+                read_graph(job.directory, rank).labels,  # also of untrained classes
                 job.directory.class_names,
-                {"train": nodes.train_mask, "val": nodes.val_mask, "test": nodes.test_mask},
+                {"train": part.train_mask, "val": part.val_mask, "test": part.test_mask},
             )
             known |= job.directory.ends_of_edges(rank)
             write_part(

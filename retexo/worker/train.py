@@ -29,7 +29,13 @@ from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
 from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
-from retexo.worker.graph import Graph, find_trainer, load_graph
+from retexo.worker.graph import (
+    find_trainer,
+    load_graph,
+    make_architecture,
+    weighted_relations,
+    with_weights_of,
+)
 from retexo.worker.make_context import link_task, make_context
 from retexo.worker.measure import MemoryWatch, gather_measurements
 from retexo.worker.process import Job, catch_termination, configure, serve
@@ -64,7 +70,7 @@ def run(
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
-        graph = load_graph(job.directory, rank, task=settings.task)
+        part = load_graph(job.directory, rank, task=settings.task)
     clock.progress.enter("rendezvous")
     with (
         job.connected(rank, streams) as disclosure,
@@ -72,13 +78,13 @@ def run(
     ):
         start, comm = time.perf_counter(), disclosure.comm
         clock.progress.count_bytes = lambda: comm.meter.total
-        network = _agree_on_network(job, comm, graph)
+        network = _agree_on_network(job, comm, part)
         trainer = find_trainer(settings)
         recovery, resumed = _open_recovery(job, comm, trainer, log)
         with clock.phase("plan"):
             context = make_context(
                 settings,
-                graph.part,
+                part,
                 network.graph_info,
                 comm,
                 network.stages[0].conv,
@@ -94,8 +100,8 @@ def run(
         context.directory = job.directory.dgl_folder
         disclosure.num_nodes_disclosed = context.num_nodes_disclosed
         disclosure.num_aggregates = context.num_aggregates_disclosed
-        whole_part = graph.part if settings.split.inductive else None
-        del graph  # the context has all of it, and may release the features
+        whole_part = part if settings.split.inductive else None
+        del part  # the context has all of it, and may release the features
         _warn_before_training(context, network)
         stages = [stage.to(context.device) for stage in network.stages]
         trained = trainer.train(context, stages)
@@ -150,18 +156,18 @@ class Network:
         return width > 0 and model.input_dropout is None and rate < model.dropout
 
 
-def _agree_on_network(job: TrainJob, comm: Communicator, graph: Graph) -> Network:
+def _agree_on_network(job: TrainJob, comm: Communicator, part: Partition) -> Network:
     """Agree on the sizes of the graph, and build the network with the same initial parameters.
 
     TrainingError if they differ. From here on sums hide shares if gradient.secure.
     """
     settings = job.settings
-    graph_info = agree_on_graph_info(comm, graph.part, job.directory, task=link_task(settings))
+    graph_info = agree_on_graph_info(comm, part, job.directory, task=link_task(settings))
     if settings.init is not None:
         initial = open_checkpoint(Path(settings.init), "init")
-        graph_info = graph.with_weights_of(initial, settings, graph_info)
-    weighted = graph.weighted_relations(graph_info)
-    architecture = graph.architecture(settings, graph_info)
+        graph_info = with_weights_of(initial, settings, graph_info)
+    weighted = weighted_relations(part, graph_info)
+    architecture = make_architecture(part, settings, graph_info)
     stages = build_network(architecture, settings.seed)
     if settings.init is not None:
         copy_parameters(settings.init, architecture, stages)

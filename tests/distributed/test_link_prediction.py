@@ -33,7 +33,7 @@ from retexo.tasks import ranking
 from retexo.trainers import registry
 from retexo.trainers.context import Clock
 from retexo.trainers.lazy import run_layers
-from retexo.worker.graph import Graph, read_graph
+from retexo.worker.graph import make_architecture, read_graph
 from retexo.worker.make_context import link_task, make_context
 
 COMMON = (
@@ -125,10 +125,10 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)
     ]
     first = graphs[0]
-    assert isinstance(first, Graph)
     info = dataclasses.replace(agree(directory, graphs, settings)[0], num_classes=settings.task.dim)
     stages = [
-        stage.double() for stage in build_network(first.architecture(settings, info), settings.seed)
+        stage.double()
+        for stage in build_network(make_architecture(first, settings, info), settings.seed)
     ]
     trainer = registry.trainer_named(settings.trainer.name)
     registry.check_trainer_settings(settings)
@@ -137,7 +137,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         own, log = copy.deepcopy(stages), RoundRecorder()
         context = make_context(
             settings,
-            graphs[comm.rank].part,
+            graphs[comm.rank],
             info,
             comm,
             own[0].conv,
@@ -151,7 +151,7 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         for stage in own:
             stage.eval()
         answer = ranking.choose_link_heads(context, own, result.logits)
-        ids = graphs[comm.rank].part.node_ids.numpy()
+        ids = graphs[comm.rank].node_ids.numpy()
         return (
             ids,
             log.scores,
@@ -166,7 +166,7 @@ def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> li
     return run_threads(
         directory.num_parts,
         lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank].part, directory, task=link_task(settings)
+            comm, graphs[comm.rank], directory, task=link_task(settings)
         ),
     )
 
@@ -223,15 +223,14 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
         settings = train_settings(*COMMON, *overrides, "num_partitions=1")
         found = read_graph(directory, 0, task=settings.task)
-        assert isinstance(found, Graph)
         info = dataclasses.replace(
             agree(directory, [found], settings)[0], num_classes=settings.task.dim
         )
-        stages = build_network(found.architecture(settings, info), settings.seed)
+        stages = build_network(make_architecture(found, settings, info), settings.seed)
         if not edges:
-            held = found.part.relations[PLAIN_RELATION]
+            held = found.relations[PLAIN_RELATION]
             none = held.keep(torch.zeros(len(held.src), dtype=torch.bool))
-            found = Graph(dataclasses.replace(found.part, relations={PLAIN_RELATION: none}))
+            found = dataclasses.replace(found, relations={PLAIN_RELATION: none})
         layers = []
 
         def fit(objective: Any) -> None:
@@ -242,7 +241,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
         def worker(comm: Communicator) -> None:
             context = make_context(
                 settings,
-                found.part,
+                found,
                 info,
                 comm,
                 stages[0].conv,
@@ -340,13 +339,12 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     info = agree(directory, graphs, settings)[0]
     rows = torch.from_numpy(rng.standard_normal((NODES, 6))).float()
     first = graphs[0]
-    assert isinstance(first, Graph)
-    stages = build_network(first.architecture(settings, info), 0)
+    stages = build_network(make_architecture(first, settings, info), 0)
 
     def worker(comm: Communicator) -> Any:
         context = make_context(
             settings,
-            graphs[comm.rank].part,
+            graphs[comm.rank],
             info,
             comm,
             stages[0].conv,
@@ -362,8 +360,7 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     found = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
-        score(torch.cat([each.part.links[name] for each in graphs]))
-        for name in ("test", "test_neg")
+        score(torch.cat([each.links[name] for each in graphs])) for name in ("test", "test_neg")
     )
     if evaluator == "mrr":
         answer = ogb.Evaluator("ogbl-citation2").eval(

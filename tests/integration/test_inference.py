@@ -48,7 +48,7 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
-from retexo.worker.graph import Graph, make_inference_context
+from retexo.worker.graph import make_inference_context
 from retexo.worker.make_context import make_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
@@ -192,7 +192,7 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
         context = make_inference_context(
             settings,
             checkpoint,
-            Graph(partition),
+            partition,
             directory,
             comm,
             stages,
