@@ -72,7 +72,8 @@ class PartitionedRun:
         """
         opened, parts = self._open(directory, links=False)
         keys = torch.cat([part.node_ids for part in parts])
-        names = [name for part in range(opened.num_parts) for name in opened.node_names(part) or ()]
+        names_by_part = [opened.node_names(part) for part in range(opened.num_parts)]
+        names = [name for names in names_by_part if names is not None for name in names.tolist()]
         ids = NodeIds(np.array(names, dtype=object) if names else keys.numpy(), str(opened.path))
         positions = ids.find_all(node_ids)
         heads = self.checkpoint.heads
@@ -148,9 +149,9 @@ class PartitionedRun:
         settings = self.settings(directory.num_parts)  # Hydra composes in one thread only
 
         def worker(comm: Communicator) -> InferenceResult:
-            part, use = parts[comm.rank], "predict"
-            if requested is not None:
-                part, use = _with_test_nodes(part, requested), "evaluate"
+            part = parts[comm.rank]
+            part = part if requested is None else _with_test_nodes(part, requested)
+            use: Use = "predict" if requested is None else "evaluate"
             context = self.open_context(comm, settings, directory, part, use)
             return infer(context, self.stages, self.checkpoint.heads)
 

@@ -214,17 +214,6 @@ class Context(TaskContext):
         """
         return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
 
-    def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> "Context":
-        """Return the context of a graph with some of the edges, with degrees counted in these.
-
-        choose: returns which edges into a partition are kept, bool [E].
-        """
-        types = {}
-        for name, node_type in self.types.items():
-            mask = choose(node_type.out_edges.local)
-            types[name] = replace(node_type, out_edges=node_type.out_edges.keep(mask, conv))
-        return replace(self, types=types)
-
 
 def edge_means(local: LocalEdges, in_degree: Tensor, dtype: torch.dtype) -> Tensor | None:
     """Return the weighted mean of the in-edges' features of each inner node, [I, K].

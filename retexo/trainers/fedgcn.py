@@ -77,11 +77,11 @@ def aggregate_pass(
 
     With `aggregates` its first layer also computes the halo nodes of the second.
     """
-    required = network_pass.require_targets(context, targets, comm=None)
-    local = network_pass.make_pass(context, stages, required, targets, features=features)
+    local = network_pass.make_local_pass(context, stages, targets, features)
     first, *later = local.steps
     if aggregates is None or not first.fixed:
         return local
+    required = network_pass.require_targets(context, targets, comm=None)
     nodes = _halo_of_second_layer(context, required[PLAIN_NODE], aggregates).nonzero()[:, 0]
     inputs, count = first.fixed[PLAIN_NODE], first.num_rows[PLAIN_NODE] + len(nodes)
     matrices = (*inputs.matrices, *inputs.skips)

@@ -7,7 +7,7 @@ messages are scattered (Block.scale).
 N nodes (N_t of a type), E edges, F features, K edge features, C classes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,8 +35,7 @@ from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
 from retexo.trainers.label_propagation import (
     PathRelations,
-    SumOverRelations,
-    count_reached,
+    is_reached_by,
     make_aggregator,
     take_step,
 )
@@ -87,8 +86,7 @@ class GraphModule(nn.Module):
 
         def hop(
             relations: frozenset[EdgeType], rows: Mapping[str, Tensor]
-        ) -> dict[str, SumOverRelations]:
-            sums: dict[str, SumOverRelations] = {}
+        ) -> Iterator[tuple[EdgeType, Tensor, Tensor]]:
             for relation in sorted(relations):
                 block, sent = blocks[relation], rows[relation[0]]
                 if is_typed:
@@ -96,9 +94,7 @@ class GraphModule(nn.Module):
                 else:
                     inputs = conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS)
                     total = to_dense(inputs.matrices[-1])
-                step = SumOverRelations(total, count_reached(conv, block.in_degree).to(total))
-                sums[relation[2]] = sums[relation[2]].add(step) if relation[2] in sums else step
-            return sums
+                yield relation, total, is_reached_by(conv, block.in_degree)
 
         powers = [start]
         for _ in range(self.heads.steps):

@@ -24,7 +24,7 @@ I inner nodes of a type, H halo nodes, C classes, L layers, K steps.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -90,26 +90,9 @@ class PathRelations:
         return cls(target, frozenset(leaving), frozenset(returning))
 
 
-@dataclass(eq=False)
-class SumOverRelations:
-    """Sum of the aggregates over several relations at a type's nodes."""
-
-    total: Tensor
-    """[I, C]"""
-    count: Tensor
-    """[I, 1] how many of the relations reach each node."""
-
-    def add(self, other: "SumOverRelations") -> "SumOverRelations":
-        return SumOverRelations(self.total + other.total, self.count + other.count)
-
-    @property
-    def mean(self) -> Tensor:
-        """Return the mean over the relations that reach a node, [I, C]; 0 where none does."""
-        return self.total / self.count.clamp(min=1)
-
-
-Hop = Callable[[Relations, Mapping[str, Tensor]], dict[str, SumOverRelations]]
-"""Aggregates rows [I, C] of source types over relations; returns the sums by destination type."""
+Hop = Callable[[Relations, Mapping[str, Tensor]], Iterable[tuple[EdgeType, Tensor, Tensor]]]
+"""Aggregates rows [I, C] of source types over relations; yields for each the aggregates [I, C] at
+its destinations, and whether it reaches them, bool [I, 1]."""
 
 
 def take_step(paths: PathRelations, rows: Tensor, sent: Tensor, hop: Hop) -> Tensor:
@@ -121,13 +104,27 @@ def take_step(paths: PathRelations, rows: Tensor, sent: Tensor, hop: Hop) -> Ten
         sent: the same with 0 at nodes that are no source.
         hop: along the edges.
     """
-    reached = hop(paths.leaving, {paths.target: sent})
+    reached = _add_up(hop(paths.leaving, {paths.target: sent}))
     steps_taken = [reached.pop(paths.target)] if paths.target in reached else []
     if reached:
-        between = {name: step.mean for name, step in reached.items()}
-        steps_taken.append(hop(paths.returning, between)[paths.target])
-    joined = steps_taken[0] if len(steps_taken) == 1 else steps_taken[0].add(steps_taken[1])
-    return torch.where(joined.count > 0, joined.mean, rows)
+        between = {name: _mean(sums) for name, sums in reached.items()}
+        steps_taken.append(_add_up(hop(paths.returning, between))[paths.target])
+    joined = sum(steps_taken[1:], start=steps_taken[0])
+    return torch.where(joined[:, -1:] > 0, _mean(joined), rows)
+
+
+def _add_up(aggregates: Iterable[tuple[EdgeType, Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Return by type the sums over relations, [I, C + 1]: the last column counts the relations."""
+    sums: dict[str, Tensor] = {}
+    for (_, _, to), total, is_reached in aggregates:
+        step = torch.cat((total, is_reached.to(total)), dim=1)
+        sums[to] = sums[to] + step if to in sums else step
+    return sums
+
+
+def _mean(sums: Tensor) -> Tensor:
+    """Return the mean over the relations that reach a node, [I, C]; 0 where none does."""
+    return sums[:, :-1] / sums[:, -1:].clamp(min=1)
 
 
 def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
@@ -138,7 +135,7 @@ def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
     return SAGEMean(1, 1, 0.0, root_weight=False) if heterogeneous else GCN(1, 1, 0.0)
 
 
-def count_reached(conv: LinearConvolution, in_degree: Tensor) -> Tensor:
+def is_reached_by(conv: LinearConvolution, in_degree: Tensor) -> Tensor:
     """Return whether a relation or a self loop of `make_aggregator` reaches nodes, [n, 1]."""
     has_loops = conv.self_loop_scale(in_degree[:1], in_degree[:1]) is not None
     return (torch.ones_like(in_degree) if has_loops else in_degree > 0)[:, None]
@@ -232,14 +229,13 @@ def _hop(
     layer: int,
     relations: Relations,
     rows: Mapping[str, Tensor],
-) -> dict[str, SumOverRelations]:
+) -> Iterator[tuple[EdgeType, Tensor, Tensor]]:
     """Exchange rows [I, C] of source types, and aggregate them over relations (see Hop).
 
     What a plan of a plain graph does not need in this layer stays 0. What was received is freed
     before the next step.
     """
     like = next(iter(rows.values()))
-    sums: dict[str, SumOverRelations] = {}
     for name, plan in plans[relations].items():
         out_edges = context.types[name].out_edges
         edges, nodes = out_edges.edges, (plan.required_layers > layer).nonzero()[:, 0]
@@ -252,13 +248,11 @@ def _hop(
             sum_of.add(received)
             total = like.new_zeros(len(plan.required_layers), like.shape[1])
             total[nodes] = to_dense(sum_of.inputs().matrices[-1]).cpu()
-        count = count_reached(conv, edges.in_degree).to(like)
+        is_reached = is_reached_by(conv, edges.in_degree)
         for relation, first in out_edges.first.items():
             if relation in relations:
                 end = first + len(context.types[relation[2]].required_layers)
-                step = SumOverRelations(total[first:end], count[first:end])
-                sums[relation[2]] = sums[relation[2]].add(step) if relation[2] in sums else step
-    return sums
+                yield relation, total[first:end], is_reached[first:end]
 
 
 # --- plans ----------
@@ -267,18 +261,15 @@ def _hop(
 def _plan_relations(context: Context, relations: Relations) -> Plans:
     """Make, by source type, the plan to send its rows to all nodes that the relations reach."""
     plans = {}
+    required = {name: torch.ones_like(of_type) for name, of_type in context.required_layers.items()}
     for name in dict.fromkeys(
         relation[0] for relation in context.schema.relations if relation in relations
     ):
         node_type = context.types[name]
         options = replace(node_type.plan_options.for_targets(partial_sums=True), num_layers=1)
-        value = 2 if options.all_halo_rows else 1
-        required = {
-            name: torch.full_like(of_type, value)
-            for name, of_type in context.required_layers.items()
-        }
         destinations = node_type.out_edges.required_destinations(required, relations)
-        plans[name] = make_plan(node_type.out_edges.local, options, destinations, context.comm)
+        local = node_type.out_edges.local
+        plans[name] = _make_one_layer_plan(local, options, context.comm, destinations)
     return plans
 
 
@@ -329,8 +320,6 @@ def _plan_from_sources(
 def _make_one_layer_plan(
     local: LocalEdges, options: PlanOptions, comm: Communicator, computed: Tensor
 ) -> ExchangePlan:
-    """Make the plan of one step at nodes, bool [I]; with exchange=plain at all."""
-    required = torch.full_like(computed, 2, dtype=torch.uint8)
-    if not options.all_halo_rows:
-        required = computed.to(torch.uint8)
+    """Make the plan of one step at nodes, bool or uint8 [I]."""
+    required = computed.to(torch.uint8) * (2 if options.all_halo_rows else 1)
     return make_plan(local, options, required, comm)

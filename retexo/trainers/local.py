@@ -3,7 +3,7 @@
 Validation and the final test are on these edges, too.
 """
 
-from torch import Tensor
+from dataclasses import replace
 
 from partitioning.errors import InputError
 from retexo.models.stage import Stage
@@ -38,13 +38,11 @@ class LocalTrainer(Trainer):
         With local.degrees=local, degrees count only the edges within the partition.
         """
         if context.settings.local.degrees == "local":
-            context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
+            types = {
+                name: replace(each, out_edges=each.out_edges.within_partition(stages[0].conv))
+                for name, each in context.types.items()
+            }
+            context = replace(context, types=types)
         return end_to_end.train_without_exchange(
-            context, stages, lambda targets: local_pass(context, stages, targets)
+            context, stages, lambda targets: network_pass.make_local_pass(context, stages, targets)
         )
-
-
-def local_pass(context: Context, stages: list[Stage], targets: Tensor) -> network_pass.Pass:
-    """Return a pass for the targets, bool [I], without halo nodes."""
-    required = network_pass.require_targets(context, targets, comm=None)
-    return network_pass.make_pass(context, stages, required, targets)

@@ -76,10 +76,11 @@ class Step:
             for (source, _, to), (block, places) in self.edges.items()
             if to == name
         ]
-        own = (rows[name][self.own_rows[name]],) if name in rows else ()
+        own: tuple[Tensor, ...] = (rows[name][self.own_rows[name]],) if name in rows else ()
         if stage.conv.relational:
             return stage.embed(relation_inputs(stage.conv, into, self.num_rows[name], own))
-        inputs = stage.conv.prepare(*into[0], NO_PROJECTED_ROWS)
+        ((block, values),) = into
+        inputs = stage.conv.prepare(block, values, NO_PROJECTED_ROWS)
         read = {"rows": own[0], **self.skips}
         return stage.embed(replace(inputs, skips=tuple(read[skip] for skip in stage.skips)))
 
@@ -238,6 +239,17 @@ def make_pass(
     target, nodes = context.schema.target, targets.nonzero()[:, 0]
     places = (required[target] >= len(steps)).cumsum(0) - 1
     return Pass(steps, target, nodes, places[nodes])
+
+
+def make_local_pass(
+    context: Context,
+    layers: Sequence[Layer],
+    targets: Tensor,
+    features: Mapping[str, Sources] | None = None,
+) -> Pass:
+    """Build a pass for the targets, bool [I], that sends nothing; features: see make_pass."""
+    required = require_targets(context, targets, comm=None)
+    return make_pass(context, layers, required, targets, features=features)
 
 
 def _nodes(layer: Layer, number: int, required: Required) -> dict[str, Tensor]:

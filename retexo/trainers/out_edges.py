@@ -152,9 +152,10 @@ class OutEdges:
         received = edges.sources.unprojected.values[block.nodes[~own] - self.local.num_inner]
         return block, torch.cat((rows[block.nodes[own]], received))
 
-    def keep(self, mask: Tensor, conv: Convolution) -> Self:
-        """Return some of the edges, bool [E], with the degrees in what is left."""
-        kept, num_inner = self.local.keep(mask), self.local.num_inner
+    def within_partition(self, conv: Convolution) -> Self:
+        """Return the edges within the partition, with degrees counted in these."""
+        num_inner = self.local.num_inner
+        kept = self.local.keep(self.local.src < num_inner)
         in_degree = kept.sum_at(kept.dst, num_inner)
         out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
         dtype = self.edges.in_degree.dtype

@@ -59,7 +59,7 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.worker import make_context
-from retexo.worker.graph import read_graph
+from retexo.worker.graph import make_architecture, read_graph
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -626,11 +626,11 @@ def test_training_on_a_device(
 
     def train(comm: Communicator) -> tuple[list[Tensor], Any, int]:
         part = read_graph(directory, comm.rank)
-        info = agree_on_graph_info(comm, part.part, directory)
+        info = agree_on_graph_info(comm, part, directory)
         with drawing:
-            stages = build_network(part.architecture(settings, info), settings.seed)
+            stages = build_network(make_architecture(part, settings, info), settings.seed)
         context = make_context.make_context(
-            settings, part.part, info, comm, stages[0].conv, clock=Clock(), use="train"
+            settings, part, info, comm, stages[0].conv, clock=Clock(), use="train"
         )
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
         _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
