@@ -30,7 +30,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.compatibility import check_fits
 from retexo.worker.graph import (
     check_directory,
     make_inference_context,
@@ -136,7 +136,7 @@ class PartitionedRun:
         parts, settings = range(opened.num_parts), self.settings(opened.num_parts)
         opened.verify(parts)
         check_directory(settings, opened)
-        check_fits(self.checkpoint, Shape.of(opened, parts), opened, use="predict")
+        check_fits(self.checkpoint, opened, parts, use="predict")
         return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
 
     def _infer(

@@ -15,6 +15,7 @@ from retexo.apps.find_partitions import has_partitions, open_partitions, with_fo
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of
+from retexo.exchange.exchange_plan import Use
 from retexo.launch import rendezvous, start_workers
 from retexo.launch.handshake import RunInfo
 from retexo.predictor import dataset_like_training
@@ -23,7 +24,7 @@ from retexo.settings.app_settings import PredictSettings
 from retexo.settings.options import ModelSettings
 from retexo.settings.run_settings import Settings
 from retexo.worker import infer
-from retexo.worker.compatibility import Shape, check_fits
+from retexo.worker.compatibility import check_fits
 from retexo.worker.process import check_machine
 
 logger = logging.getLogger(__name__)
@@ -60,8 +61,8 @@ def prepare_inference(
         settings = with_values(settings, {"features.spec": str(checkpoint.directory)})
     checkpoint.stages()  # a damaged file is found here, before workers are started
     directory, settings = open_partitions(settings)
-    shape = Shape.of(directory, settings.local_ranks)
-    check_fits(checkpoint, shape, directory, use="predict" if predict else "evaluate")
+    use: Use = "predict" if predict else "evaluate"
+    check_fits(checkpoint, directory, settings.local_ranks, use=use)
     if checkpoint.heads.alpha < 1 and checkpoint.heads.reach == "computed":
         logger.warning(
             "%s: smoothing starts from the nodes of the split only (smoothing.reach=computed), so "

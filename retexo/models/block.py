@@ -62,12 +62,6 @@ class HaloRows:
         values = torch.zeros(0, width, dtype=dtype, device=device)
         return cls(values, torch.full((num_halo,), -1), nothing, nothing)
 
-    @classmethod
-    def of_all(cls, values: Tensor) -> Self:
-        """Return the rows of all halo nodes, [H, F]."""
-        none = cls.empty(len(values), values.shape[1], values.dtype)
-        return replace(none, values=values, halo=torch.arange(len(values)))
-
     def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
         """Return the rows with the vectors of some messages appended.
 
@@ -120,7 +114,9 @@ class Sources:
     @classmethod
     def of_halo(cls, rows: Tensor) -> Self:
         """Return the rows of all halo nodes, [H, F], as if they had been received."""
-        return replace(cls.none(len(rows), rows), unprojected=HaloRows.of_all(rows))
+        none = cls.none(len(rows), rows)
+        all_rows = replace(none.unprojected, values=rows, halo=torch.arange(len(rows)))
+        return replace(none, unprojected=all_rows)
 
     @classmethod
     def none(cls, num_halo: int, like: Tensor) -> Self:

@@ -134,6 +134,19 @@ class Convolution(nn.Module):
         """Whether `prepare` of a plain graph does all work on edges."""
         return self.linear_aggregation or self.reads_relations
 
+    def read_edges(self, weight: Tensor | None, feat: Tensor | None) -> Tensor | None:
+        """Return what it reads of each edge, [E, K], from weights [E] and features; None for most.
+
+        Attention reads a weight as one more feature, the last one.
+        """
+        if self.reads_relations:
+            return feat
+        if self.relational or not self.attention_heads:
+            return None
+        if weight is None:
+            return feat
+        return weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
+
     def source_scale(self, out_degree: Tensor) -> Tensor | None:
         """Return the factor of each source from its global out-degree, float [n]; None for ones."""
         return None

@@ -11,14 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
-from retexo.models.convolution import Convolution
 from retexo.models.hetero_stage import (
     PLAIN_EDGE,
     AnyArchitecture,
@@ -31,7 +29,7 @@ from retexo.models.hetero_stage import (
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, matmul, to_dense
 from retexo.models.relational import block_mean, relation_inputs
-from retexo.models.stage import Architecture, OutputHeads, Stage
+from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
 from retexo.trainers.label_propagation import (
     PathRelations,
@@ -54,34 +52,41 @@ class GraphModule(nn.Module):
     """By relation, modules that give the factors of messages; see `add_edge_gates`."""
 
     def __init__(
-        self, stages: Sequence[Any], heads: OutputHeads, weighted: Collection[EdgeType]
+        self,
+        architecture: AnyArchitecture,
+        stages: Sequence[Any],
+        heads: OutputHeads,
+        weighted: Collection[EdgeType],
     ) -> None:
         """Make a module; weighted: the relations that it was trained on with weights."""
         super().__init__()
+        self.architecture: Any = architecture
+        if isinstance(architecture, HeteroArchitecture):
+            self.schema = architecture.schema
+        else:
+            self.schema = Schema.of_plain_graph(architecture.num_features)
         self.stages = nn.ModuleList(stages)
         self.heads, self.weighted = heads, frozenset(weighted)
         self.edge_gates = nn.ModuleDict()
         self.eval()
 
-    def predict(
-        self, by_head: Sequence[Tensor], schema: Schema, blocks: Mapping[EdgeType, Block]
-    ) -> Tensor:
+    def predict(self, by_head: Sequence[Tensor], blocks: Mapping[EdgeType, Block]) -> Tensor:
         """Average the logits of the chosen heads, smooth and calibrate them: [N, C].
 
         by_head: [N, C] of the last layers; blocks: of each relation, without edge features.
         """
         start = average_heads(by_head, self.heads, len(self.stages))
-        return self.heads.calibrate(self.smooth(start, schema, blocks))
+        return self.heads.calibrate(self.smooth(start, blocks))
 
-    def smooth(self, start: Tensor, schema: Schema, blocks: Mapping[EdgeType, Block]) -> Tensor:
+    def smooth(self, start: Tensor, blocks: Mapping[EdgeType, Block]) -> Tensor:
         """Label propagation (retexo.trainers.label_propagation) that starts from all nodes, [N, C].
 
         blocks: of each relation, without edge features.
         """
-        paths = PathRelations.of(schema)
+        paths = PathRelations.of(self.schema)
         if self.heads.alpha == 1 or not paths.leaving:
             return start
-        is_typed = schema.relations != (PLAIN_EDGE,)
+        is_typed = self.schema.relations != (PLAIN_EDGE,)
         conv = make_aggregator(heterogeneous=is_typed)
 
         def hop(
@@ -127,22 +132,6 @@ class GraphModule(nn.Module):
 # --- plain graphs ----------
 
 
-def read_edge_features(
-    conv: Convolution, weight: Tensor | None, feat: Tensor | None
-) -> Tensor | None:
-    """Return what a convolution reads of each edge, [E, K]; None for most.
-
-    Attention reads its features and its weight, R-GCN the relation (one-hot `feat`).
-    """
-    if conv.reads_relations:
-        return feat
-    if not conv.attention_heads:
-        return None
-    if weight is None:
-        return feat
-    return weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
-
-
 class PlainGraphModule(GraphModule):
     """A network of a plain graph.
 
@@ -151,16 +140,6 @@ class PlainGraphModule(GraphModule):
     they are the embeddings.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[Any],
-        heads: OutputHeads,
-        weighted: Collection[EdgeType],
-        architecture: Architecture,
-    ) -> None:
-        super().__init__(stages, heads, weighted)
-        self.num_edge_features = architecture.num_edge_features
-
     def check_edge_data(self, num_edges: int, weight: Tensor | None, feat: Tensor | None) -> None:
         """Raise InputError unless weights and features have the form of the training graph's.
 
@@ -168,7 +147,7 @@ class PlainGraphModule(GraphModule):
         """
         self.check_weight(PLAIN_EDGE, weight, num_edges)
         reads_weight = weight is not None and self.stages[0].conv.attention_heads > 0
-        num_expected = self.num_edge_features - reads_weight
+        num_expected = self.architecture.num_edge_features - reads_weight
         shape = [0, 0] if feat is None else list(feat.shape)
         if shape[1:] != [num_expected] or (feat is not None and feat.shape[0] != num_edges):
             problem = "missing" if feat is None else f"has the shape {shape}"
@@ -205,7 +184,7 @@ class PlainGraphModule(GraphModule):
             read["rows"], logits = stage.outputs(replace(inputs, skips=skips))
             by_head.append(logits)
         blocks = {PLAIN_EDGE: replace(block, edge_feat=None)}
-        return self.predict(by_head, Schema.of_plain_graph(x.shape[1]), blocks)
+        return self.predict(by_head, blocks)
 
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
@@ -225,9 +204,8 @@ class PlainGraphModule(GraphModule):
         if any("edges" in stage.skips for stage in self.stages):
             assert block.edge_feat is not None
             means = mean_edge_features(block, block.edge_feat.to(x.dtype))
-        return replace(
-            block, edge_feat=read_edge_features(conv, block.weight, block.edge_feat)
-        ), means
+        read = conv.read_edges(block.weight, block.edge_feat)
+        return replace(block, edge_feat=read), means
 
 
 def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
@@ -243,16 +221,6 @@ def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
 
 class TypedGraphModule(GraphModule):
     """A network of a heterogeneous graph: of the logits see PlainGraphModule."""
-
-    def __init__(
-        self,
-        stages: Sequence[Any],
-        heads: OutputHeads,
-        weighted: Collection[EdgeType],
-        architecture: HeteroArchitecture,
-    ) -> None:
-        super().__init__(stages, heads, weighted)
-        self.schema, self.depth = architecture.schema, architecture.model.depth
 
     def forward(
         self,
@@ -280,7 +248,7 @@ class TypedGraphModule(GraphModule):
                 like=target,
             )
         run = self._run_typed if isinstance(self.stages[0], TypedLayer) else self._run_layerwise
-        return self.predict(run(x_dict, blocks), self.schema, blocks)
+        return self.predict(run(x_dict, blocks), blocks)
 
     def _run_typed(
         self, x_dict: Mapping[str, Tensor], blocks: Mapping[EdgeType, Block]
@@ -325,20 +293,18 @@ class TypedGraphModule(GraphModule):
     ) -> dict[str, Tensor]:
         """Return the rows q that types pass to the next layer (retexo.models.hetero_stage)."""
         schema, weights = self.schema, projections(stage, self.schema, layer)
-        width, passed = projected_width(stage), {}
-        for name in schema.passing_types(layer, self.depth):
-            near, far = [], []
-            for relation in schema.relations_into(name):
-                if relation[0] not in rows:
-                    continue
-                if relation[0] in weights:
-                    products = matmul(rows[relation[0]], weights[relation[0]])
-                    near.append(block_mean(blocks[relation], products))
-                else:
-                    far.append(block_mean(blocks[relation], rows[relation[0]]))
-            start = [torch.stack(near).sum(dim=0)] if near else []
-            assert not near or start[0].shape[1] == width
-            passed[name] = torch.cat([*start, *far], dim=1)
+        widths = {name: values.shape[1] for name, values in rows.items()}
+        columns = schema.passed_columns(layer, widths, projected_width(stage))
+        passed_widths = schema.passed_widths(layer, widths, projected_width(stage))
+        passed = {}
+        for name in schema.passing_types(layer, self.architecture.model.depth):
+            into = [relation for relation in schema.relations_into(name) if relation in columns]
+            like = rows[into[0][0]]
+            passed[name] = like.new_zeros(blocks[into[0]].num_dst, passed_widths[name])
+            for relation in into:
+                sent = rows[relation[0]]
+                sent = matmul(sent, weights[relation[0]]) if relation[0] in weights else sent
+                passed[name][:, columns[relation]] += block_mean(blocks[relation], sent)
         return passed
 
 
@@ -352,9 +318,9 @@ def make_module(
     weighted: Collection[EdgeType],
 ) -> PlainGraphModule | TypedGraphModule:
     """Return the module of a trained network; weighted: see GraphModule."""
-    if isinstance(architecture, HeteroArchitecture):
-        return TypedGraphModule(stages, heads, weighted, architecture)
-    return PlainGraphModule(stages, heads, weighted, architecture)
+    is_typed = isinstance(architecture, HeteroArchitecture)
+    kind = TypedGraphModule if is_typed else PlainGraphModule
+    return kind(architecture, stages, heads, weighted)
 
 
 def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
@@ -377,6 +343,5 @@ def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:
         def message(self, x_j: Tensor) -> Tensor:
             return x_j
 
-    relations = module.schema.relations if isinstance(module, TypedGraphModule) else (PLAIN_EDGE,)
-    for relation in relations:
+    for relation in module.schema.relations:
         module.edge_gates[SEPARATOR.join(relation)] = EdgeGate()

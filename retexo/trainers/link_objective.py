@@ -6,7 +6,7 @@ counts. I inner nodes, R endpoints of other partitions, F input width.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -346,12 +346,11 @@ def make_link_network_objective(
 
         return forward
 
-    values = {field.name: getattr(objective, field.name) for field in fields(objective)}
-    values |= {
+    changed = {
         "train": append_endpoints(objective.train, "embeddings"),
         "val": append_endpoints(objective.val, "metrics"),
         "exchanges_rows": True,
         "seeds": make_seeds(context, endpoints, 0),
         "scorer": stage.scorer,
     }
-    return LinkNetworkObjective(**values)
+    return LinkNetworkObjective(**vars(objective) | changed)

@@ -186,17 +186,12 @@ def build_in_edges(
     dtype: torch.dtype,
     num_relations: int = 0,
 ) -> InEdges:
-    """Return the in-edges of a partition with the edge features that the convolution reads.
-
-    Attention reads a weight as one more edge feature, the last one.
-    """
-    weight = local.edge_weight
-    feat = local.edge_feat if conv.attention_heads and not conv.relational else None
+    """Return the in-edges of a partition with the edge features that the convolution reads."""
+    weight, feat = local.edge_weight, local.edge_feat
     if conv.reads_relations:
         assert local.edge_relation is not None
         feat = nn.functional.one_hot(local.edge_relation, num_relations)
-    elif conv.attention_heads and weight is not None and not conv.relational:
-        feat = weight[:, None] if feat is None else torch.cat((feat, weight[:, None]), dim=1)
+    feat = conv.read_edges(weight, feat)
     return InEdges.build(
         local.src, local.dst, in_degree, out_degree, dtype, weight=weight, edge_feat=feat
     )

@@ -69,16 +69,12 @@ class SampledTrainer(Trainer):
                 f"{directory.path}: {NAME} needs DGL's files; "
                 "partition again with partition.dgl_files=true"
             )
-        for part in settings.local_ranks if directory.meta is not None else ():
-            path = (
-                directory.meta.first_damaged(directory.path, f"part{part}/", ".dgl")
-                if directory.meta
-                else None
+        begin = tuple(f"part{part}/" for part in settings.local_ranks)
+        path = directory.meta and directory.meta.first_damaged(directory.path, begin, ".dgl")
+        if path is not None:
+            raise InputError(
+                f"{path}: missing, or its checksum is not the one in meta.json; copy it again"
             )
-            if path is not None:
-                raise InputError(
-                    f"{path}: missing, or its checksum is not the one in meta.json; copy it again"
-                )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on batches until convergence, then test on the whole graph.

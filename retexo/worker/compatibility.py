@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture
-from retexo.results.checkpoint import Checkpoint, open_checkpoint
+from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
 
 log = logging.getLogger(__name__)
@@ -55,9 +54,13 @@ class Shape:
 
 
 def check_fits(
-    checkpoint: Checkpoint, shape: Shape | None, directory: PartitionDirectory, *, use: Use
+    checkpoint: Checkpoint, directory: PartitionDirectory, parts: range, *, use: Use
 ) -> None:
-    """Raise InputError where the model does not fit; to predict, fewer classes may occur here."""
+    """Raise InputError where the model does not fit; to predict, fewer classes may occur here.
+
+    parts: those on this machine.
+    """
+    shape = Shape.of(directory, parts)
     if shape is None:
         return
     model, its = checkpoint.architecture, f"{directory.path}: its"
@@ -103,7 +106,7 @@ def describe_missing_weights(relations: Sequence[EdgeType], model: str) -> str:
 
 def check_continues(checkpoint: Checkpoint, directory: PartitionDirectory, parts: range) -> None:
     """Raise InputError where a model cannot go on training on a graph (init=RUN)."""
-    check_fits(checkpoint, Shape.of(directory, parts), directory, use="train")
+    check_fits(checkpoint, directory, parts, use="train")
     here, there = list(directory.class_names), list(checkpoint.class_names)
     if here != there and not checkpoint.scorer:
         raise InputError(
@@ -113,13 +116,14 @@ def check_continues(checkpoint: Checkpoint, directory: PartitionDirectory, parts
         )
 
 
-def copy_parameters(init: str, architecture: AnyArchitecture, stages: Sequence[Any]) -> None:
+def copy_parameters(
+    init: str, checkpoint: Checkpoint, architecture: AnyArchitecture, stages: Sequence[Any]
+) -> None:
     """Copy the trained parameters of a run into the layers of a network.
 
     Raises:
         InputError: the run's network has another shape.
     """
-    checkpoint = open_checkpoint(Path(init), "init")
     here, there = architecture.to_json(), checkpoint.architecture.to_json()
     differing = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
     if differing:

@@ -77,9 +77,10 @@ def run(
         inferred = infer(context, stages, job.checkpoint.heads)
         with clock.phase("evaluate"):
             scores = _score(context, stages, inferred, job)
+        found_names = None if job.predict is None else job.directory.node_names(rank)
+        names = None if found_names is None else found_names.tolist()
         if job.predict is not None and job.settings.task.links:
-            names = job.directory.node_names(rank)
-            write_links(context, stages, inferred, job, None if names is None else names.tolist())
+            write_links(context, stages, inferred, job, names)
         elif job.predict is not None:
             if not bool(inferred.logits.isfinite().all()):
                 raise TrainingError(
@@ -92,10 +93,7 @@ def run(
                 inferred.embeddings,
                 context.task.predict(inferred.logits),
             )
-            names = job.directory.node_names(rank)
-            predictions = predictions.named(
-                None if names is None else names.tolist(), job.checkpoint.class_names
-            )
+            predictions = predictions.named(names, job.checkpoint.class_names)
             known = predictions.known_columns(
                 read_graph(job.directory, rank).labels,  # also of untrained classes
                 job.directory.class_names,

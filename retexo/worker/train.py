@@ -170,7 +170,7 @@ def _agree_on_network(job: TrainJob, comm: Communicator, part: Partition) -> Net
     architecture = make_architecture(part, settings, graph_info)
     stages = build_network(architecture, settings.seed)
     if settings.init is not None:
-        copy_parameters(settings.init, architecture, stages)
+        copy_parameters(settings.init, initial, architecture, stages)
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, job.rendezvous.identity)
