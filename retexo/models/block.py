@@ -209,35 +209,26 @@ class Block:
     def with_self_loops(self) -> "Block":
         """Add a self loop to each destination, after its other in-edges; sort by destination.
 
-        Its edge features are the mean of the node's in-edges. Edge weights are dropped.
+        Its edge features are the mean of the node's in-edges. Edge weights are dropped. With
+        `scale` nothing is sorted, and edges whose factor is 0 are left out of the mean.
         """
         own, feat = torch.arange(self.num_dst, device=self.dst.device), self.edge_feat
         src, dst = torch.cat((self.src, own)), torch.cat((self.dst, own))
-        if self.scale is not None:
-            return self._append_self_loops(src, dst, self.scale)
-        edges = EdgesByNode.build(dst, src, self.num_dst)
         if feat is not None:
-            total = feat.new_zeros(self.num_dst, feat.shape[1]).index_add_(0, self.dst, feat)
-            mean = total / torch.bincount(self.dst, minlength=self.num_dst).clamp(min=1)[:, None]
-            feat = edges.reorder(torch.cat((feat, mean)))
-        return replace(
-            self, src=edges.column.long(), dst=edges.reorder(dst), weight=None, edge_feat=feat
-        )
-
-    def _append_self_loops(self, src: Tensor, dst: Tensor, scale: Tensor) -> "Block":
-        """Append a self loop per destination without sorting.
-
-        Edges whose factor in `scale` is 0 are left out of the mean of edge features.
-        """
-        feat, own_scale = self.edge_feat, scale.new_ones(self.num_dst)
-        if feat is not None:
-            counted = (scale != 0).to(feat.dtype)
+            counted = feat.new_ones(feat.shape[0])
+            if self.scale is not None:
+                counted = (self.scale != 0).to(feat.dtype)
             total = feat.new_zeros(self.num_dst, feat.shape[1])
             total = total.index_add(0, self.dst, feat * counted[:, None])
             count = counted.new_zeros(self.num_dst).index_add(0, self.dst, counted)
             feat = torch.cat((feat, total / count.clamp(min=1)[:, None]))
-        scale = torch.cat((scale, own_scale))
-        return replace(self, src=src, dst=dst, weight=None, edge_feat=feat, scale=scale)
+        looped = replace(self, src=src, dst=dst, weight=None, edge_feat=feat)
+        if self.scale is not None:
+            scale = torch.cat((self.scale, self.scale.new_ones(self.num_dst)))
+            return replace(looped, scale=scale)
+        edges = EdgesByNode.build(dst, src, self.num_dst)
+        feat = None if feat is None else edges.reorder(feat)
+        return replace(looped, src=edges.column.long(), dst=edges.reorder(dst), edge_feat=feat)
 
     def to(self, device: torch.device) -> "Block":
         """Move all tensors but `nodes` to a device; `scale` is not kept."""

@@ -3,6 +3,7 @@
 To add one, add that module, and its settings to MODELS of retexo/settings/options.py.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
@@ -50,6 +51,12 @@ def hidden_convolution(model: ModelSettings) -> Convolution:
     """Build a hidden layer on torch's meta device. Raises InputError for bad settings."""
     with torch.device("meta"):
         return build_convolution(LayerShape(1, model.hidden_dim, False, model))
+
+
+def models_that(fits: Callable[[Convolution], bool]) -> list[str]:
+    """Return the names of the models whose convolution, with their own defaults, fits."""
+    kinds = {name: hidden_convolution(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
+    return [name for name, kind in kinds.items() if fits(kind)]
 
 
 def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:

@@ -226,7 +226,9 @@ def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
             torch.manual_seed(seed * 1_000 + layer)
             if architecture.model.input_skip:
                 stages.append(_build_stage(architecture, layer, rows))
-                rows = architecture.schema.passed_widths(layer, rows, projected_width(stages[-1]))
+                rows = architecture.schema.passed_widths(
+                    layer, rows, stages[-1].conv.projected_width
+                )
             else:
                 stages.append(_build_typed(architecture, layer, rows))
                 rows = dict.fromkeys(stages[-1].types, architecture.model.hidden_dim)
@@ -325,12 +327,6 @@ def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
     width = max(1, model.hidden_dim // max(1, parts))
     heads = model.heads if hidden_convolution(model).attention_heads else 1
     return max(heads, width - width % heads)
-
-
-def projected_width(stage: Stage) -> int:
-    """Return the width D of the rows that a stage passes on after its weights."""
-    assert isinstance(stage.conv, RelationalConvolution)
-    return stage.conv.width
 
 
 @torch.no_grad()

@@ -32,17 +32,6 @@ def neighbour_sum(
     """
     if block.scale is None and rows.device.type == "cpu" and is_sparse(rows):
         return as_matrix(_sparse_sum(block, rows, src_scale, dst_scale, self_scale))
-    return _dense_sum(block, rows, src_scale, dst_scale, self_scale)
-
-
-def _dense_sum(
-    block: Block,
-    rows: Tensor,
-    src_scale: Tensor | None,
-    dst_scale: Tensor | None,
-    self_scale: Tensor | None,
-) -> Tensor:
-    """Return neighbour_sum as a dense tensor, [N_dst, F]; src_scale multiplies `rows` in place."""
     own = None if self_scale is None else rows[: block.num_dst] * self_scale[:, None]
     # In place, to need no second matrix of the rows' size.
     total = edge_sum(

@@ -159,6 +159,11 @@ class RelationalConvolution(Convolution):
         return self.bias  # only its type is read
 
     @property
+    def projected_width(self) -> int:
+        """Width D of the rows that a stage passes on after its weights."""
+        return self.width
+
+    @property
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         """Return the weights that inputs are multiplied with, in their order.
 

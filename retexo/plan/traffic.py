@@ -27,7 +27,6 @@ from retexo.models.hetero_stage import (
     AnyArchitecture,
     HeteroArchitecture,
     build_network,
-    projected_width,
 )
 from retexo.models.stage import Architecture, OutputHeads, Stage
 from retexo.models.target_scale import TargetScale
@@ -318,7 +317,7 @@ def _output_without_zeros(
         return LayerOutput(_no_zeros(len(layer_input.rows), width), None, halo), num_logits
     schema, num_layers = context.schema, context.settings.model.depth
     widths = {name: rows.shape[1] for name, rows in layer_input.rows.items()}
-    passed = schema.passed_widths(layer, widths, projected_width(stage))
+    passed = schema.passed_widths(layer, widths, stage.conv.projected_width)
     types = schema.passing_types(layer, num_layers)
     required = context.required_layers
     rows = {name: _no_zeros(len(required[name]), passed[name]) for name in types}

@@ -23,7 +23,6 @@ from retexo.models.hetero_stage import (
     HeteroArchitecture,
     Schema,
     TypedLayer,
-    projected_width,
     projections,
 )
 from retexo.models.linear import NO_PROJECTED_ROWS
@@ -294,8 +293,8 @@ class TypedGraphModule(GraphModule):
         """Return the rows q that types pass to the next layer (retexo.models.hetero_stage)."""
         schema, weights = self.schema, projections(stage, self.schema, layer)
         widths = {name: values.shape[1] for name, values in rows.items()}
-        columns = schema.passed_columns(layer, widths, projected_width(stage))
-        passed_widths = schema.passed_widths(layer, widths, projected_width(stage))
+        columns = schema.passed_columns(layer, widths, stage.conv.projected_width)
+        passed_widths = schema.passed_widths(layer, widths, stage.conv.projected_width)
         passed = {}
         for name in schema.passing_types(layer, self.architecture.model.depth):
             into = [relation for relation in schema.relations_into(name) if relation in columns]

@@ -25,7 +25,7 @@ from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import RowIndex, as_matrix, scale_rows, to_dense
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Stage
-from retexo.rounds.objective import LabelledNodes, LayerObjective, Validation
+from retexo.rounds.objective import LabelledNodes, LayerObjective, Objective, Validation
 from retexo.tasks.known_edges import get_links
 from retexo.tasks.link_prediction import (
     NUM_VALIDATION_PAIRS,
@@ -145,10 +145,11 @@ def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _PairObjective:
-    """Number of pairs, start of a round and validation, common to the objectives of links."""
+class _PairObjective(Objective):
+    """Loss and validation of this worker's pairs, common to both objectives."""
 
     seeds: LinkSeeds
+    scorer: Scorer
 
     @property
     def num_train(self) -> int:
@@ -160,6 +161,24 @@ class _PairObjective:
 
     def begin_round(self, number: int) -> None:
         self.seeds.begin_round(number)
+
+    def embed(self, nodes: RowIndex) -> tuple[Tensor, Tensor | float]:
+        """Return the embeddings of nodes, [n, D], and a zero that has to enter the loss."""
+        raise NotImplementedError
+
+    def losses(self) -> Iterator[Tensor]:
+        self.module.train()
+        batch = self.seeds.draw_batch()
+        embedded, zero = self.embed(batch.nodes)
+        yield batch.compute_loss(embedded, self.scorer) + zero
+
+    @torch.no_grad()
+    def validate(self) -> Validation:
+        if not (len(self.seeds.val) or self.exchanges_rows):
+            return Validation(torch.zeros(self.metric.num_counts, dtype=torch.int64))
+        self.module.eval()
+        embedded, _ = self.embed(self.validation.nodes)
+        return Validation(self.validation.count(embedded, self.scorer))
 
 
 # --- layer by layer ----------
@@ -176,30 +195,15 @@ class LinkObjective(_PairObjective, LayerObjective):
     from_neighbours: tuple[bool, ...]
     """Which of Inputs.matrices and Inputs.skips are 0 for a node without neighbours."""
 
-    def losses(self) -> Iterator[Tensor]:
-        self.stage.train()
-        batch = self.seeds.draw_batch()
-        yield batch.compute_loss(self._embed(batch.nodes), self.stage.scorer)
-
-    @torch.no_grad()
-    def validate(self) -> Validation:
-        if not len(self.seeds.val):
-            return Validation(torch.zeros(self.metric.num_counts, dtype=torch.int64))
-        self.stage.eval()
-        embedded = self._embed(self.validation.nodes)
-        return Validation(self.validation.count(embedded, self.stage.scorer))
-
-    def _embed(self, nodes: RowIndex) -> Tensor:
-        """Return the embeddings of nodes, [n, D]."""
+    def embed(self, nodes: RowIndex) -> tuple[Tensor, float]:
         if self.stage.conv.fixed_inputs:
             inputs = self.available.inputs(nodes)
-            return self.stage.logits(
-                self.drop_neighbours(inputs) if self.stage.training else inputs
-            )
+            inputs = self.drop_neighbours(inputs) if self.stage.training else inputs
+            return self.stage.logits(inputs), 0.0
         chunks = [
             self.stage.logits(self.available.inputs(place)) for place in self.available.chunks
         ]
-        return torch.cat(chunks)[nodes]
+        return torch.cat(chunks)[nodes], 0.0
 
     def drop_neighbours(self, inputs: Inputs) -> Inputs:
         """Return the inputs with some nodes as if they had no neighbours, as in DropoutNet.
@@ -245,6 +249,7 @@ def make_link_objective(
         graph_info=context.graph_info,
         available=available,
         seeds=make_seeds(context, endpoints, layer),
+        scorer=stage.scorer,
         neighbour_dropout=context.settings.task.neighbour_dropout,
         from_neighbours=_find_inputs_from_neighbours(context, layer, stage),
     )
@@ -306,22 +311,11 @@ def _append_endpoints(
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LinkNetworkObjective(_PairObjective, NetworkObjective):
-    """A whole network; `train` and `val` embed all inner nodes."""
+    """A whole network; `train` and `val` embed all inner nodes and the endpoints."""
 
-    scorer: Scorer
-
-    def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of a batch of pairs; all workers take part in the pass."""
-        self.module.train()
-        embedded, zero = self.train()
-        batch = self.seeds.draw_batch()
-        yield batch.compute_loss(embedded[batch.nodes], self.scorer) + zero
-
-    @torch.no_grad()
-    def validate(self) -> Validation:
-        self.module.eval()
-        embedded = self.val()[0][self.validation.nodes]
-        return Validation(self.validation.count(embedded, self.scorer))
+    def embed(self, nodes: RowIndex) -> tuple[Tensor, Tensor]:
+        embedded, zero = self.train() if self.module.training else self.val()
+        return embedded[nodes], zero
 
 
 def make_link_network_objective(

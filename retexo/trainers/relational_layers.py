@@ -21,7 +21,7 @@ from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import projected_width, projections
+from retexo.models.hetero_stage import projections
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
 from retexo.models.relational import block_mean
@@ -102,7 +102,7 @@ class RelationalInput(AnyLayerInput):
                 def project(rows: Matrix, name: str = name) -> Tensor:
                     return matmul(rows, projections(stage, schema, layer)[name].cpu())
 
-                local = LocalRows(rows, None, project, projected_width(stage), precision)
+                local = LocalRows(rows, None, project, stage.conv.projected_width, precision)
             exchanges[name] = LayerExchange(context.types[name].plan, layer, local, context.comm)
         return exchanges
 
@@ -271,7 +271,7 @@ def _exchange_rest(
     required = context.required_layers
     passing = {name: (required[name] > layer).nonzero()[:, 0] for name in types if name != target}
     widths = {name: rows.shape[1] for name, rows in layer_input.rows.items()}
-    projected = projected_width(objective.stage)
+    projected = objective.stage.conv.projected_width
     columns = schema.passed_columns(layer, widths, projected)
     passed_widths = schema.passed_widths(layer, widths, projected)
     means: Means = {}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
+from retexo.models.conv_registry import hidden_convolution, models_that
 from retexo.models.convolution import Convolution
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
@@ -91,12 +91,7 @@ def refuse_models(
     """Refuse a model that does not fit; the message names those that fit with their defaults."""
     model = settings.model
     if not fits(hidden_convolution(model)):
-        known = (
-            name
-            for name in CONVOLUTIONS
-            if fits(hidden_convolution(default_model_settings(name, 1, 1)))
-        )
         raise InputError(
             f"model={model.name}{model.own}: trainer={settings.trainer.name} {reason}; choose one"
-            f" of {', '.join(known)}, or another trainer"
+            f" of {', '.join(models_that(fits))}, or another trainer"
         )

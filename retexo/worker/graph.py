@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
+from retexo.models.conv_registry import hidden_convolution, models_that
 from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture, HeteroArchitecture
 from retexo.models.stage import Architecture, Stage
 from retexo.results.checkpoint import Checkpoint
@@ -104,12 +104,8 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
     heterogeneous = directory.is_hetero
     if hidden_convolution(settings.model).relational == heterogeneous:
         return
-    models = {name: hidden_convolution(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
-    fitting = [
-        f"node_classification_{name}"
-        for name, model in models.items()
-        if model.relational == heterogeneous and not model.reads_relations
-    ]
+    models = models_that(lambda conv: conv.relational == heterogeneous and not conv.reads_relations)
+    fitting = [f"node_classification_{name}" for name in models]
     kind = "a heterogeneous graph" if heterogeneous else "a plain graph, without types"
     raise InputError(
         f"model={settings.model.name}: {directory.path} is {kind}; choose --config-name one of "

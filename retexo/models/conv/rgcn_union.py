@@ -41,7 +41,3 @@ class UnionRGCN(RelationalConvolution):
             count = edge_sum(of_relation, ones, weight)[:, 0]
             means.append(neighbour_sum(of_relation, rows, None, 1 / count.clamp(min=1), None))
         return Inputs(tuple(means), block.num_dst, NO_PROJECTED_ROWS)
-
-    @property
-    def projected_width(self) -> int:
-        return self.width
