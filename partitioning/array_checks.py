@@ -424,6 +424,13 @@ def _take_split(array: Array, index: int | None, where: str) -> Array:
     return array[:, index]
 
 
+def make_mask(nodes: Array, num_nodes: int) -> NDArray[np.bool_]:
+    """Return a mask [N] that is true at these nodes."""
+    mask = np.zeros(num_nodes, np.bool_)
+    mask[nodes] = True
+    return mask
+
+
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
     """Return a mask [N] as bool; integers have to be 0 or 1."""
     if array.ndim != 1 or array.dtype.kind not in "biu":

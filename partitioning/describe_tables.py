@@ -108,15 +108,7 @@ def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, A
         columns: Roles of the columns.
         fit: `features.fit`.
     """
-    path = find_site_table(site)
-    if path is None:
-        raise _missing_table_error(site)
-    features, schema, rows = _read_to_fit(site, path, columns, fit)
-    if not isinstance(features, np.ndarray):
-        raise InputError(
-            f"{schema.path}: is a sparse matrix, which stays as it is: there is nothing to describe"
-        )
-    return {"nodes": _propose(features, schema, rows)}
+    return {"nodes": _propose(*_read_to_fit(site, columns, fit))}
 
 
 def _share_of_site(
@@ -139,15 +131,12 @@ def _share_of_site(
         InputError: it has no table, or one with other columns.
     """
     path = find_site_table(site)
-    if path is None:
-        ids, _ = read_ids_and_masks(site)
-        if len(ids):
-            raise _missing_table_error(site)
+    if path is None and not len(read_ids_and_masks(site)[0]):
         return share_nothing(agreed, features)
     roles = [{"name": column.name, "role": column.role} for column in agreed]
     columns = stored_columns({"nodes": {"columns": roles, "ignored": {}, "roles": {}}}, columns)
     try:
-        rows, schema, used = _read_to_fit(site, path, columns, features.fit)
+        rows, schema, used = _read_to_fit(site, columns, features.fit)
     except MissingColumn as error:
         raise InputError(
             f"{path}: there is no column `{error.pattern}`, which features.spec names as"
@@ -157,18 +146,16 @@ def _share_of_site(
     return compute_share(rows, schema, used, agreed, features)
 
 
-def _missing_table_error(site: Site) -> InputError:
-    """Return the error for a site without a table of features."""
-    return InputError(
-        f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS} are"
-        " taken as they are"
-    )
-
-
 def _read_to_fit(
-    site: Site, path: Path, columns: ColumnSettings, fit: str
+    site: Site, columns: ColumnSettings, fit: str
 ) -> tuple[Rows, Schema, NDArray[np.bool_] | None]:
     """Return raw features [I, W] of a table, their schema, and the rows to fit on (None: all)."""
+    path = find_site_table(site)
+    if path is None:
+        raise InputError(
+            f"{site.folder}: has no {' or '.join(SITE_TABLES)} to describe; features in {ARRAYS}"
+            " are taken as they are"
+        )
     ids, masks = read_ids_and_masks(site)
     rows, schema = read_site_table(path, ids, columns)
     return rows, schema, masks["train_mask"] if fit == "train" else None

@@ -1,6 +1,7 @@
 """Reads users' files with clear errors; checksums, JSON, lock files, safe renames."""
 
 import contextlib
+import csv
 import ctypes
 import errno
 import fcntl
@@ -43,6 +44,7 @@ UNREADABLE = (
     SyntaxError,
     TokenError,
     ArithmeticError,
+    csv.Error,
     SafetensorError,
     zipfile.BadZipFile,
     zlib.error,
@@ -125,9 +127,16 @@ def reading(
         InputError: the file cannot be read, is not a regular file, or the path is impossible.
     """
     where = str(path) if where is None else where
-    try:
+    with explaining(where, kind, remedy):
         if not stat.S_ISREG(path.stat().st_mode):
             raise InputError(f"{where}: not a regular file; expected a readable {kind}")
+        yield
+
+
+@contextlib.contextmanager
+def explaining(where: str, kind: str, remedy: str) -> Iterator[None]:
+    """Convert exceptions of a reader into an InputError; arguments as of `reading`."""
+    try:
         yield
     except InputError:
         raise

@@ -2,8 +2,11 @@
 
 from typing import Any
 
-NUMBER, COUNT = "number", "count"
-"""A number, or null for a ratio without data; the same from 0 on. Both lie below MAX_NUMBER."""
+NUMBER, COUNT, WHOLE = "number", "count", "whole number"
+"""A number, or null for a ratio without data; the same from 0 on; an integer from 0 on.
+
+All lie below MAX_NUMBER.
+"""
 MAX_NUMBER = 2**63
 KEY_LENGTH = 200
 """Longest name of a field."""
@@ -16,9 +19,9 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
 
     Args:
         value: of JSON.
-        shape: a type, where true and false are no numbers; NUMBER or COUNT; None for null; a tuple
-            of shapes, one of which fits; [shape of each item]; {name: shape}, where a name that
-            ends with ? may be missing; or {"*": shape of each value}.
+        shape: a type, where true and false are no numbers; NUMBER, COUNT or WHOLE; None for null; a
+            tuple of shapes, one of which fits; [shape of each item]; {name: shape}, where a name
+            that ends with ? may be missing; or {"*": shape of each value}.
         name: of the value.
     """
     said = f"{name} is {repr(value)[:SHOWN]}"
@@ -29,6 +32,9 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and least <= value < MAX_NUMBER):
             raise ValueError(f"{said}, not a {shape}")
+    elif shape == WHOLE:
+        if type(value) is not int or not 0 <= value < MAX_NUMBER:
+            raise ValueError(f"{said}, no count")
     elif isinstance(shape, list):
         if not isinstance(value, list):
             raise ValueError(f"{said}, not a list")

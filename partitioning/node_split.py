@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_split, refuse
+from partitioning.array_checks import check_split, make_mask, refuse
 from partitioning.errors import InputError
 from partitioning.features.roles import find_usual
 from partitioning.file_io import load_npy, reading
@@ -172,13 +172,6 @@ def _resolve(
     return values
 
 
-def _mask(num_nodes: int, ids: Ids) -> Mask:
-    """Return a mask that is true at these nodes."""
-    mask = np.zeros(num_nodes, dtype=np.bool_)
-    mask[ids] = True
-    return mask
-
-
 def _take_given(graph: GraphData) -> list[Mask]:
     masks = [
         mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None
@@ -213,7 +206,7 @@ def _draw_per_class(
         )
     members = [np.flatnonzero(graph.labels == label) for label in range(graph.num_classes)]
     train = np.concatenate([rng.permutation(nodes)[:count] for nodes in members])
-    rest = rng.permutation(np.flatnonzero(graph.labelled & ~_mask(graph.num_nodes, train)))
+    rest = rng.permutation(np.flatnonzero(graph.labelled & ~make_mask(train, graph.num_nodes)))
     if num_val + num_test > len(rest):
         raise InputError(
             f"split.num_val={num_val} and split.num_test={num_test}: only {len(rest)} labelled"
@@ -221,7 +214,7 @@ def _draw_per_class(
             f" split.train_per_class={count}"
         )
     return [
-        _mask(graph.num_nodes, ids)
+        make_mask(ids, graph.num_nodes)
         for ids in (train, rest[:num_val], rest[num_val : num_val + num_test])
     ]
 
@@ -304,7 +297,7 @@ def _draw_fraction(
         rank = np.argsort(np.argsort(first))[number]
     bounds = np.rint(np.cumsum([0, *shares]) * (rank.max(initial=-1) + 1))
     return [
-        _mask(graph.num_nodes, nodes[(begin <= rank) & (rank < end)])
+        make_mask(nodes[(begin <= rank) & (rank < end)], graph.num_nodes)
         for begin, end in pairwise(bounds)
     ]
 
@@ -316,7 +309,7 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
         index = read_index(path, graph.num_nodes, f"split.{name}", nodes)
-        masks.append(_mask(graph.num_nodes, index))
+        masks.append(make_mask(index, graph.num_nodes))
     return masks
 
 

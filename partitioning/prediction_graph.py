@@ -22,11 +22,11 @@ from partitioning.errors import InputError
 from partitioning.features.build import (
     States,
     add_kinds,
+    encode_now,
     encode_tables,
     read_as_fitted,
     stored_columns,
 )
-from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -100,29 +100,14 @@ def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States)
     encoded, states = encode_tables(graph, settings.features, None, stored)
     stored = states | stored
     if not settings.links:
-        encoded = _encode_all(encoded)
+        encoded = encode_now(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
     if isinstance(encoded, HeteroGraphData):
         encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.task.relation))
-    encoded = _encode_all(encoded)
+    encoded = encode_now(encoded)
     links = split_links(encoded, settings.split, settings.task.spectral, paths=settings.task.paths)
     features = add_kinds(links.graph, settings.features)
     return PredictionGraph(features, encoded, settings, stored, links)
-
-
-def _encode_all(graph: Any) -> Any:
-    """Return a plain graph with its features encoded now, not on access (EncodedFeatures)."""
-    if isinstance(graph, HeteroGraphData):
-        return graph
-    matrices = {name: getattr(graph, name) for name in ("features", "edge_feat")}
-    return replace(
-        graph,
-        **{
-            name: matrix.toarray()
-            for name, matrix in matrices.items()
-            if isinstance(matrix, EncodedFeatures)
-        },
-    )
 
 
 def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:

@@ -20,10 +20,9 @@
 
 import difflib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any
 
 from partitioning.datasets import (
     bundled,
@@ -44,16 +43,17 @@ from partitioning.datasets.download import Archive, Remote, ensure, library
 from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
-from partitioning.features.build import add_kinds, encode_tables
-from partitioning.features.encoder import EncodedFeatures
+from partitioning.features.build import add_kinds, encode_now, encode_tables
+from partitioning.features.encoder import EncodedFeatures as EncodedFeatures
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings, SplitSettings
 from partitioning.reverse_relations import add_reverse_relations
-from partitioning.setting_fields import Setting, definitions
+from partitioning.setting_fields import Setting as Setting
+from partitioning.setting_fields import definitions
 
 log = logging.getLogger(__name__)
-OF_TABLES = ("labels.kind", "labels.of", "labels.unknown", "duplicates", "edges.unknown")
-"""Settings that only dataset_name=file has, besides columns.* and tables.*."""
+OF_TABLES = ("labels.", "duplicates", "edges.", "columns.", "tables.")
+"""Beginnings of the settings that only dataset_name=file has."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,9 @@ def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     May download files. Adds the kinds of features that the settings name, except for link
     prediction, where held-out edges have to be taken out first.
     """
-    graph: Any = read_graph(settings)
-    graph, _ = encode_tables(graph, settings.features, None)
-    if isinstance(graph, GraphData) and isinstance(graph.features, EncodedFeatures):
-        graph = replace(graph, features=graph.features.toarray())
-    if isinstance(graph, GraphData) and isinstance(graph.edge_feat, EncodedFeatures):
-        graph = replace(graph, edge_feat=graph.edge_feat.toarray())
-    finished: GraphData | HeteroGraphData = graph
-    return finished if settings.links else add_kinds(finished, settings.features)
+    encoded, _ = encode_tables(read_graph(settings), settings.features, None)
+    graph = encode_now(encoded)
+    return graph if settings.links else add_kinds(graph, settings.features)
 
 
 def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
@@ -193,8 +188,9 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """
     name = canonical_name(settings.dataset_name)
     if name != "file":
-        for defined, value in _table_settings(settings):
-            if value != defined.default:
+        for defined in definitions(DatasetSettings):
+            value = attrgetter(defined.key)(settings)
+            if defined.key.startswith(OF_TABLES) and value != defined.default:
                 raise InputError(
                     f"{defined.key}={value} has no meaning with"
                     f" dataset_name={settings.dataset_name}: remove it, or set dataset_name=file"
@@ -250,13 +246,6 @@ def add_reverse(
             )
     wanted = symmetrize if settings.symmetrize is None else settings.symmetrize
     return add_reverse_edges(graph) if wanted else graph
-
-
-def _table_settings(settings: DatasetSettings) -> Iterator[tuple[Setting, Any]]:
-    """Yield the settings that only dataset_name=file has, with their values."""
-    for setting in definitions(DatasetSettings):
-        if setting.key in OF_TABLES or setting.key.startswith(("columns.", "tables.")):
-            yield setting, attrgetter(setting.key)(settings)
 
 
 def is_local(settings: DatasetSettings) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array, check_endpoints, check_unique
+from partitioning.array_checks import Array, check_endpoints, check_unique, make_mask
 from partitioning.errors import InputError
 
 
@@ -34,6 +34,5 @@ def masks_of(
                     f"{where}: row {shared[0]} is {nodes[shared[0]]}, which {lists[other][1]} has,"
                     " too; expected each node in one list"
                 )
-        masks[mask] = np.zeros(num_nodes, np.bool_)
-        masks[mask][nodes] = True
+        masks[mask] = make_mask(nodes, num_nodes)
     return masks

@@ -5,10 +5,8 @@ writes it, which are read as one.
 """
 
 import contextlib
-import csv
 import logging
 import math
-import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -28,7 +26,7 @@ from partitioning.datasets.cells import (
 )
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Frame, Source
-from partitioning.file_io import open_regular
+from partitioning.file_io import explaining, open_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -312,27 +310,7 @@ def _plain(cells: "pa.Array") -> "pa.Array":
     return cells.cast(pa.float64()) if types.is_decimal(cells.type) else cells
 
 
-@contextlib.contextmanager
-def _explain_errors(path: Source) -> Iterator[None]:
+def _explain_errors(path: Source) -> contextlib.AbstractContextManager[None]:
     """Turn errors of pyarrow into an InputError that names the table."""
-    kind = "" if isinstance(path, Frame) else f" {kind_of(path)}"
-    try:
-        yield
-    except InputError:
-        raise
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: not a readable{kind} table ({error}); save it as UTF-8"
-        ) from None
-    except (
-        OSError,
-        EOFError,
-        zlib.error,
-        ValueError,
-        TypeError,
-        LookupError,
-        NotImplementedError,
-        csv.Error,
-    ) as error:  # pyarrow derives its errors from these
-        reason = (str(error).strip().splitlines() or ["empty"])[0]
-        raise InputError(f"{path}: not a readable{kind} table ({reason})") from None
+    kind = "table" if isinstance(path, Frame) else f"{kind_of(path)} table"
+    return explaining(str(path), kind, "write it anew, or save it as UTF-8")

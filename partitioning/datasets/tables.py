@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Array
+from partitioning.array_checks import Array, make_mask
 from partitioning.datasets.array_files import list_arrays
 from partitioning.datasets.edge_tables import check_weight_column, find_ends, read_edges
 from partitioning.datasets.find_ids import Ends, find_id_columns
@@ -509,12 +509,11 @@ def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:
                 f"dataset_file={folder}: expected one of {', '.join(files)}; found all of them"
             )
         if files:
-            mask = np.zeros(nodes.num_nodes, dtype=np.bool_)
             by_id = nodes if nodes.ids is not None else None
             path = folder / files[0]
             if in_table := [name for name in MASKS if name in raw.values]:
                 raise InputError(f"{path}: {raw.at(in_table[0])} is the split, too; take one out")
-            mask[read_index(path, nodes.num_nodes, "dataset_file", by_id)] = True
-            masks[f"{part}_mask"] = mask
+            index = read_index(path, nodes.num_nodes, "dataset_file", by_id)
+            masks[f"{part}_mask"] = make_mask(index, nodes.num_nodes)
     where = {f"{part}_mask": f"{folder}: {part}.npy or {part}.csv" for part in FILE_NAMES}
     return replace(raw, values={**raw.values, **masks}, where=where | {**raw.where})

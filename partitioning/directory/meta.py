@@ -25,7 +25,7 @@ from partitioning.graph_data import (
     SOURCE,
     EdgeType,
 )
-from partitioning.json_shape import MAX_NUMBER, check_shape
+from partitioning.json_shape import WHOLE, check_shape
 
 IMPORTED = "imported"
 """Field of `request`, of a directory that import_dgl.py made: sha256 (hex) of DGL's config. Others:
@@ -48,23 +48,14 @@ LINKS: dict[str, Any] = {
     "evaluator?": str,
     "relations?": [str],
     "types?": [str],
-    **dict.fromkeys(("spectral?", "edges_removed?", "cut_rows?"), int),
-    "pairs?": {"*": int},
-    "rows?": {"*": int},
+    **dict.fromkeys(("spectral?", "edges_removed?", "cut_rows?"), WHOLE),
+    "pairs?": {"*": WHOLE},
+    "rows?": {"*": WHOLE},
     "baselines?": {"*": {"*": (int, float)}},
 }
 """Shapes (json_shape.py) of `links`, and of an entry of `types` and of `relations`."""
-TYPE: dict[str, Any] = {"features": int, "nodes": [int], "halo": [int]}
-RELATION: dict[str, Any] = {"edges": [int], "cut": int}
-
-
-def _check_counts(value: Any, name: str) -> None:
-    """Raise ValueError for an integer in nested objects and lists that is no count."""
-    if isinstance(value, dict | list):
-        for count in value.values() if isinstance(value, dict) else value:
-            _check_counts(count, name)
-    elif isinstance(value, int) and not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{name} has {value}, no count")
+TYPE: dict[str, Any] = {"features": WHOLE, "nodes": [WHOLE], "halo": [WHOLE]}
+RELATION: dict[str, Any] = {"edges": [WHOLE], "cut": WHOLE}
 
 
 def _is_intact(path: Path, checksum: str) -> bool:
@@ -183,7 +174,6 @@ class Meta:
             check_types(meta)
             meta.check()
             check_shape(meta.links, LINKS, "links")
-            _check_counts(meta.links, "links")
             if not re.fullmatch(r"(hits@\d{1,9}|mrr)?", meta.links.get("evaluator", "")):
                 raise ValueError(f"links.evaluator is {meta.links['evaluator']!r}")
             check_states(meta.features)
@@ -251,7 +241,6 @@ class HeteroMeta(Meta):
         for field_name, shape in (("types", TYPE), ("relations", RELATION)):
             for name, entry in getattr(self, field_name).items():
                 check_shape(entry, shape, f"{field_name}.{name}")
-                _check_counts(entry, f"{field_name}.{name}")
         lists = [counts[name] for counts in self.types.values() for name in ("nodes", "halo")]
         lists += [counts["edges"] for counts in self.relations.values()]
         if any(len(counts) != len(self.parts) for counts in lists):

@@ -79,7 +79,7 @@ def load_array(path: Path) -> Array:
         return np.asarray(load_npy(path, mmap_mode="c"))
 
 
-def check_shape(array: Array, shape: tuple[int, ...], path: Path) -> Array:
+def check_stated_shape(array: Array, shape: tuple[int, ...], path: Path) -> Array:
     """Return an array of a partition; InputError for another shape than meta.json says.
 
     Files have checksums in meta.json, which has none itself.
@@ -98,7 +98,7 @@ def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int, num_features:
     """
     first, end = bounds[part : part + 2].tolist()
     feat, ids, halo = (load_array(folder / f"{name}.npy") for name in ("feat", "orig_id", "halo"))
-    check_shape(feat, (end - first, num_features), folder / "feat.npy")
+    check_stated_shape(feat, (end - first, num_features), folder / "feat.npy")
     owner = np.searchsorted(bounds, halo, side="right") - 1
     return PartNodes(
         features=torch.from_numpy(feat),
@@ -131,7 +131,7 @@ def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
     InputError where labels do not fit the task or the number of classes in meta.json.
     """
     label, *masks = (load_array(folder / f"{name}.npy") for name in ("label", *MASKS))
-    check_shape(label, (num_inner, *label.shape[1:]), folder / "label.npy")
+    check_stated_shape(label, (num_inner, *label.shape[1:]), folder / "label.npy")
     labels = torch.from_numpy(label)
     task = label_kind(labels)
     num_classes = label.shape[1] if label.ndim == 2 else int(label.max(initial=-1)) + 1
@@ -181,7 +181,7 @@ def read_links(folder: Path, num_inner: int, width: int) -> dict[str, Tensor]:
     """Read a partition's arrays of Partition.links; spectral ones have `width` columns."""
     links = {name: load_array(folder / f"links_{name}.npy") for name in LINKS}
     for name in ("spectral_val", "spectral"):
-        check_shape(links[name], (num_inner, width), folder / f"links_{name}.npy")
+        check_stated_shape(links[name], (num_inner, width), folder / f"links_{name}.npy")
     return {name: torch.from_numpy(rows) for name, rows in links.items()}
 
 

@@ -16,7 +16,7 @@ import torch
 from partitioning.directory import dgl_config
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import (
-    check_shape,
+    check_stated_shape,
     content_of,
     edge_folder,
     load_array,
@@ -294,7 +294,7 @@ def read_typed(path: Path, meta: Meta, part: int) -> Partition:
         place = edge_folder(folder, edge_type)
         relations[edge_type] = edges = read_edges(place, stated)
         if num_edges is not None:
-            check_shape(edges.src.numpy(), (num_edges[part],), place / "src.npy")
+            check_stated_shape(edges.src.numpy(), (num_edges[part],), place / "src.npy")
     return Partition(
         rank=part,
         num_parts=len(meta.parts),

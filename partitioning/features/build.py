@@ -338,6 +338,14 @@ def to_array(features: Any) -> Any:
     return features.toarray() if isinstance(features, EncodedFeatures) else features
 
 
+def encode_now(graph: Graph) -> Graph:
+    """Return a plain graph with features encoded now, not on access; another as it is."""
+    if isinstance(graph, HeteroGraphData):
+        return graph
+    features, edge_feat = to_array(graph.features), to_array(graph.edge_feat)
+    return replace(graph, features=features, edge_feat=edge_feat)
+
+
 def _has_blanks(features: NDArray[np.float32]) -> bool:
     size = max(1, BLOCK // max(features.shape[1], 1))
     return any(
