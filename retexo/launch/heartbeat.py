@@ -94,11 +94,7 @@ class ProcessMonitor:
         self._usage: list[str] = []
         self._state = ""
         self.idle_seconds = 0.0
-        """Seconds without a heartbeat and without CPU time."""
-
-    def note_heartbeat(self) -> None:
-        """Set idle_seconds to 0, as a heartbeat has come."""
-        self.idle_seconds = 0.0
+        """Seconds without CPU time, and since the last heartbeat, which sets them to 0."""
 
     def add(self, seconds: float) -> None:
         """Add seconds that passed without a heartbeat, unless the process used CPU time."""

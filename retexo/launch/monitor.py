@@ -34,6 +34,8 @@ CURABLE = ("died", "lost", "peer")
 """Kinds that may not happen again after a restart."""
 CAUSE_WAIT = 2.0
 """Seconds to wait for other failures after the first, to tell the cause from its effects."""
+DONE = "done"
+"""Phase of a node whose workers are done."""
 LOOK_INTERVAL = 0.25
 """Most seconds between two looks of callbacks at the run."""
 Look = Callable[[str, int, Sequence[dict[str, Any]]], None]
@@ -129,7 +131,7 @@ class Worker:
 
     def handle(self, content: bytes | None) -> None:
         """Take a heartbeat, a log line, a round or the outcome; None: the worker died."""
-        self.monitor.note_heartbeat()
+        self.monitor.idle_seconds = 0.0
         if content is None:
             self.outcome = {
                 "error": {"kind": "died", "message": self._how_it_died(), "traceback": ""}
@@ -172,9 +174,12 @@ class Peer:
     channel: Channel
     seconds_silent: float = 0.0
     phase: str = "start"
-    is_done: bool = False
-    """Whether its workers are done."""
     is_lost: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its workers are done."""
+        return self.phase == DONE
 
 
 class NodeMonitor:
@@ -205,8 +210,6 @@ class NodeMonitor:
         self._failures: list[Failure] = []
         self._deadline = float("inf")
         """When the cause is raised, even if node 0 has not decided or workers still run."""
-        self._is_done = False
-        """Whether the workers here are done."""
         self._decision: Failure | None = None
         """The cause, says node 0; of a curable kind if all nodes restart."""
 
@@ -232,7 +235,7 @@ class NodeMonitor:
     def _run_until_done(self) -> None:
         interval = heartbeat_interval(self._timeout)
         stopwatch, next_beat = Stopwatch(interval), 0.0
-        while not (self._is_done and all(peer.is_done for peer in self._peers.values())):
+        while self._phase != DONE or not all(peer.is_done for peer in self._peers.values()):
             if time.monotonic() >= next_beat:
                 self._send_heartbeat()
                 next_beat = time.monotonic() + interval
@@ -297,7 +300,7 @@ class NodeMonitor:
         try:
             messages = peer.channel.receive()
         except ChannelClosed as error:
-            if self._is_done and peer.is_done:  # it has heard that all are done
+            if self._phase == DONE and peer.is_done:  # it has heard that all are done
                 peer.is_lost = True
             else:
                 self._node_lost(other, str(error))
@@ -310,8 +313,6 @@ class NodeMonitor:
         """Note another node's message: its phase, end or failure, or node 0's decision."""
         if "beat" in message:
             self._peers[other].phase = make_printable(message["beat"])
-        if "done" in message:
-            self._peers[other].is_done = True
         if "failed" in message:
             self._add_failure(read_failure(message["failed"]), other)
         if "end" in message:
@@ -350,7 +351,7 @@ class NodeMonitor:
         The ticker shows them.
         """
         phases = {worker.phase for worker in self._workers.values() if worker.outcome is None}
-        self._phase = ", ".join(sorted(phases)) or "done"
+        self._phase = ", ".join(sorted(phases)) or ("failed" if self._failures else DONE)
         ticker.doing = f"workers: {self._phase}"
         self._send({"beat": self._phase})
 
@@ -397,11 +398,10 @@ class NodeMonitor:
         return any(failure.kind == "ended" for failure in self._failures)
 
     def _check_done(self) -> None:
-        """Tell the other nodes once the workers here are done."""
+        """Tell the other nodes at once when the workers here are done."""
         running = any(worker.outcome is None for worker in self._workers.values())
-        if not (self._failures or running or self._is_done):
-            self._is_done = True
-            self._send({"done": True})
+        if not (self._failures or running or self._phase == DONE):
+            self._send_heartbeat()
 
     def _check_failed(self) -> None:
         """Raise the cause once it is known and, when stopping, the workers here have stopped.

@@ -306,7 +306,7 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
 def test_nonsense_of_another_node_is_no_crash(failure: Any) -> None:
     warm_up()
     with node_pair(timeout=60.0) as pair, ThreadPoolExecutor(1) as pool:
-        for message in ({"what": 1}, {"done": "no"}, {"failed": failure}):
+        for message in ({"what": 1}, {"beat": ["done"]}, {"failed": failure}):
             pair[1].links[0].send(message)
         outcome = pool.submit(run_node, pair[0], "return")
         assert outcome.result(60) in ({"rank": 0}, "another node failed and sent no reason")
