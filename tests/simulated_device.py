@@ -68,8 +68,10 @@ def _call(function: Any, args: Any, kwargs: dict[str, Any], moved: Counter[str])
     name = function.__name__
     moves = name.startswith(("_to_copy", "copy_"))
     # As with a GPU: numbers and indices may be on the host.
-    on_host = [each for each in tensors if each.dim() and not isinstance(each, DeviceTensor)]
-    if on_device and on_host and not moves and not name.startswith(("index.", "index_put")):
+    values = (args[0], *args[2:]) if name.startswith(("index.", "index_put")) else args
+    operands = [each for each in tree_leaves((values, kwargs)) if isinstance(each, Tensor)]
+    on_host = [each for each in operands if each.dim() and not isinstance(each, DeviceTensor)]
+    if on_host and not moves and any(isinstance(each, DeviceTensor) for each in operands):
         raise RuntimeError(f"{function} takes tensors from the host and from the device")
     goes_to_device = bool(on_device)
     if kwargs.get("device") is not None:
