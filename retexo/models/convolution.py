@@ -8,7 +8,7 @@ N_src source and N_dst destination nodes of a block, F input width, D output wid
 features.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -72,33 +72,40 @@ class Inputs:
     """Whether dense products are computed in bfloat16."""
 
     @property
+    def all_matrices(self) -> tuple[Matrix, ...]:
+        """Return `matrices`, then `skips`: what Stage.first_weights are multiplied with."""
+        return *self.matrices, *self.skips
+
+    def with_matrices(self, matrices: Sequence[Matrix], num_rows: int) -> "Inputs":
+        """Return the inputs with others in place of `all_matrices`."""
+        count = len(self.matrices)
+        chosen, skips = tuple(matrices[:count]), tuple(matrices[count:])
+        return replace(self, matrices=chosen, skips=skips, num_rows=num_rows)
+
+    @property
     def dense_on_host(self) -> bool:
         """Whether all matrices are dense and on the CPU, so that slicing rows makes no copy."""
-        matrices = (*self.matrices, *self.skips)
         return all(
-            isinstance(matrix, Tensor) and matrix.device.type == "cpu" for matrix in matrices
+            isinstance(matrix, Tensor) and matrix.device.type == "cpu"
+            for matrix in self.all_matrices
         )
 
     def to_bf16(self) -> "Inputs":
         """Convert dense matrices, and compute dense products, in bfloat16."""
 
-        def converted(matrices: tuple[Matrix, ...]) -> tuple[Matrix, ...]:
-            return tuple(
-                matrix.bfloat16() if isinstance(matrix, Tensor) else matrix for matrix in matrices
-            )
-
-        return replace(
-            self, matrices=converted(self.matrices), skips=converted(self.skips), bf16=True
-        )
+        matrices = [
+            matrix.bfloat16() if isinstance(matrix, Tensor) else matrix
+            for matrix in self.all_matrices
+        ]
+        return replace(self.with_matrices(matrices, self.num_rows), bf16=True)
 
     def at(self, rows: RowIndex) -> "Inputs":
         """Return the inputs of some output rows; only for convolutions without edges."""
         assert self.block is None
         assert not self.blocks
         assert not len(self.projected)
-        matrices = tuple(take_rows(matrix, rows) for matrix in self.matrices)
-        skips = tuple(take_rows(matrix, rows) for matrix in self.skips)
-        return replace(self, matrices=matrices, skips=skips, num_rows=matrices[0].shape[0])
+        matrices = [take_rows(matrix, rows) for matrix in self.all_matrices]
+        return self.with_matrices(matrices, matrices[0].shape[0])
 
 
 class Convolution(nn.Module):
@@ -185,10 +192,6 @@ class Convolution(nn.Module):
     def first_weights(self) -> tuple[nn.Parameter, ...]:
         """Return the weights [F, D] that multiply each of Inputs.matrices [n, F], in that order."""
         return (self.neighbour_weight,)
-
-    def weighted_aggregate(self, inputs: Inputs) -> Tensor | None:
-        """Return the aggregate after `neighbour_weight`, [N_dst, D]; None if it is not linear."""
-        return None
 
     def apply_dropout(self, matrix: Matrix, rate: float | None = None) -> Matrix:
         """Apply dropout, drawn anew in each training round; rate None: the convolution's."""

@@ -23,6 +23,7 @@ from retexo.models.convolution import (
     make_norm,
     xavier,
 )
+from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import dropout, matmul, to_dense
 from retexo.models.scorer import Scorer
 from retexo.settings.options import MAX_LAYERS, MODELS, ModelSettings
@@ -203,9 +204,10 @@ class Stage(nn.Module):
 
     def _output(self, inputs: Inputs, hidden: Tensor) -> Tensor:
         """Return what the stage passes to the next layer: the weighted aggregate, or `hidden`."""
-        output = self.conv.weighted_aggregate(inputs) if self.outputs_aggregate else hidden
-        assert output is not None
-        return output
+        if not self.outputs_aggregate:
+            return hidden
+        assert isinstance(self.conv, LinearConvolution)
+        return self.conv.weighted_aggregate(inputs)
 
     def _hidden(self, inputs: Inputs) -> Tensor:
         """Return convolution and skip connections after norm and activation, [N_dst, H].

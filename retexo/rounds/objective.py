@@ -200,9 +200,7 @@ class LayerObjective(Objective):
 
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.train.inputs(place) for place in self.train.chunks)
-        return self.stage.first_weights, (
-            (*chunk_inputs.matrices, *chunk_inputs.skips) for chunk_inputs in inputs
-        )
+        return self.stage.first_weights, (chunk_inputs.all_matrices for chunk_inputs in inputs)
 
     def losses(self) -> Iterator[Tensor]:
         """Yield the loss of each chunk, or the scaled loss of a batch from torch's generator."""

@@ -60,8 +60,8 @@ def exchange_aggregates(context: Context, stages: list[Stage], features: Sources
     if len(nodes):
         layer_input = LayerInput.first(context, stages)
         inputs = layerwise.layer_inputs(context, stages[0], nodes, layer_input, features)
-        matrices = (*inputs.matrices, *inputs.skips)
-        own[nodes] = torch.cat([to_dense(matrix).cpu() for matrix in matrices], dim=1)
+        matrices = [to_dense(matrix).cpu() for matrix in inputs.all_matrices]
+        own[nodes] = torch.cat(matrices, dim=1)
     rows_only = replace(context.plan, partial_sums=False)
     return end_to_end.exchange_rows(context, rows_only, 1, own, None).unprojected
 
@@ -84,15 +84,14 @@ def aggregate_pass(
     required = network_pass.require_targets(context, targets, comm=None)
     nodes = _halo_of_second_layer(context, required[PLAIN_NODE], aggregates).nonzero()[:, 0]
     inputs, count = first.fixed[PLAIN_NODE], first.num_rows[PLAIN_NODE] + len(nodes)
-    matrices = (*inputs.matrices, *inputs.skips)
+    matrices = inputs.all_matrices
     rows = aggregates.values[aggregates.halo[nodes]].to(context.device)
     pieces = torch.split(rows, [matrix.shape[1] for matrix in matrices], dim=1)
-    joined = tuple(
+    joined = [
         as_matrix(torch.cat((to_dense(matrix), piece)))
         for matrix, piece in zip(matrices, pieces, strict=True)
-    )
-    width = len(inputs.matrices)
-    inputs = replace(inputs, matrices=joined[:width], skips=joined[width:], num_rows=count)
+    ]
+    inputs = inputs.with_matrices(joined, count)
     received = {PLAIN_NODE: _number_halo(context, nodes)}
     edges = network_pass.later_step(context, stages, 1, required, received).edges
     first = network_pass.Step({PLAIN_NODE: count}, {PLAIN_NODE: inputs})

@@ -213,14 +213,14 @@ class LinkObjective(_PairObjective, LayerObjective):
         """
         if not self.neighbour_dropout or not any(self.from_neighbours):
             return inputs
-        device, count = self.stage.first_weights[0].device, len(inputs.matrices)
+        device = self.stage.first_weights[0].device
         kept = torch.rand(inputs.num_rows, device=device) >= self.neighbour_dropout
-        matrices = (*inputs.matrices, *inputs.skips)
-        dropped = tuple(
+        named = zip(inputs.all_matrices, self.from_neighbours, strict=True)
+        dropped = [
             scale_rows(matrix, kept) if is_from_neighbours else matrix
-            for matrix, is_from_neighbours in zip(matrices, self.from_neighbours, strict=True)
-        )
-        return replace(inputs, matrices=dropped[:count], skips=dropped[count:])
+            for matrix, is_from_neighbours in named
+        ]
+        return inputs.with_matrices(dropped, inputs.num_rows)
 
 
 def make_link_objective(
@@ -282,7 +282,7 @@ def _append_endpoints(
     `endpoints.skip_rows`, so they are received once.
     """
     widths = [weight.shape[0] for weight in stage.first_weights]
-    parts = [*own.matrices, *own.skips] if own else [torch.zeros(0, width) for width in widths]
+    parts = own.all_matrices if own else [torch.zeros(0, width) for width in widths]
     extended = []
     for name, matrix in zip(_input_names(stage), parts, strict=True):
         key = {"rows": "features", "sum": "aggregate"}.get(name, name) if layer == 0 else name
@@ -290,19 +290,12 @@ def _append_endpoints(
         received = endpoints.skip_rows.get(key)
         if received is None:
             received = endpoints.receive(context, layer, rows)
-        if key in (
-            "features",
-            "aggregate",
-            "edges",
-        ):  # the others are read by this layer only
+        if key in ("features", "aggregate", "edges"):  # the others are read by this layer only
             endpoints.skip_rows[key] = received
         extended.append(as_matrix(torch.cat((rows, received)).to(context.device)))
     if own is None:
         return None
-    count, num_rows = len(own.matrices), extended[0].shape[0]
-    inputs = replace(
-        own, matrices=tuple(extended[:count]), skips=tuple(extended[count:]), num_rows=num_rows
-    )
+    inputs = own.with_matrices(extended, extended[0].shape[0])
     return inputs.to_bf16() if own.bf16 else inputs
 
 

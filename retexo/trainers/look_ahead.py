@@ -103,7 +103,7 @@ class LayerPairObjective(Objective):
         if not self.num_train:
             return weights, []
         inputs = self._train.inputs
-        return weights, [(*inputs.matrices, *inputs.skips, *self._train.skips.values())]
+        return weights, [(*inputs.all_matrices, *self._train.skips.values())]
 
     def losses(self) -> Iterator[Tensor]:
         """Yield the loss of both heads, on all training nodes or a random batch.
@@ -188,9 +188,15 @@ class LookAheadInput(AnyLayerInput):
 
         There is none for the last layer.
         """
-        with context.phase("aggregate"), torch.no_grad():
-            inner = self._aggregate_inner(layer, stage)
-        self.aggregates = torch.cat((inner, torch.zeros(len(self.halo), inner.shape[1])))
+        num_inner, width = self.rows.shape
+        self.aggregates = self.rows.new_zeros(num_inner + len(self.halo), width)
+        inner = self.aggregates[:num_inner]
+        nodes = (context.plan.required_layers > layer).nonzero()[:, 0]
+        if len(nodes):
+            with context.phase("aggregate"), torch.no_grad():
+                halo = Sources.of_halo(self.halo)
+                inputs = layerwise.aggregate(context, stage.conv, nodes, self.rows, halo)
+                inner[nodes] = to_dense(inputs.matrices[-1]).cpu()
         if stage.is_last:
             return {}
         precision = PRECISIONS[context.settings.exchange.precision[layer]]
@@ -201,16 +207,6 @@ class LookAheadInput(AnyLayerInput):
             context.plan, layer + 1, local, context.comm, "aggregates", traffic_layer=layer
         )
         return {PLAIN_NODE: exchange}
-
-    def _aggregate_inner(self, layer: int, stage: Stage) -> Tensor:
-        """Return the aggregates of inner nodes, [I, F]; 0 where the layer does not compute."""
-        aggregates = torch.zeros_like(self.rows)
-        nodes = (self.context.plan.required_layers > layer).nonzero()[:, 0]
-        if len(nodes):
-            halo = Sources.of_halo(self.halo)
-            inputs = layerwise.aggregate(self.context, stage.conv, nodes, self.rows, halo)
-            aggregates[nodes] = to_dense(inputs.matrices[-1]).cpu()
-        return aggregates
 
     def _receive(self, layer: int, received: Sources) -> None:
         """Keep the aggregates of halo nodes; skip connections read those of the features."""

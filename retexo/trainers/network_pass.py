@@ -104,11 +104,7 @@ class Pass:
         A column that is zero everywhere gives a row of its weights no gradient, so that none is
         sent.
         """
-        return [
-            matrix
-            for inputs in self.steps[0].fixed.values()
-            for matrix in (*inputs.matrices, *inputs.skips)
-        ]
+        return [matrix for inputs in self.steps[0].fixed.values() for matrix in inputs.all_matrices]
 
     def run(self, layers: Sequence[Layer], comm: Communicator, kind: str) -> tuple[Tensor, Tensor]:
         """Compute the logits [n, C], and a zero that has to enter the loss, see each_layer.
