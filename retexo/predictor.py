@@ -41,7 +41,6 @@ from retexo.held_graph import (
 )
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import HeteroArchitecture
-from retexo.models.stage import Stage
 from retexo.partitioned_run import PartitionedRun, as_pairs
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
@@ -83,7 +82,7 @@ def load(
     composed = compose([*settings, f"task={checkpoint.task_name}"])
     names = {setting.partition("=")[0].lstrip("+~") for setting in settings}
     dataset = dataset_like_training(checkpoint, composed, composed.given | names)
-    return Predictor(checkpoint, checkpoint.stages(), precision, output, dataset)
+    return Predictor(checkpoint, dataset, precision, output)
 
 
 def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
@@ -107,21 +106,20 @@ class Predictor:
     def __init__(
         self,
         checkpoint: Checkpoint,
-        stages: list[Stage],
+        dataset: DatasetSettings,
         precision: str = "fp32",
         output: str = "frame",
-        dataset: DatasetSettings | None = None,
     ) -> None:
-        """See `retexo.load`; dataset: how graphs are read, None: as the training graph."""
-        self.checkpoint, self.stages, self.output = checkpoint, stages, output
-        if dataset is None:
-            composed = compose([f"task={checkpoint.task_name}"])
-            dataset = dataset_like_training(checkpoint, composed, frozenset())
-        self.dataset = dataset
+        """Load the stages; see `retexo.load`.
+
+        dataset: how graphs are read, see `dataset_like_training`.
+        """
+        self.checkpoint, self.dataset, self.output = checkpoint, dataset, output
+        self.stages = checkpoint.stages()
         self.version = file_checksum(checkpoint.directory / "model.json")[:12]
         """Identifies the model: the beginning of the checksum of model.json."""
         self._partitioned = PartitionedRun(
-            checkpoint, stages, checkpoint.exchange.at_prediction(precision)
+            checkpoint, self.stages, checkpoint.exchange.at_prediction(precision)
         )
         self._held: HeldGraph | None = None
 

@@ -13,9 +13,8 @@ import torch
 from retexo.apps.resume import check_unused
 from retexo.exporting import input_names, name_relations, write_module
 from retexo.models.hetero_stage import HeteroArchitecture
-from retexo.predictor import Predictor
+from retexo.predictor import Predictor, load
 from retexo.results.atomic_write import write_json
-from retexo.results.checkpoint import open_checkpoint
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
 from retexo.trainers.graph_module import TypedGraphModule
@@ -33,8 +32,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     assert settings.checkpoint_dir is not None
     kind = settings.export.format
     check_unused(run_dir, (f"model.{kind}", "export.json"))
-    checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
-    predictor = Predictor(checkpoint, checkpoint.stages())
+    predictor = load(settings.checkpoint_dir)
+    checkpoint = predictor.checkpoint
     module = predictor.to_module(explainable=False)
     inputs = example_inputs(predictor)
     write_module(module, inputs, run_dir / f"model.{kind}", kind)

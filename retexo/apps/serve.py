@@ -60,5 +60,4 @@ def load(settings: Settings, path: Path) -> Predictor:
     """Return the model with the graph that the settings name."""
     checkpoint = open_checkpoint(path)
     dataset = dataset_like_training(checkpoint, settings, settings.given)
-    predictor = Predictor(checkpoint, checkpoint.stages(), output="arrays", dataset=dataset)
-    return predictor.attach()
+    return Predictor(checkpoint, dataset, output="arrays").attach()
