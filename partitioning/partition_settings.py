@@ -296,7 +296,7 @@ class PairSettings(Checked):
         of_partitioner=True,
     )
     spectral: int = setting(
-        128,
+        256,
         "links: largest width of the spectral embedding, of which validation chooses one; 0: none",
         at_least(0),
         at_most(1024),

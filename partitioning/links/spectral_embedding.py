@@ -119,6 +119,7 @@ def choose_spectral_embedding(
             candidates within a standard error that with the highest AUC, which for a relation can
             have much worse lists (Gowalla).
     """
+    width = min(width, num_nodes)
     if not width:
         none = np.zeros((num_nodes, 0), np.float32)
         return none, none, {"spectral": 0, "spectral_score": -1.0}

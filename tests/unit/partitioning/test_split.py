@@ -280,8 +280,10 @@ def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(spectral_embedding, "MAX_SCORES", 2 * 10)
     pairs = np.stack((np.arange(9), np.arange(1, 10)), axis=1)
     rows = dict.fromkeys(("train", "val", "test", "val_neg"), pairs)
-    spectral_embedding.choose_spectral_embedding(rows | {"candidates": pairs[::-1]}, 10, 2)
+    rows["candidates"] = pairs[::-1]
+    embedding, *_ = spectral_embedding.choose_spectral_embedding(rows, 10, 20)
     assert set(numbers) == {3}
+    assert embedding.shape[1] <= 10  # eigenvectors of ten nodes
 
 
 @settings(max_examples=30, deadline=None)
