@@ -264,12 +264,26 @@ def rename_durably(unfinished: Path, path: Path) -> None:
     _sync(path.parent)
 
 
+@contextlib.contextmanager
+def written_beside(path: Path) -> Iterator[Path]:
+    """Yield the place of a new file, which replaces `path` at the end, or is removed on failure.
+
+    Folders above are made.
+    """
+    unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield unfinished
+        rename_durably(unfinished, path)
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+
+
 def write_durably(path: Path, text: str) -> None:
     """Write a text file beside its place, and rename it when it is complete."""
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    with open_regular(unfinished, "w") as file:
+    with written_beside(path) as unfinished, open_regular(unfinished, "w") as file:
         file.write(text)
-    rename_durably(unfinished, path)
 
 
 def exchange_durably(new: Path, old: Path) -> bool:

@@ -227,12 +227,12 @@ def encode_node_rows(
     width: int,
     state: State | None,
     what: str,
-    unusual: dict[str, int] | None = None,
+    unusual: dict[str, int],
 ) -> NDArray[np.float32]:
     """Encode the features of a later table by a fitted pipeline, [n, F]; blank cells are filled.
 
     Arguments as of `check_node_rows`, and unusual: counts by column of rows unlike those that the
-    pipeline was fitted to; added to. None: they are not counted.
+    pipeline was fitted to; added to.
     """
     if not width:
         return np.zeros((table.rows, 0), np.float32)
@@ -242,8 +242,7 @@ def encode_node_rows(
     if state is None or schema is None:
         return features
     made = apply_pipeline(state, features, schema)
-    if unusual is not None:
-        unusual.update(count_unusual(state, features, schema))
+    unusual.update(count_unusual(state, features, schema))
     return np.asarray(made.toarray(), np.float32)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.file_io import load_npy, reading
+from partitioning.file_io import load_npy
 
 FILES = ("name_text.npy", "name_ends.npy")
 
@@ -52,20 +52,10 @@ class Names:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the names saved in a folder.
-
-        Returns None where there are none; a damaged file raises InputError.
-        """
+        """Read the names saved in a folder of a partition; None where there are none."""
         if not (folder / FILES[0]).is_file():
             return None
-        with reading(
-            folder / FILES[0],
-            "file of names",
-            "copy it again, or partition again with overwrite=true",
-        ):
-            names = cls(*(load_npy(folder / file) for file in FILES))
-            names.tolist()
-        return names
+        return cls(*(load_npy(folder / file) for file in FILES))
 
 
 def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:

@@ -9,7 +9,6 @@ instead of a file, such as a login page, is refused.
 import contextlib
 import os
 import re
-import secrets
 import tempfile
 import urllib.error
 import urllib.request
@@ -25,7 +24,7 @@ from partitioning.file_io import (
     path_below,
     read_text,
     reading,
-    rename_durably,
+    written_beside,
 )
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
@@ -157,28 +156,21 @@ class Place:
         InputError, and no file, where what arrives is not what its name says, or not of the stated
         checksum (hex) or size. Returns its checksum.
         """
-        part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-        with self._explain("read"):
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if self.can_list:
-                    self._filesystem().get_file(self._path, os.fspath(part))
-                else:
-                    download.download_to(self.url, part, download.LARGEST_ZIP)
-                arrived, checksum = part.stat().st_size, file_checksum(part)
-                if size not in (None, arrived):
-                    raise OSError(f"{arrived} of {size} bytes arrived")
-                if sha256 not in (None, checksum):
-                    raise InputError(
-                        f"{self}: its sha256 is {checksum}, and {sha256} is stated for it: it is"
-                        " damaged or of another version; upload it again"
-                    )
-                download.check_content(part, self.name)
-                rename_durably(part, path)
-                return checksum
-            finally:
-                with contextlib.suppress(OSError):
-                    part.unlink()
+        with self._explain("read"), written_beside(path) as part:
+            if self.can_list:
+                self._filesystem().get_file(self._path, os.fspath(part))
+            else:
+                download.download_to(self.url, part, download.LARGEST_ZIP)
+            arrived, checksum = part.stat().st_size, file_checksum(part)
+            if size not in (None, arrived):
+                raise OSError(f"{arrived} of {size} bytes arrived")
+            if sha256 not in (None, checksum):
+                raise InputError(
+                    f"{self}: its sha256 is {checksum}, and {sha256} is stated for it: it is"
+                    " damaged or of another version; upload it again"
+                )
+            download.check_content(part, self.name)
+        return checksum
 
     def read_text(self, kind: str) -> str:
         """Return the text of a small object; `kind` is for messages."""

@@ -11,7 +11,6 @@ import io
 import logging
 import lzma
 import re
-import secrets
 import tempfile
 import time
 import urllib.error
@@ -27,7 +26,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, open_regular, rename_durably
+from partitioning.file_io import UNREADABLE, open_regular, rename_durably, written_beside
 from partitioning.unpacked_size import check_unpacked_size
 
 log = logging.getLogger(__name__)
@@ -198,19 +197,13 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
         InputError: the server is unreachable or too slow, or length or checksum are wrong.
     """
     log.info("downloading %s to %s", url, path)
-    own = secrets.token_hex(4)  # another process may download the same file
-    part = path.with_name(f"{path.name}.{own}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        download_to(url, part, limit)
-        refuse_web_page(part)
-        check_published(part, url)
-        rename_durably(part, path)
+        with written_beside(path) as part:
+            download_to(url, part, limit)
+            refuse_web_page(part)
+            check_published(part, url)
     except (OSError, HTTPException, ValueError) as error:
         raise InputError(f"{prefix}cannot download {url} ({error}); {by_hand}") from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
 
 
 def download_to(url: str, part: Path, limit: int) -> None:

@@ -3,6 +3,8 @@
 N nodes.
 """
 
+from typing import Any
+
 import numpy as np
 
 from partitioning.array_checks import Array, Ints, check_unique, refuse
@@ -138,9 +140,17 @@ class Nodes:
                 self._names.append(wanted[new])
             self._index(np.concatenate((self.ids, keys[new])))
             rows = self.index.get_indexer(pd.Index(keys))
-        if not keep_unknown:
-            refuse(wanted, rows < 0, where, self.expected + remedy, begin)
+        if not keep_unknown and (rows < 0).any():
+            hint = self._hint_of_blanks(wanted[rows < 0][0])
+            refuse(wanted, rows < 0, where, self.expected + hint + remedy, begin)
         return rows
+
+    def _hint_of_blanks(self, unknown: Any) -> str:
+        """Return what a message says of an unknown name that differs by blanks around it alone."""
+        names = (str(name).strip() for piece in self._names for name in piece)
+        if not self.named or str(unknown).strip() not in names:
+            return ""
+        return "; blanks around an id are part of it: take them out of both tables"
 
 
 def _as_names(ids: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import Array, csr_arrays
+from partitioning.array_checks import Array, check_endpoints, csr_arrays, make_mask
 from partitioning.errors import InputError, first_line, join_names
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import (
@@ -342,20 +342,9 @@ def _to_array(value: Any, what: str) -> Any:
 
 def _mask_of(nodes: Array, what: str, count: int) -> Array:
     """Return a list of nodes as a mask [N]."""
-    if nodes.ndim != 1 or (nodes.dtype.kind not in "iu" and len(nodes)):
-        raise InputError(
-            f"{what} has dtype {nodes.dtype}, shape {list(nodes.shape)}; expected a list of nodes,"
-            " integers"
-        )
-    outside = (nodes < 0) | (nodes >= count)
-    if outside.any():
-        raise InputError(
-            f"{what}: row {outside.argmax()} is {nodes[outside.argmax()]}; expected a node in"
-            f" [0, {count})"
-        )
-    mask = np.zeros(count, np.bool_)
-    mask[nodes.astype(np.int64)] = True
-    return mask
+    if nodes.shape == (0,):  # an empty list is of floats
+        nodes = nodes.astype(np.int64)
+    return make_mask(check_endpoints(nodes, count, what), count)
 
 
 def _to_bool(value: Any, what: str, node: Any) -> bool:

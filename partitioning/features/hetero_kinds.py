@@ -27,12 +27,10 @@ from partitioning.errors import InputError
 from partitioning.features.kinds import WIDTH, positional
 from partitioning.graph_data import (
     SEPARATOR,
-    EdgeType,
     Endpoints,
     Features,
     HeteroGraphData,
     NodeTable,
-    Relation,
     first_nodes,
 )
 from partitioning.random_rows import random_rows
@@ -115,12 +113,10 @@ def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
         return ("neighbours",)
     if table.featured is not None and not table.featured.all():
         first = int(table.featured.argmin())
-        shown_id = (
-            table.node_ids[first] if table.node_names is None else table.node_names.tolist()[first]
-        )
         raise InputError(
             f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no"
-            f" features, node {shown_id} for instance; set features={{{name}:[given,neighbours]}}"
+            f" features, node {table.shown_ids(np.array([first]))[0]} for instance; set"
+            f" features={{{name}:[given,neighbours]}}"
         )
     return kinds
 
@@ -192,7 +188,13 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
             }
             if name not in means and into:
                 blocks = [
-                    _mean(graph, edge_type, relation, known[edge_type[0]])
+                    _average(
+                        relation.dst,
+                        relation.src,
+                        np.ones(relation.num_edges, np.float32),
+                        known[edge_type[0]],
+                        graph.nodes[name].num_nodes,
+                    )
                     for edge_type, relation in into.items()
                 ]
                 new[name] = _concatenate(blocks)
@@ -204,17 +206,6 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
             return none | means
         means |= new
         known = new | known
-
-
-def _mean(
-    graph: HeteroGraphData, edge_type: EdgeType, relation: Relation, rows: Features
-) -> Features:
-    """Return the means [N_d, F_s] of the in-neighbours in a relation.
-
-    Zeros without in-neighbours.
-    """
-    weight = np.ones(relation.num_edges, np.float32)
-    return _average(relation.dst, relation.src, weight, rows, graph.nodes[edge_type[2]].num_nodes)
 
 
 def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:

@@ -4,12 +4,11 @@ New node k of a type with N nodes has the number N + k. n nodes or edges of a ta
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
 from partitioning.datasets.nodes import Nodes
@@ -66,11 +65,6 @@ class Edges:
     """[n, ...] edge_weight and edge_feat, where the edges of the directory have them."""
     where: str = ""
     """The table, for messages."""
-
-    def take(self, rows: NDArray[Any]) -> "Edges":
-        """Return some of the edges, by index or mask."""
-        data = {name: array[rows] for name, array in self.data.items()}
-        return replace(self, src=self.src[rows], dst=self.dst[rows], data=data)
 
 
 @dataclass(frozen=True, eq=False)

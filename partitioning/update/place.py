@@ -10,6 +10,7 @@ import numpy as np
 
 from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
+from partitioning.graph_data import first_nodes
 
 MAX_IMBALANCE = 0.05
 """Share by which a partition may exceed the mean number of nodes of a type, METIS's own usual one
@@ -23,8 +24,7 @@ def place_new(changed: StoredGraph) -> dict[str, Ints]:
     Args:
         changed: A graph whose new nodes have the partition -1.
     """
-    counts = [len(assignment) for assignment in changed.assignment.values()]
-    first = dict(zip(changed.assignment, np.cumsum([0, *counts]).tolist(), strict=False))
+    first = first_nodes(changed.graph)
     part = np.concatenate(list(changed.assignment.values()))
     if not (part < 0).any():
         return changed.assignment

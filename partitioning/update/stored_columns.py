@@ -17,18 +17,13 @@ UPDATED_KINDS = {"given", "random"}
 """Kinds of features that belong to a node alone: others depend on the edges of the whole graph."""
 COMPUTED = (": has no features; the means", ": nothing to take features=")
 """How notes of meta.json go on where features of a type were computed from the graph."""
-LISTS = ("label", "numeric", "categorical", "embedding", "date", "ignore")
-"""Columns settings that are lists."""
 
 
 def columns_of(meta: Meta) -> ColumnSettings:
     """Return the settings columns.* with which a directory was made."""
-    columns: dict[str, Any] = {}
-    for field in fields(ColumnSettings):
-        value = meta.request.get(f"columns.{field.name}")
-        if field.name in LISTS and value is not None:
-            value = (value,) if isinstance(value, str) else tuple(value)
-        columns[field.name] = value
+    columns: dict[str, Any] = {
+        field.name: meta.request.get(f"columns.{field.name}") for field in fields(ColumnSettings)
+    }
     return named_columns(meta.features, ColumnSettings(**columns))
 
 

@@ -201,6 +201,11 @@ def dated(*cells):
                     r"edges\.csv: column `to`: row 1 is eve; .* 3 node ids; edges\.unknown=drop",
                 ),
                 (
+                    PEOPLE | {"edges.csv": "from,to\nann,bob\nann,bob \n"},
+                    NAMED,
+                    r"row 1 is bob ; .* 3 node ids; blanks around an id are part of it: take them",
+                ),
+                (
                     PEOPLE | {"edges.csv": "src,dst\nann,bob\n,bob\n"},
                     NAMED,
                     r"edges\.csv: column `src`, row 1 is blank; expected a node's id",
