@@ -42,9 +42,8 @@ def find_duplicate_ids(
     announced = [
         part_sizes[peer] * len(_compared(peer, comm.rank, comm.world_size)) for peer in ranks
     ]
-    received = comm.all_to_all(
-        [_concatenate(ids_of_peer) for ids_of_peer in sent], announced, SETUP
-    )
+    joined = [torch.from_numpy(np.concatenate([ids[:0], *hashes])) for hashes in sent]
+    received = comm.all_to_all(joined, announced, SETUP)
     bits = exchange_bits(
         _compare(received, part_sizes, comm), [len(ids) * len(peers) for peers in compared], comm
     )
@@ -96,11 +95,6 @@ def _keyed_hashes(ids: IntArray, key: bytes) -> IntArray:
         for first in range(0, len(plain), 8)
     )
     return np.frombuffer(b"".join(hashes), dtype="<i8").astype(np.int64)
-
-
-def _concatenate(lists: list[IntArray]) -> Tensor:
-    """Return lists of integers as one tensor."""
-    return torch.from_numpy(np.concatenate(lists) if lists else np.empty(0, np.int64))
 
 
 def _compare(received: list[Tensor], part_sizes: tuple[int, ...], comm: Communicator) -> list[Mask]:
