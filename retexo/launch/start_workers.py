@@ -145,8 +145,9 @@ def name_of(error: BaseException) -> str:
 
     For other errors return their type.
     """
-    if isinstance(error, SystemExit) and isinstance(error.code, int):
-        return signal.Signals(error.code - 128).name
+    code = getattr(error, "code", None)
+    if code in [128 + number for number in signal.Signals]:  # else a callback has called sys.exit
+        return signal.Signals(code - 128).name
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 

@@ -194,6 +194,20 @@ def test_a_fork_server_that_starts_no_workers() -> None:
     assert alone("return", "return") == {0: {"rank": 0}, 1: {"rank": 1}}
 
 
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (KeyboardInterrupt(), "Ctrl-C"),
+        (SystemExit(143), "SIGTERM"),
+        (SystemExit(3), "SystemExit"),
+        (SystemExit("enough"), "SystemExit"),
+    ],
+    ids=repr,
+)
+def test_a_callback_that_exits_is_no_signal(error: BaseException, name: str) -> None:
+    assert start_workers.name_of(error) == name
+
+
 def test_a_second_ctrl_c_kills_workers_that_are_saving() -> None:
     """multiprocessing would wait for them at the end of the command, without a limit."""
     told: list[str] = []
