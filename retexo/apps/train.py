@@ -165,7 +165,7 @@ class Training:
         try:
             self.observers.start(self.settings.stored)
             summary = self._run_with_restarts()
-            self.observers.finish(summary["bytes"]["total"])
+            self.observers.finish(summary)
             return summary
         finally:
             self.observers.end(self.summary)

@@ -55,9 +55,12 @@ class Observers:
                 self._call(lambda observer, line=line: observer.on_layer(line))  # type: ignore[misc]
         self._call(lambda observer: observer.on_progress(phase, bytes_sent))
 
-    def finish(self, bytes_sent: int) -> None:
-        """Tell all that the run is done and saved; what they raise then is logged."""
-        self._call_at_end(lambda observer: observer.on_progress("done", bytes_sent))
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Tell all that the run is done and saved; what they raise then is logged.
+
+        Node 0 alone has observers, and the bytes in its summary.
+        """
+        self._call_at_end(lambda observer: observer.on_progress("done", summary["bytes"]["total"]))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell all that have started that the run has ended; what they raise is logged."""
