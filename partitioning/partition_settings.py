@@ -308,6 +308,16 @@ class PairSettings(Checked):
         of_partitioner=True,
     )
 
+    @property
+    def links(self) -> bool:
+        """Whether the task is link prediction."""
+        return self.name == LINKS
+
+    @property
+    def regression(self) -> bool:
+        """Whether the task is node regression: labels are numbers."""
+        return self.name == REGRESSION
+
 
 @group()
 class DatasetSettings(Checked):
@@ -381,16 +391,6 @@ class DatasetSettings(Checked):
     def drop_unknown(self) -> bool:
         """Whether edges with an unknown endpoint are dropped."""
         return self.edges.unknown == "drop"
-
-    @property
-    def links(self) -> bool:
-        """Whether the task is link prediction."""
-        return self.task.name == LINKS
-
-    @property
-    def regression(self) -> bool:
-        """Whether the task is node regression: labels are numbers."""
-        return self.task.name == REGRESSION
 
 
 @group("partition")

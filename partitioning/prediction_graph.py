@@ -99,7 +99,7 @@ def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States)
     encoded: Any
     encoded, states = encode_tables(graph, settings.features, None, stored)
     stored = states | stored
-    if not settings.links:
+    if not settings.task.links:
         encoded = encode_now(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
     if isinstance(encoded, HeteroGraphData):
@@ -118,7 +118,7 @@ def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
     name = type(given).__name__
     if isinstance(given, DatasetSettings):
         return datasets.read_graph(settings)
-    if _has_types(given) and settings.target is None and not settings.links:
+    if _has_types(given) and settings.target is None and not settings.task.links:
         raise InputError(
             "graph: a heterogeneous graph; the model is for a plain graph, without types"
         )

@@ -174,7 +174,7 @@ def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     """
     encoded, _ = encode_tables(read_graph(settings), settings.features, None)
     graph = encode_now(encoded)
-    return graph if settings.links else add_kinds(graph, settings.features)
+    return graph if settings.task.links else add_kinds(graph, settings.features)
 
 
 def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
@@ -195,7 +195,7 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
                     f"{defined.key}={value} has no meaning with"
                     f" dataset_name={settings.dataset_name}: remove it, or set dataset_name=file"
                 )
-        if settings.regression:
+        if settings.task.regression:
             raise InputError(
                 f"task=node_regression: dataset_name={settings.dataset_name} has classes; numbers"
                 " to predict are read from files of your own, dataset_name=file"

@@ -159,7 +159,7 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         if edge_type == labelled:  # features and times are those of its nodes
             held = {name: held[name] for name in held if name not in AS_NODES}
         relations[edge_type] = RawRelation.of_arrays(
-            where, held, with_features=is_plain or not settings.links
+            where, held, with_features=is_plain or not settings.task.links
         )
     for name in sorted(graph.types, key="{}.npz".format):
         num_nodes = None
@@ -203,7 +203,7 @@ def _check_names(
 
     `held`: the names that its file has.
     """
-    is_blank = settings.links or settings.is_unlabelled or settings.of_edges
+    is_blank = settings.task.links or settings.is_unlabelled or settings.of_edges
     needed = ("src", "dst") if is_blank else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:

@@ -108,7 +108,7 @@ def read_edge_nodes(
         return raw, Nodes(raw.num_nodes, raw.node_id, grows=False)
     roles = {} if relation.schema is None else relation.schema.roles
     skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
-    edge_table = read_table(table, settings.columns, skip=skip, regression=settings.regression)
+    edge_table = read_table(table, settings.columns, skip=skip, regression=settings.task.regression)
     if not edge_table.values and edge_table.ids is None:
         edge_table = replace(edge_table, rows=len(relation.src))  # it has the ends alone
     if edge_table.rows != len(relation.src):

@@ -220,10 +220,10 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
     if (
         settings.is_unlabelled
         or "label" not in target_nodes.values
-        or (settings.links and not is_plain)
+        or (settings.task.links and not is_plain)
     ):
         labels = Labels(np.full(target_nodes.num_nodes, -1, np.int64), 0)
-    elif settings.regression:
+    elif settings.task.regression:
         columns = [] if target_nodes.schema is None else target_nodes.schema.roles.get("label", [])
         labels = read_targets(
             target_nodes.values["label"], target_nodes.at("label"), columns, settings.labels
@@ -275,7 +275,7 @@ def _find_target(types: Mapping[str, RawNodes], settings: DatasetSettings) -> st
     is ambiguous, or has no labels where they are needed.
     """
     asked = settings.target
-    if settings.links:
+    if settings.task.links:
         return next(iter(types))
     labelled = [name for name, raw in types.items() if "label" in raw.values]
     known = f"with labels: {join_names(labelled) or 'none'}"

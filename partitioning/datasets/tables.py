@@ -299,7 +299,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
     ends = _find_all_ends(paths, columns)
     tables = {name: _read_nodes(name, paths, ends, settings) for name in paths.nodes}
     check_weight_column(columns, paths.edges.values())
-    if columns.time is not None and not (is_plain or settings.links or settings.of_edges):
+    if columns.time is not None and not (is_plain or settings.task.links or settings.of_edges):
         raise InputError(
             f"columns.time={columns.time}: nodes of several types are not split by time;"
             " leave it out, or set it with task=link_prediction"
@@ -325,7 +325,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
                 each and f" of {each}",
             )
     joined = {each: join_tables(table, nodes[each]) for each, table in tables.items()}
-    has_splits = paths.has_splits and not (settings.links or settings.is_unlabelled)
+    has_splits = paths.has_splits and not (settings.task.links or settings.is_unlabelled)
     if labelled is None:
         if has_splits:
             joined[PLAIN_TYPE] = _with_splits(joined[PLAIN_TYPE], paths.folder, nodes[PLAIN_TYPE])
@@ -447,12 +447,12 @@ def _read_nodes(
             columns,
             id_name=ids.get(table),
             are_labels=is_plain and stem_of(table) == "labels",
-            regression=settings.regression and settings.target in (None, name),
+            regression=settings.task.regression and settings.target in (None, name),
         )
         for table in sources
     ]
     has_labels = "label" in find_tables(tables)
-    is_blank = settings.links or settings.is_unlabelled or settings.of_edges
+    is_blank = settings.task.links or settings.is_unlabelled or settings.of_edges
     if is_plain and not has_labels and not is_blank:
         raise InputError(
             f"{paths.folder}: no labels: expected a column `label` in nodes or features"
@@ -490,7 +490,7 @@ def _read_relation(
         # Means of the features of edges by type would reveal the edges to predict.
         with_features=None
         if skips
-        else not settings.links
+        else not settings.task.links
         or (edge_type == PLAIN_RELATION and settings.columns.relation is None),
     )
 

@@ -69,7 +69,7 @@ def run(settings: TrainSettings) -> Meta:
     if settings.partition.source is not None:
         return rebalance_directory(settings)
     datasets.canonical_name(settings.dataset_name)  # refuses an unknown one
-    if settings.links:
+    if settings.task.links:
         check_stopping_metric(settings.stopping.metric, links=True)
     directory = directory_of(settings)
     request = requested_settings(settings)
@@ -85,7 +85,9 @@ def run(settings: TrainSettings) -> Meta:
         return existing
     if settings.partition_method == "km1":
         hypergraph.library()  # a missing extra is reported before the data set is loaded
-    _writes_dgl_files(settings, links=settings.links, typed=False)  # refused before it is loaded
+    _writes_dgl_files(
+        settings, links=settings.task.links, typed=False
+    )  # refused before it is loaded
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
         # Another process may have made it meanwhile.
@@ -144,10 +146,10 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
                 stored,
             )
         with_dgl_files = _writes_dgl_files(
-            settings, links=settings.links, typed=isinstance(graph, HeteroGraphData)
+            settings, links=settings.task.links, typed=isinstance(graph, HeteroGraphData)
         )
         with _timed(seconds, "split"):
-            if settings.links:
+            if settings.task.links:
                 graph, states = encode_tables(graph, settings.features, None, stored)
                 graph, request = _select_relation(settings, graph, request, notes)
                 split = _split_pairs(settings, graph, request, states)

@@ -57,7 +57,7 @@ def directory_of(settings: PartitionSettings) -> Path:
 
     For dataset_name=file, NAME is the stem of dataset_file.
     """
-    task = "-links" if settings.links else "-regression" if settings.regression else ""
+    task = "-links" if settings.task.links else "-regression" if settings.task.regression else ""
     task = f"-edges{task}" if settings.of_edges else task
     name = f"{_data_name(settings)}{task}-{settings.partition_method}-{settings.part_obj}"
     return check_path("partition_dir", settings.partition_dir) / f"{name}-{settings.num_partitions}"
@@ -95,9 +95,9 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     """
     recipe = datasets.recipe(settings.dataset_name)
     kind = recipe.split.kind if settings.split.kind == "default" else settings.split.kind
-    is_of_pairs = settings.links or settings.of_edges
+    is_of_pairs = settings.task.links or settings.of_edges
     unused = {
-        *(OF_NODES if settings.links else OF_LINKS),
+        *(OF_NODES if settings.task.links else OF_LINKS),
         *(() if is_of_pairs else OF_PAIRS),
         *(() if settings.of_edges else OF_LABELLED_EDGES),
         *(() if settings.dataset_name == "file" else OF_TABLES),
@@ -111,7 +111,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
         for name, value in values.items()
         if name not in OPTIONAL or value != DEFAULTS[name]
     }
-    if settings.links:
+    if settings.task.links:
         kind = "files" if settings.split.kind == "files" else "links"
     request |= {
         "dataset_name": datasets.canonical_name(settings.dataset_name),
@@ -121,9 +121,9 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     }
     if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
         request["edges.unknown"] = "add"
-    if settings.links or settings.regression:
+    if settings.task.links or settings.task.regression:
         request["task"] = settings.task.name
-    if settings.links and settings.task.spectral and settings.stopping.metric != "auto":
+    if settings.task.links and settings.task.spectral and settings.stopping.metric != "auto":
         request[SPECTRAL_METRIC] = settings.stopping.metric
     if settings.dataset_name in ("synthetic", "synthetic_hetero"):
         synthetic = asdict(settings.synthetic).items()

@@ -6,7 +6,7 @@ partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to a
 import math
 from typing import Any
 
-from partitioning.partition_settings import LINKS, REGRESSION, PairSettings
+from partitioning.partition_settings import PairSettings
 from partitioning.setting_fields import (
     FINITE,
     Check,
@@ -103,14 +103,6 @@ class TaskSettings(PairSettings):
         super().check_together()
         if isinstance(self.class_weights, list):
             self.class_weights = tuple(self.class_weights)
-
-    @property
-    def links(self) -> bool:
-        return self.name == LINKS
-
-    @property
-    def regression(self) -> bool:
-        return self.name == REGRESSION
 
 
 @group("stopping")
