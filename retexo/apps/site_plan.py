@@ -5,7 +5,6 @@ ask for. The bound of rows assumes that each edge between sites has its reverse,
 graph; `sites.max_rows_shared` limits the rows in any case.
 """
 
-from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import Partition
+from partitioning.directory.partition import Partition, PartNodes
 from partitioning.site_folders import SiteFolders
 from retexo.apps.summary import print_rows
 from retexo.exchange.coding.values import MAX_CODES, Precision, value_bytes
@@ -33,7 +32,7 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     """
     (site,) = directory.local_sites
     part = directory.read_part(site.rank)
-    tables = _make_tables(part)
+    types, limit = part.nodes, settings.sites.max_rows_shared
     architecture = find_architecture(settings, directory, [part])
     stages: list[Any] = build_network(architecture, settings.seed)
     if isinstance(architecture, HeteroArchitecture):
@@ -48,25 +47,31 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     by_site: dict[str, Any] = {}
     for peer, name in enumerate(site.sites):
         if peer != site.rank:
-            nodes = [
-                table.count_own_nodes(peer, settings.sites.max_rows_shared) for table in tables
-            ]
-            rows = zip(nodes, tables, strict=True)
+            targets = {kind: _targets_from(peer, kind, part) for kind in types}
+            rows = {
+                kind: _count_own_nodes(targets[kind], nodes, limit) for kind, nodes in types.items()
+            }
+            num_rows = sum(rows.values())
             by_site[name] = {
-                "ids_asked_for": sum(int((table.halo_owner == peer).sum()) for table in tables),
-                "edges_told": sum(int((table.src_owner == peer).sum()) for table in tables),
-                "own_nodes_with_rows": sum(nodes),
+                "ids_asked_for": sum(
+                    int((nodes.halo_owner == peer).sum()) for nodes in types.values()
+                ),
+                "edges_told": sum(map(len, targets.values())),
+                "own_nodes_with_rows": num_rows,
                 "bytes_at_most": {
-                    "features": sum(_bytes_at_most(n, width, precisions[0]) for n, width in rows),
-                    "embeddings": sum(nodes) * embedding_bytes,
+                    "features": sum(
+                        _bytes_at_most(rows[kind], nodes, precisions[0])
+                        for kind, nodes in types.items()
+                    ),
+                    "embeddings": num_rows * embedding_bytes,
                     "predictions": (
-                        sum(nodes) * settings.smoothing.steps * architecture.num_classes * 4
+                        num_rows * settings.smoothing.steps * architecture.num_classes * 4
                     ),
                 },
             }
     result = {
         "site": site.name,
-        "nodes": sum(table.num_inner for table in tables),
+        "nodes": sum(nodes.num_inner for nodes in types.values()),
         "sums_hide_shares": settings.gradient.secure,
         "parameters": sum(
             parameter.numel() for stage in stages for parameter in stage.parameters()
@@ -78,47 +83,29 @@ def run(settings: TrainSettings, directory: SiteFolders, run_dir: Path) -> dict[
     return result
 
 
-def _bytes_at_most(num_rows: int, table: "_Table", precision: Precision) -> int:
+def _bytes_at_most(num_rows: int, nodes: PartNodes, precision: Precision) -> int:
     """Return bytes of rows of features, and of the exponents of their columns in each phase."""
-    pieces = pieces_per_message(table.num_inner, 4 * table.width)
-    exponents = 2 * pieces * table.width if num_rows and precision in MAX_CODES else 0
-    return num_rows * value_bytes(table.width, torch.float32, precision) + exponents
+    width = nodes.features.shape[1]
+    pieces = pieces_per_message(nodes.num_inner, 4 * width)
+    exponents = 2 * pieces * width if num_rows and precision in MAX_CODES else 0
+    return num_rows * value_bytes(width, torch.float32, precision) + exponents
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """Counts of one node type of the site, or of all nodes of a plain graph."""
-
-    num_inner: int
-    width: int
-    halo_owner: Tensor
-    """[H]"""
-    src_owner: Tensor
-    """[E] owner of the source of each edge from another site into these nodes, of all relations."""
-    targets: Tensor
-    """[E] destination of each of these edges."""
-
-    def count_own_nodes(self, peer: int, limit: float | None) -> int:
-        """Return the number of own nodes whose rows a site may ask for."""
-        nodes = len(set(self.targets[self.src_owner == peer].tolist()))
-        return nodes if limit is None else min(nodes, max_nodes(limit, self.num_inner))
+def _targets_from(peer: int, kind: str, part: Partition) -> Tensor:
+    """Return the destination of each edge from a site into nodes of a type, of all relations."""
+    targets = [torch.empty(0, dtype=torch.int64)]
+    for (source, _, to), edges in part.relations.items():
+        if to == kind:
+            begin, halo_owner = part.nodes[source].num_inner, part.nodes[source].halo_owner
+            cut = edges.src >= begin
+            targets.append(edges.dst[cut][halo_owner[edges.src[cut] - begin] == peer])
+    return torch.cat(targets)
 
 
-def _make_tables(part: Partition) -> list[_Table]:
-    """Count halo nodes, edges between sites and rows for each node type of a site."""
-    tables = []
-    for name, nodes in part.nodes.items():
-        owners, targets = [nodes.halo_owner[:0]], [nodes.halo_owner[:0]]
-        for (source, _, to), edges in part.relations.items():
-            if to == name:
-                begin = part.nodes[source].num_inner
-                owners.append(part.nodes[source].halo_owner[edges.src[edges.src >= begin] - begin])
-                targets.append(edges.dst[edges.src >= begin])
-        width = nodes.features.shape[1]
-        tables.append(
-            _Table(nodes.num_inner, width, nodes.halo_owner, torch.cat(owners), torch.cat(targets))
-        )
-    return tables
+def _count_own_nodes(targets: Tensor, nodes: PartNodes, limit: float | None) -> int:
+    """Return the number of own nodes of a type whose rows a site may ask for."""
+    asked = len(targets.unique())
+    return asked if limit is None else min(asked, max_nodes(limit, nodes.num_inner))
 
 
 def _print(result: dict[str, Any], settings: TrainSettings, run_dir: Path) -> None:
