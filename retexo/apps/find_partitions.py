@@ -75,12 +75,7 @@ def with_found_parts(settings: Settings) -> Settings:
     return replace(settings, num_partitions=directory.num_parts)
 
 
-def has_partitions(settings: Settings) -> bool:
-    """Return whether there is a partition directory that the settings name."""
-    return _find(settings) is not None
-
-
-def _find(settings: Settings) -> PartitionDirectory | None:
+def find_existing(settings: Settings) -> PartitionDirectory | None:
     """Open the partition directory that the settings name; None where there is none."""
     with suppress(MissingPartitions):
         return find_partition_directory(_candidate_paths(settings), settings.num_partitions)
@@ -135,7 +130,7 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
     if settings.overwrite:
         _check_overwrite(settings)
         return _make(settings, "overwrite=true")
-    directory = _find(settings)
+    directory = find_existing(settings)
     if directory is None:
         if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings)
@@ -195,7 +190,7 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
     if settings.overwrite:
         _check_overwrite(settings)
     else:
-        directory = _find(settings)
+        directory = find_existing(settings)
         if directory is not None and (
             directory.meta is None or not _find_differences(settings, directory, request)
         ):

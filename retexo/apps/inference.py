@@ -11,7 +11,7 @@ from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import has_site_tables
-from retexo.apps.find_partitions import has_partitions, open_partitions, with_found_parts
+from retexo.apps.find_partitions import find_existing, open_partitions, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
 from retexo.apps.summary import baselines_of
@@ -44,7 +44,7 @@ def prepare_inference(
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)
     settings = with_found_parts(settings)
-    makes_partitions = settings.overwrite or not has_partitions(settings)
+    makes_partitions = settings.overwrite or find_existing(settings) is None
     tables = settings.dataset_file if settings.dataset_name == "parts" else None
     encodes = tables is not None and has_site_tables(Path(tables))
     if predict and settings.dataset_name == "file" and makes_partitions:

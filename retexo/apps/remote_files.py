@@ -13,7 +13,7 @@ from partitioning.errors import InputError
 from partitioning.object_store import Place, is_remote
 from partitioning.setting_fields import with_values
 from retexo import apps
-from retexo.apps.find_partitions import has_partitions
+from retexo.apps.find_partitions import find_existing
 from retexo.apps.partition_request import directory_of
 from retexo.errors import TrainingError
 from retexo.settings.run_settings import Settings
@@ -91,7 +91,7 @@ def _has_all_it_needs(settings: Settings) -> bool:
     if settings.app not in READ_PARTITIONS or settings.dataset_name == "parts":
         return False
     try:
-        return has_partitions(settings)
+        return find_existing(settings) is not None
     except InputError:
         return True  # the app says what is wrong with them
 

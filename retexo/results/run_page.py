@@ -38,7 +38,11 @@ def sections_of(run: Run, data: DataSet, pictures: Mapping[str, Picture]) -> lis
     sections = [
         Section(
             title,
-            [table.without("method") for table in tables if table is not None and table.rows],
+            [
+                table.keep(lambda name, _: name != "method")
+                for table in tables
+                if table is not None and table.rows
+            ],
             [pictures[name] for name in names if name in pictures],
             plain=title == "Features",
         )
@@ -70,7 +74,7 @@ def _scores(run: Run) -> Table:
         rows,
         "Standard error: of drawing other test nodes. Baselines, on test, have no network: the most"
         " frequent class, a random ranking, the mean of the training nodes, or scores of pairs.",
-    ).without_empty_columns()
+    ).keep(lambda _, cells: set(cells) != {NO_VALUE})
 
 
 def _features(run: Run) -> Table:

@@ -39,19 +39,12 @@ class Table:
     rows: list[list[str]]
     note: str = ""
 
-    def without_empty_columns(self) -> "Table":
-        """Return the table without columns that have no value in any row."""
-        places = range(len(self.columns))
-        return self._keep([at for at in places if any(row[at] != NO_VALUE for row in self.rows)])
-
-    def without(self, column: str) -> "Table":
-        """Return the table without a column, if it has it."""
-        return self._keep([at for at, name in enumerate(self.columns) if name != column])
-
-    def _keep(self, places: list[int]) -> "Table":
-        columns = [self.columns[place] for place in places]
-        rows = [[row[place] for place in places] for row in self.rows]
-        return Table(self.title, columns, rows, self.note)
+    def keep(self, is_needed: Callable[[str, list[str]], bool]) -> "Table":
+        """Return the table with the columns for whose name and cells `is_needed` is true."""
+        cells = {name: [row[at] for row in self.rows] for at, name in enumerate(self.columns)}
+        needed = [at for at, name in enumerate(self.columns) if is_needed(name, cells[name])]
+        rows = [[row[at] for at in needed] for row in self.rows]
+        return Table(self.title, [self.columns[at] for at in needed], rows, self.note)
 
     def markdown(self) -> str:
         align = ["---" if column == 0 else "---:" for column in range(len(self.columns))]
