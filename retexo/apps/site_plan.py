@@ -104,7 +104,7 @@ def _targets_from(peer: int, kind: str, part: Partition) -> Tensor:
 
 def _count_own_nodes(targets: Tensor, nodes: PartNodes, limit: float | None) -> int:
     """Return the number of own nodes of a type whose rows a site may ask for."""
-    asked = len(targets.unique())
+    asked = len(set(targets.tolist()))
     return asked if limit is None else min(asked, max_nodes(limit, nodes.num_inner))
 
 
