@@ -436,31 +436,29 @@ def make_block(
         scale: [E] of an explainer.
         like: features, whose type degrees get.
     """
-    if torch.compiler.is_compiling():
+    is_traced = torch.compiler.is_compiling()
+    is_edge = like.new_ones(ends.shape[1])
+    if same_type:
+        is_edge = (ends[0] != ends[1]).to(like.dtype)
+    if is_traced:  # a mask would make the shape depend on data
         weight, feat = (
             None if values is None else _keep_from_broadcast(values, ends)
             for values in (weight, feat)
         )
-    if same_type and torch.compiler.is_compiling():  # a mask would make the shape depend on data
-        is_edge = (ends[0] != ends[1]).to(like.dtype)
         scale = is_edge if scale is None else scale * is_edge
-    elif same_type:
-        is_edge = ends[0] != ends[1]
-        if not bool(is_edge.all()):
-            ends = ends[:, is_edge]
-            weight, feat, scale = (
-                None if values is None else values[is_edge] for values in (weight, feat, scale)
-            )
-    if torch.compiler.is_compiling() and scale is None:
-        scale = like.new_ones(ends.shape[1])
+    elif not bool(is_edge.all()):
+        kept = is_edge.bool()
+        ends = ends[:, kept]
+        weight, feat, scale = (
+            None if values is None else values[kept] for values in (weight, feat, scale)
+        )
     if scale is None and not bool((ends[1][1:] >= ends[1][:-1]).all()):  # attention needs the order
         order = torch.argsort(ends[1], stable=True)
         ends = ends[:, order]
         weight, feat = (None if values is None else values[order] for values in (weight, feat))
     src, dst = ends[0], ends[1]
     ones = like.new_ones(ends.shape[1]) if weight is None else weight.to(like.dtype)
-    if same_type and torch.compiler.is_compiling():
-        ones = ones * (ends[0] != ends[1]).to(like.dtype)
+    ones = ones * is_edge if is_traced else ones
     out_degree, in_degree = (
         like.new_zeros(count).index_add(0, end, ones)
         for count, end in zip(num_nodes, (src, dst), strict=True)
