@@ -261,7 +261,24 @@ class LayerInput(AnyLayerInput):
         self, context: Context, layer: int, stage: Stage
     ) -> dict[str, LayerExchange]:
         """Return the exchange of the layer's input rows, by the only node type."""
-        return {PLAIN_NODE: open_exchange(context, layer, stage, self)}
+        conv, scale = stage.conv, context.source_scale(stage.conv)
+        precision = PRECISIONS[context.settings.exchange.precision[layer]]
+        # Blocks of convolutions that need their neighbours' rows are cut on the host.
+        device = context.device if isinstance(conv, LinearConvolution) else torch.device("cpu")
+        local = LocalRows.unprojected(self.rows, scale, precision, device)
+        known = context.known.get(layer)
+        keeps_aggregate = layer == 0 and self.aggregate is not None  # of rows without weights
+        if known is None and not (keeps_aggregate or conv.reads_relations):
+
+            @torch.no_grad()
+            def project(rows: Matrix) -> Tensor:
+                # Sparse products are supported on the CPU only.
+                on_device = context.device.type == "cpu"
+                return conv.project(rows if on_device else to_dense(rows).to(context.device))
+
+            width = conv.projected_width
+            local = LocalRows(self.rows, scale, project, width, precision, device=device)
+        return {PLAIN_NODE: LayerExchange(context.plan, layer, local, context.comm, known=known)}
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
@@ -300,38 +317,6 @@ class LayerInput(AnyLayerInput):
             needed = required > objective.layer
             output = LayerOutput.empty(stage, needed, self.rows, logits=logits)
         return output, chain(objective.labelled_inputs(), others)
-
-
-def open_exchange(
-    context: Context, layer: int, stage: Stage, layer_input: LayerInput
-) -> LayerExchange:
-    """Return the exchange of one layer's input; no message is sent yet.
-
-    It sends rows without weights where the aggregate is kept or relations have weights of their
-    own.
-    """
-    rows, scale = layer_input.rows, context.source_scale(stage.conv)
-    precision = PRECISIONS[context.settings.exchange.precision[layer]]
-    # Blocks of convolutions that need their neighbours' rows are cut on the host.
-    device = context.device if isinstance(stage.conv, LinearConvolution) else torch.device("cpu")
-    unprojected = LocalRows.unprojected(rows, scale, precision, device)
-    if layer in context.known:
-        known = context.known[layer]
-        return LayerExchange(context.plan, layer, unprojected, context.comm, known=known)
-    keeps_aggregate = layer == 0 and layer_input.aggregate is not None  # of rows without weights
-    if keeps_aggregate or stage.conv.reads_relations:
-        return LayerExchange(context.plan, layer, unprojected, context.comm)
-
-    @torch.no_grad()
-    def project(rows: Matrix) -> Tensor:
-        # Sparse products are supported on the CPU only.
-        return stage.conv.project(
-            rows if context.device.type == "cpu" else to_dense(rows).to(context.device)
-        )
-
-    width = stage.conv.projected_width
-    local = LocalRows(rows, scale, project, width, precision, device=device)
-    return LayerExchange(context.plan, layer, local, context.comm)
 
 
 def labelled_nodes(
