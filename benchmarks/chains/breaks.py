@@ -42,8 +42,8 @@ BREAKS = (
     Break(
         "mask",
         file="retexo/trainers/layerwise.py",
-        old="train=labelled(context.partition.train_mask),",
-        new="train=labelled(context.partition.train_mask | context.partition.val_mask),",
+        old="nodes_in_rounds(context.partition.train_mask)",
+        new="nodes_in_rounds(context.partition.train_mask | context.partition.val_mask)",
         chain="gcn-1-part",
         seen_in="train.metrics",
     ),
@@ -98,8 +98,8 @@ BREAKS = (
     Break(
         "exported logit",
         file="retexo/trainers/graph_module.py",
-        old="self.heads.calibrate(self.smooth(start, schema, blocks))",
-        new="self.smooth(start, schema, blocks)",
+        old="self.heads.calibrate(self.smooth(start, blocks))",
+        new="self.smooth(start, blocks)",
         chain="export",
         seen_in="results.pt2-logits",
     ),
