@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import check_integers, refuse_odd_weights
+from partitioning.array_checks import refuse_odd_weights
 from partitioning.datasets.array_files import list_arrays, read_arrays, read_npy
 from partitioning.datasets.cells import Cells
 from partitioning.datasets.feature_columns import read_features
-from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.nodes import Nodes, check_ids
 from partitioning.datasets.raw import RawRelation, narrow_ends
 from partitioning.datasets.table_files import column_names, has_columns, read_columns
 from partitioning.datasets.times import read_times
@@ -123,7 +123,7 @@ def read_edges(
     else:
         assert isinstance(path, Path)
         table = _read_arrays(path, with_features=with_features)
-        ends = [check_integers(getattr(table, name), table.at(name)) for name in ("src", "dst")]
+        ends = [check_ids(getattr(table, name), table.at(name)) for name in ("src", "dst")]
     src, dst = (
         _find_rows(end, end_nodes, table.at(name), keep_unknown=drop_unknown, remedy=remedy)
         for end, end_nodes, name in zip(ends, nodes, ("src", "dst"), strict=True)

@@ -16,7 +16,6 @@ import numpy as np
 from partitioning.array_checks import (
     Array,
     CsrParts,
-    check_integers,
     check_length,
     check_targets,
     check_unique,
@@ -26,7 +25,7 @@ from partitioning.datasets.array_files import is_csr, read_arrays, read_npy
 from partitioning.datasets.cells import Cells
 from partitioning.datasets.feature_columns import read_features
 from partitioning.datasets.labels import parse_label_texts
-from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.nodes import Nodes, check_ids
 from partitioning.datasets.raw import OF_NODES, RawNodes
 from partitioning.datasets.table_files import column_names, read_columns, stem_of
 from partitioning.datasets.times import read_times
@@ -40,7 +39,6 @@ from partitioning.features.roles import (
 )
 from partitioning.features.schema import Schema, Source
 from partitioning.graph_data import MASKS, PLAIN_TYPE
-from partitioning.node_names import decode_names
 from partitioning.partition_settings import ColumnSettings
 
 log = logging.getLogger(__name__)
@@ -228,7 +226,7 @@ def _read_npz(path: Path, *, regression: bool) -> Table:
     raw = RawNodes.of_arrays(path, arrays)
     ids, where = raw.node_id, raw.at("node_id")
     if ids is not None:
-        ids = decode_names(ids, where) if ids.dtype.kind in "US" else check_integers(ids, where)
+        ids = check_ids(ids, where)
     values = {name: (value, raw.at(name)) for name, value in raw.values.items()}
     return Table(path, raw.num_nodes, ids, where, values)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Array, Ints, check_unique, refuse
+from partitioning.array_checks import Array, Ints, check_integers, check_unique, refuse
 from partitioning.errors import InputError
-from partitioning.node_names import Names, hash_names
+from partitioning.node_names import Names, decode_names, hash_names
 
 
 class Nodes:
@@ -151,6 +151,11 @@ class Nodes:
         if not self.named or str(unknown).strip() not in names:
             return ""
         return "; blanks around an id are part of it: take them out of both tables"
+
+
+def check_ids(array: Array, where: str) -> Array:
+    """Return an array of ids [n] as int64, or of names as objects of str."""
+    return decode_names(array, where) if array.dtype.kind in "US" else check_integers(array, where)
 
 
 def _as_names(ids: Array) -> Array:

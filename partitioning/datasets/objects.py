@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partitioning.array_checks import check_endpoints
 from partitioning.datasets.object_arrays import (
     ArrayGraph,
     read_dgl,
@@ -24,7 +25,7 @@ from partitioning.datasets.tables import check_name
 from partitioning.errors import InputError
 from partitioning.features.schema import Frame
 from partitioning.file_io import UNREADABLE, check_path, open_regular
-from partitioning.graph_data import SEPARATOR
+from partitioning.graph_data import SEPARATOR, EdgeType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -168,8 +169,8 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
             (
                 "edges",
                 {
-                    SEPARATOR.join(edge_type): relation
-                    for edge_type, relation in graph.relations.items()
+                    SEPARATOR.join(edge_type): _name_ends(graph, edge_type)
+                    for edge_type in graph.relations
                 },
             ),
         ):
@@ -177,6 +178,15 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
             for name, arrays in tables.items():
                 np.savez(part / below / f"{name}.npz", **arrays)
     return str(folder)
+
+
+def _name_ends(graph: ArrayGraph, edge_type: EdgeType) -> dict[str, Any]:
+    """Return the arrays of a relation with the ids of its ends, as folders of tables have them."""
+    arrays = dict(graph.relations[edge_type])
+    for name, of_type in (("src", edge_type[0]), ("dst", edge_type[2])):
+        ids, where = graph.types[of_type]["node_id"], f"{SEPARATOR.join(edge_type)}: {name}"
+        arrays[name] = ids[check_endpoints(arrays[name], len(ids), where, of_type)]
+    return arrays
 
 
 def _check_target(path: Any) -> Path:

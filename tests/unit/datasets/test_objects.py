@@ -383,6 +383,21 @@ def test_an_attribute_of_networkx_that_is_no_number_is_named(
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.parametrize("ids", [torch.tensor([3, 2, 1, 0]), ["d", "c", "b", "a"]])
+def test_edges_of_types_end_at_the_nodes_of_their_positions(tmp_path, ids):
+    geometric = pytest.importorskip("torch_geometric.data")
+    data = geometric.HeteroData()
+    data["a"].x, data["a"].y, data["a"].node_id = torch.eye(4), torch.tensor([0, 1, 0, 1]), ids
+    data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    path = retexo.from_pyg(data, tmp_path / "g")
+    graph = datasets.read_graph(dataset_settings("file", path, reverse=False))
+    (relation,) = graph.relations.values()
+    assert (relation.src.tolist(), relation.dst.tolist()) == ([0, 1], [1, 2])
+    data["a", "to", "a"].edge_index = torch.tensor([[0, -1], [1, 2]])
+    with pytest.raises(InputError, match="a__to__a: src: row 1 is -1; expected a node in"):
+        retexo.from_pyg(data, tmp_path / "odd")
+
+
 def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
     networkx = pytest.importorskip("networkx")
     with pytest.raises(InputError, match="nodes 1 and '1' have the same name; rename one"):
