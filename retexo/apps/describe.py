@@ -52,7 +52,7 @@ def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
     )
     tables = SharedTables.read(settings, directory, settings.local_ranks)
     common = shared_settings(settings)
-    common["features"] = {**common["features"], "spec": tables.compared}
+    common["features.spec"] = tables.compared
     info = RunInfo(common, directory.digest(), directory.remedy)
     with rendezvous.connect_nodes(settings, info) as node:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
-from retexo.settings.flatten import flatten, without
+from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import normal_form
 
@@ -64,7 +64,7 @@ def finished(
     """With resume=auto, the summary of a run that is finished already; else None.
 
     Args:
-        settings: those that are the same on every node.
+        settings: those of this command, nested.
         ignored: those that may differ, because the partition directory decides them.
 
     Raises:
@@ -79,10 +79,10 @@ def finished(
         summary = read_json(path)
         if summary["status"] != "done":
             return None
-        made_with = without(summary["settings"], PER_NODE | ignored)
+        made_with = flatten(summary["settings"], without=PER_NODE | ignored)
     except (ValueError, KeyError, TypeError):
         return None
-    _check_settings(run_dir, without(settings, ignored), made_with)
+    _check_settings(run_dir, flatten(settings, without=PER_NODE | ignored), made_with)
     return summary
 
 

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 from retexo import __version__
-from retexo.settings.flatten import without
+from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import keys
 
@@ -14,7 +14,7 @@ PER_NODE = keys(lambda setting: setting.per_node)
 
 def shared_settings(settings: Settings) -> dict[str, Any]:
     """Return settings that have to be the same on every node and when a run is resumed."""
-    return without(settings.stored, PER_NODE)
+    return flatten(settings.stored, without=PER_NODE)
 
 
 def versions() -> dict[str, str]:

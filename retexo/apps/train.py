@@ -86,7 +86,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # 2. A finished run needs no partitions: its data may be gone.
     is_new_job = settings.is_multirun_job and settings.resume is None
     source = "auto" if is_new_job else settings.resume
-    finished = resume.finished(source, run_dir, shared, settings_of_directory(settings))
+    finished = resume.finished(source, run_dir, settings.stored, settings_of_directory(settings))
     if finished is not None:
         logger.info("%s: this run is finished already", run_dir)
         return finished
