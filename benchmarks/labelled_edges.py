@@ -2,6 +2,7 @@
 
     python benchmarks/labelled_edges.py payments --seeds 5
     python benchmarks/labelled_edges.py ratings --seeds 5
+    python benchmarks/labelled_edges.py payments --methods lazy --options features=[given,degree]
 
 payments: 20,000 accounts and 100,000 payments, of which 2 % are fraud, driven by the amount
 and by a hidden risk of both accounts, of which their columns show little. Risky accounts pay each
@@ -10,11 +11,11 @@ which the users' columns show half.
 
 A seed makes the data, draws the split (60, 20 and 20 %), partitions and parameters; test edges are
 looked at once. Ours: `--config-name edge_classification` or `edge_regression`, 4 random partitions,
-3 layers, defaults else. PyG: two layers of SAGEConv (mean) over the training edges in both
-directions, then an MLP of both ends and the edge's own columns, 64 wide, end to end, dropout 0.5
-(payments; 0 for ratings), Adam, learning rate 0.01, weight decay 5e-4, classes weighted as ours, at
-most 200 epochs, patience 30, best validation epoch. The others read the edge's and both ends'
-columns.
+3 layers, --options, defaults else. PyG: two layers of SAGEConv (mean) over the training edges in
+both directions, then an MLP of both ends and the edge's own columns, 64 wide, end to end, dropout
+0.5 (payments; 0 for ratings), Adam, learning rate 0.01, weight decay 5e-4, classes weighted as
+ours, at most 200 epochs, patience 30, best validation epoch. The others read the edge's and both
+ends' columns.
 """
 
 import copy
@@ -98,13 +99,16 @@ def make_ratings(seed: int) -> Data:
     return Data(nodes, ends + np.array([[0], [users]]), hour, stars, seed)
 
 
-def run_ours(data: Data, seed: int, trainer: str, *, classes: bool) -> dict[str, float]:
+def run_ours(
+    data: Data, seed: int, trainer: str, options: list[str], *, classes: bool
+) -> dict[str, float]:
     task = "edge_classification" if classes else "edge_regression"
     with tempfile.TemporaryDirectory() as folder:
         data.write(Path(folder))
         given = ["dataset_name=file", f"dataset_file={folder}", f"partition_dir={folder}/parts"]
         given += ["num_layers=3", f"seed={seed}", f"trainer={trainer}"]
         given += ["stopping.metric=roc_auc"] if classes else []
+        given += options
         run = common.train(compose(given, task), tempfile.mkdtemp(dir=folder))
     names = ("roc_auc", "average_precision") if classes else ("r2",)
     return {name: run["test"][name] for name in names} | {"MB": run["bytes"]["total"] / 1e6}
@@ -186,7 +190,7 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = common.parser(__doc__, seeds=5)
+    parser = common.parser(__doc__, seeds=5, options=[])
     parser.add_argument("data", choices=("payments", "ratings"))
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     arguments = parser.parse_args()
@@ -205,8 +209,8 @@ def main() -> None:
             "regression": partial(run_columns, data, linear),
             "boosting": partial(run_columns, data, boosted),
             "PyG": partial(run_pyg, data, seed),
-            "lazy": partial(run_ours, data, seed, "lazy"),
-            "full_graph": partial(run_ours, data, seed, "full_graph"),
+            "lazy": partial(run_ours, data, seed, "lazy", arguments.options),
+            "full_graph": partial(run_ours, data, seed, "full_graph", arguments.options),
         }
         for name in arguments.methods:
             for metric, value in runs[name](classes=classes).items():
