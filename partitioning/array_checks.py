@@ -75,27 +75,18 @@ def are_whole(values: Array) -> NDArray[np.bool_]:
     return integral
 
 
-def check_integers(array: Array, where: str, first_row: int = 0) -> Ints:
-    """Return integers [K] of any width as int64.
-
-    `first_row` is the number of the array's first row.
-    """
+def check_integers(array: Array, where: str) -> Ints:
+    """Return integers [K] of any width as int64."""
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     if array.dtype.kind == "f":
         fractional = np.flatnonzero(array != np.floor(array))  # also NaN
-        example = (
-            f"row {first_row + fractional[0]} is {array[fractional[0]]}; "
-            if len(fractional)
-            else ""
-        )
+        example = f"row {fractional[0]} is {array[fractional[0]]}; " if len(fractional) else ""
         raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
     if array.dtype.kind not in "iu":
         raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
     if array.dtype == np.uint64:
-        refuse(
-            array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63", first_row
-        )
+        refuse(array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63")
     return array.astype(np.int64, copy=False)
 
 
@@ -304,17 +295,17 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
     return None if (weight == 1).all() else weight
 
 
-def refuse_odd_weights(array: Array, where: str, first_row: int = 0) -> None:
+def refuse_odd_weights(array: Array, where: str) -> None:
     """Raise InputError for weights [n] that rounding to float32 would change into something else.
 
     1e-50 would become 0, and `true` 1. NaN is left to check_edge_weight.
     """
     expected = f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
     if array.dtype.kind == "b":
-        refuse(array, np.ones(len(array), np.bool_), where, expected, first_row)
+        refuse(array, np.ones(len(array), np.bool_), where, expected)
     if array.dtype.kind in "iuf":
         invalid = (array != 0) & ~((array >= MIN_WEIGHT) & (array <= MAX_WEIGHT)) & ~np.isnan(array)
-        refuse(array, invalid, where, expected, first_row)
+        refuse(array, invalid, where, expected)
 
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
