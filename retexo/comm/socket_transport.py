@@ -8,7 +8,6 @@ import select
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Mapping, Sequence
 
 from retexo.comm.received import REMEDY
@@ -55,22 +54,19 @@ class SocketTransport:
             _Transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))
             for peer, stream in self._streams.items()
         ]
-        ready, last_progress = waiting, time.monotonic()
         while True:
-            for transfer in ready:
+            for transfer in waiting:
                 transfer.step()
             waiting = [transfer for transfer in waiting if transfer.events]
             if not waiting:
                 return
-            poll = select.poll()
-            by_descriptor = {transfer.stream.fileno(): transfer for transfer in waiting}
-            for descriptor, transfer in by_descriptor.items():
-                poll.register(descriptor, transfer.events)
-            events = poll.poll(1000 * self._timeout)
-            ready, now = [by_descriptor[descriptor] for descriptor, _ in events], time.monotonic()
-            last_progress = now if ready else last_progress
-            if now - last_progress >= self._timeout:
-                peers = ", ".join(str(transfer.peer) for transfer in waiting)
+            # Once all is sent, one peer after the other: every arrival would wake this process.
+            sending = any(transfer.events & select.POLLOUT for transfer in waiting)
+            watched, poll = waiting if sending else waiting[:1], select.poll()
+            for transfer in watched:
+                poll.register(transfer.stream, transfer.events)
+            if not poll.poll(1000 * self._timeout):
+                peers = ", ".join(str(transfer.peer) for transfer in watched)
                 raise PeerLost(f"no byte from rank {peers} for {self._timeout:g} s")
 
     def close(self) -> None:
