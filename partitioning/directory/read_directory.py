@@ -169,7 +169,7 @@ class PartitionDirectory:
             )
 
     def read(self, part: int) -> Partition:
-        """Read and check one partition of a plain graph.
+        """Read one partition of a plain graph; `verify` checks its files.
 
         Raises:
             InputError: names what is wrong with it, or that the graph is heterogeneous.
@@ -187,14 +187,14 @@ class PartitionDirectory:
             )
 
     def read_hetero(self, part: int) -> Partition:
-        """Read and check one partition of a heterogeneous graph.
+        """Read one partition of a heterogeneous graph; `verify` checks its files.
 
         InputError names what is wrong with it.
         """
         return read_typed(self.path, self.own_meta, part)
 
     def read_part(self, part: int) -> Partition:
-        """Read and check one partition of a plain or heterogeneous graph."""
+        """Read one partition of a plain or heterogeneous graph."""
         return self.read_hetero(part) if self.is_hetero else self.read(part)
 
     def node_names(self, part: int) -> Names | None:

@@ -562,43 +562,17 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "named"),
+    ("file", "damage", "says"),
     [
-        ("links_train", lambda path: path.write_bytes(path.read_bytes()[:-5]), "links_train.npy"),
-        (
-            "links_val",
-            lambda path: np.save(path, np.load(path).astype(float) + 0.5),
-            "links_val.npy",
-        ),
-        (
-            "links_test",
-            lambda path: np.save(path, np.load(path)[:, :1]),
-            "links_test.npy: has the shape",
-        ),
-        ("links_pool", lambda path: np.save(path, np.load(path) + NODES), "links_pool.npy"),
-        (
-            "links_spectral",
-            lambda path: np.save(path, np.load(path)[:, 1:]),
-            "links_spectral.npy: has the shape",
-        ),
-        (
-            "links_neighbours",
-            lambda path: np.save(path, np.load(path)[:, :2]),
-            "links_neighbours.npy: has the shape",
-        ),
-        (
-            "links_neighbours",
-            lambda path: np.save(path, np.load(path) + NODES),
-            "links_neighbours.npy",
-        ),
-        ("links_val_neg", lambda path: path.unlink(), "links_val_neg.npy"),
+        ("neighbours", lambda path: np.save(path, np.load(path) + NODES), "its checksum is not"),
+        ("val_neg", lambda path: path.unlink(), "missing"),
     ],
 )
-def test_damaged_links_are_refused(file: str, damage: Any, named: str, tmp_path: Path) -> None:
+def test_damaged_links_are_refused(file: str, damage: Any, says: str, tmp_path: Path) -> None:
     directory = directory_of(tmp_path, 2)
-    damage(directory.path / "part1" / f"{file}.npy")
-    with pytest.raises(InputError, match=named):
-        directory.read(1)
+    damage(directory.path / f"part1/links_{file}.npy")
+    with pytest.raises(InputError, match=rf"links_{file}.npy: {says}"):
+        directory.verify([1])
 
 
 @pytest.mark.parametrize(
