@@ -99,26 +99,12 @@ class EdgeSubset:
     """[L'] indices into the boundary's rows, ascending."""
     targets: IntArray
     """[R'] indices into the boundary's targets, ascending."""
-    source: Int32Array
+    source: Int32Array = field(default_factory=lambda: np.zeros(0, np.int32))
     """[E'] in [0, L'). Edges of rows that the receiver already holds are left out."""
-    target: Int32Array
+    target: Int32Array = field(default_factory=lambda: np.zeros(0, np.int32))
     """[E'] in [0, R'), ascending."""
     weight: WeightArray | None = None
     """[E'] see Boundary.weight."""
-
-    @classmethod
-    def empty(cls) -> "EdgeSubset":
-        """Return a subset without rows, targets and edges."""
-        no_places, no_ends = np.zeros(0, np.int64), np.zeros(0, np.int32)
-        return cls(no_places, no_places, no_ends, no_ends)
-
-    def without_edges(self) -> "EdgeSubset":
-        """Return rows and targets only.
-
-        After the selection both sides need no edges, and edges take most of the memory.
-        """
-        none = np.zeros(0, np.int32)
-        return EdgeSubset(self.rows, self.targets, none, none)
 
 
 def find_incoming_boundaries(

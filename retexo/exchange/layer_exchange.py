@@ -233,18 +233,17 @@ class LayerExchange:
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
             senders = {(rank - distance) % world_size for distance in distances}
+            nothing = EdgeSubset(np.zeros(0, np.int64), np.zeros(0, np.int64))
             messages, outgoing = [], []
             for peer, boundary in enumerate(self._plan.outgoing):
-                edges = (
-                    self._missing_edges(boundary, peer, phase)
-                    if peer in receivers
-                    else EdgeSubset.empty()
-                )
+                is_sent = peer in receivers
+                edges = self._missing_edges(boundary, peer, phase) if is_sent else nothing
                 messages.append(self._make_message(edges, peer, phase))
-                outgoing.append(edges.without_edges())
-                del edges  # while messages are sent
+                # Nothing needs the edges after this, and they take most of the memory.
+                outgoing.append(EdgeSubset(edges.rows, edges.targets))
+                del edges
             incoming = [
-                self._rows_and_targets(boundary, phase) if peer in senders else EdgeSubset.empty()
+                self._rows_and_targets(boundary, phase) if peer in senders else nothing
                 for peer, boundary in enumerate(self._plan.incoming)
             ]
             yield _Batch(messages, outgoing, incoming)
@@ -271,12 +270,8 @@ class LayerExchange:
     def _rows_and_targets(self, boundary: Boundary, phase: int) -> EdgeSubset:
         """Return a phase's rows and targets, without edges."""
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
-        none = np.zeros(0, np.int32)
-        places = (
-            np.flatnonzero(boundary.source_mask(targets)),
-            np.arange(targets.start, targets.stop),
-        )
-        return EdgeSubset(*places, none, none)
+        rows = np.flatnonzero(boundary.source_mask(targets))
+        return EdgeSubset(rows, np.arange(targets.start, targets.stop))
 
     def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
         """Select and encode the message to a peer.

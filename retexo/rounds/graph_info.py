@@ -83,10 +83,11 @@ def agree_on_graph_info(
     Raises:
         InputError: if the features or labels of workers differ in form, naming their ranks.
     """
+    masks = (partition.train_mask, partition.val_mask, partition.test_mask)
     edges = partition.relations.get(PLAIN_RELATION)
     edge_feat = None if edges is None else edges.edge_feat
     own = [
-        *(count_nodes_in_split if task is None else task.count_seeds)(partition),
+        *([int(mask.sum()) for mask in masks] if task is None else task.count_seeds(partition)),
         partition.features.shape[1],
         count_classes(partition, directory),
         partition.num_inner,
@@ -144,13 +145,6 @@ def _name_in_ogb(meta: Meta | None) -> str | None:
     if meta is None or meta.task != "multiclass" or not meta.dataset.startswith("ogbn-"):
         return None
     return meta.dataset
-
-
-def count_nodes_in_split(partition: Partition) -> list[int]:
-    """Return the numbers of training, validation and test nodes of a partition."""
-    return [
-        int(mask.sum()) for mask in (partition.train_mask, partition.val_mask, partition.test_mask)
-    ]
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory | None) -> int:

@@ -95,12 +95,10 @@ class NodeClassification:
         comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
         if metric_name == "auto":
             metric_name = choose_metric_name(counts[0], multilabel=info.multilabel)
-            if (
-                metric_name in RANKING
-                and info.num_val
-                and not _can_rank(counts[1], info.multilabel)
-            ):
-                metric_name = "loss"
+            if metric_name in RANKING and info.num_val:
+                by_value = counts[1].sum(dim=1) if info.multilabel else counts[1, 0]
+                if not bool(by_value.all()):  # no positive, or no negative, to rank
+                    metric_name = "loss"
         return replace(
             task_made,
             metric_name=metric_name,
@@ -311,12 +309,6 @@ def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bo
             f"task.class_weights={list(given)}: has {len(given)} entries, the graph has"
             f" {num_classes} classes; give one weight per class, auto, none or balanced"
         )
-
-
-def _can_rank(class_counts: Tensor, multilabel: bool) -> bool:
-    """Return whether there are positives and negatives; int64 [2, C]."""
-    having, lacking = class_counts.sum(dim=1) if multilabel else class_counts[0]
-    return bool(having) and bool(lacking)
 
 
 def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> Tensor | None:
