@@ -18,7 +18,7 @@ from retexo.comm.masks import PairwiseMasks
 from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
-from retexo.comm.traffic_meter import KINDS, ROUND_KINDS, MessageTag, TrafficMeter
+from retexo.comm.traffic_meter import KINDS, METRICS, ROUND_KINDS, MessageTag, TrafficMeter
 from retexo.comm.transport import PeerLost, Pieces, Transport, join_pieces
 
 MAX_ROOT_BYTES = 1 << 16
@@ -243,11 +243,10 @@ class Communicator:
 
         Indexed by sender, kind, layer and peer.
         """
-        tag = MessageTag("metrics")
         own = self.meter.table(num_layers)
         if self.rank != 0:
             own[KINDS.index("metrics"), -1, 0] += own.numel() * own.element_size()
-        return self.gather(own, tag)
+        return self.gather(own, METRICS)
 
 
 def _chunks(summand: ReduceInput, world_size: int, root: int | None) -> list[tuple[int, int]]:

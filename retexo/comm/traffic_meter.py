@@ -49,7 +49,7 @@ class MessageTag:
         assert self.kind in KINDS, self.kind
 
 
-SETUP = MessageTag("setup")
+SETUP, METRICS = MessageTag("setup"), MessageTag("metrics")
 
 
 class TrafficMeter:

@@ -142,7 +142,7 @@ def class_table(data: DataSet) -> Table | None:
     texts = dict(zip(CLASS_SCORES, (*[format_score] * 3, format_count), strict=True))
     cells = {
         name: [
-            format_samples(data, partial(_score_of_class, name, score), text)
+            format_samples(data, _cell_of("classes", name, score), text)
             for score, text in texts.items()
         ]
         for name in names
@@ -152,8 +152,9 @@ def class_table(data: DataSet) -> Table | None:
     return Table("Classes", columns, _rows_by_method(data, cells), note)
 
 
-def _score_of_class(name: str, score: str, run: Run) -> float | None:
-    return run.classes.get(name, {}).get(score)
+def _cell_of(table: str, row: str, column: str) -> Measure:
+    """Return the measure that is a cell of Run.classes or Run.bytes_by_layer."""
+    return lambda run: getattr(run, table).get(row, {}).get(column)
 
 
 def _rows_by_method(data: DataSet, cells: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
@@ -179,7 +180,7 @@ def bytes_table(data: DataSet) -> Table | None:
     layers = max(done, key=len, default={})
     cells = {
         layer: [
-            format_samples(data, partial(_bytes_of_layer, layer, kind), format_bytes)
+            format_samples(data, _cell_of("bytes_by_layer", layer, kind), format_bytes)
             for kind in kinds
         ]
         for layer in (layers if len(data.methods) <= MAX_METHODS else ())
@@ -191,10 +192,6 @@ def bytes_table(data: DataSet) -> Table | None:
     rows = _rows_by_method(data, cells)
     columns = ["method", "layer", *kinds]
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
-
-
-def _bytes_of_layer(layer: str, kind: str, run: Run) -> float | None:
-    return run.bytes_by_layer.get(layer, {}).get(kind)
 
 
 def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:

@@ -12,10 +12,9 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import SETUP
 from retexo.rounds.task import Task
 
-SETUP = MessageTag("setup")
 LABEL_KINDS = ("multiclass", "multilabel", "regression")
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.errors import TrainingError
 from retexo.models.matrix import Matrix, used_columns
-from retexo.rounds.graph_info import SETUP, digest_to_int
+from retexo.rounds.graph_info import digest_to_int
 from retexo.rounds.objective import Objective
 from retexo.settings.communication_settings import GradientSettings
 

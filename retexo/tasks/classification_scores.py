@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import METRICS
 from retexo.models.stage import OutputHeads
 from retexo.tasks.metrics import (
     BY_CLASS,
@@ -49,7 +49,6 @@ OFFSET_SHARES = (0.0, 0.5, 1.0)
 """Candidates of OutputHeads.offset_share."""
 LARGEST_MARGIN = 30.0
 """Thresholds lie between the probabilities of this logit and its negative."""
-METRICS = MessageTag("metrics")
 
 
 @dataclass(frozen=True, eq=False)

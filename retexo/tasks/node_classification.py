@@ -17,7 +17,7 @@ from torch.nn import functional
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import METRICS
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import GraphInfo
 from retexo.scores import OF_NODES
@@ -92,7 +92,7 @@ class NodeClassification:
         if by_fixed_rule and task.class_weights == "none":
             return task_made
         counts = task_made.count_labels(partition)
-        comm.all_reduce([ReduceInput(counts.view(-1))], MessageTag("metrics"))
+        comm.all_reduce([ReduceInput(counts.view(-1))], METRICS)
         if metric_name == "auto":
             metric_name = choose_metric_name(counts[0], multilabel=info.multilabel)
             if metric_name in RANKING and info.num_val:

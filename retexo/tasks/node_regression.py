@@ -19,7 +19,7 @@ from torch.nn import functional
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import METRICS
 from retexo.models.stage import OutputHeads
 from retexo.models.target_scale import TargetScale
 from retexo.rounds.graph_info import GraphInfo
@@ -28,7 +28,6 @@ from retexo.tasks.round_metrics import CountMetric
 from retexo.tasks.run_scores import RunScores
 from retexo.tasks.task_context import TaskContext
 
-METRICS = MessageTag("metrics")
 LIMB_EXPONENTS = range(120, -321, -40)
 """Exponents of the integers that a sum is sent as; the square of the smallest float32 fits."""
 SMALLEST_DEVIATION = 1e-12

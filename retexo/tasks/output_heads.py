@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import METRICS
 from retexo.models.stage import OutputHeads
 from retexo.tasks.class_scaling import can_be_scaled, fit_class_scaling
 from retexo.tasks.task_context import TaskContext
@@ -190,7 +190,7 @@ def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> Outp
         return replace(heads, temperature=choose_temperature(context, heads.calibrate(logits)))
 
     def add_up(sums: Tensor) -> None:
-        context.comm.all_reduce([ReduceInput(sums)], MessageTag("metrics"))
+        context.comm.all_reduce([ReduceInput(sums)], METRICS)
 
     heads = replace(heads, has_labels=task.multilabel)
     slopes, biases = fit_class_scaling(heads, logits[val], context.labels.cpu()[val], add_up)
@@ -204,7 +204,7 @@ def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     """
     val = context.partition.val_mask
     loss = _loss_by_temperature(context.task.unweighted, logits[val], context.labels.cpu()[val])
-    context.comm.all_reduce([ReduceInput(loss)], MessageTag("metrics"))
+    context.comm.all_reduce([ReduceInput(loss)], METRICS)
     best = int(loss.argmin())
     return float(TEMPERATURES[best]) if loss[best] < loss[TEMPERATURES == 1] else 1.0
 
@@ -244,7 +244,7 @@ def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, l
                 for metric, logits in zip(metrics, candidates, strict=True)
             ]
         )  # [M, K]
-        context.comm.all_reduce([ReduceInput(count.view(-1)), *summands], MessageTag("metrics"))
+        context.comm.all_reduce([ReduceInput(count.view(-1)), *summands], METRICS)
         summands = []
         least = loss.min(dim=1).values / num_val
         values = [

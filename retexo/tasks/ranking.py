@@ -25,7 +25,7 @@ from partitioning.links.score_names import CUTOFFS, OF_LISTS
 from partitioning.links.score_ranks import count_above_in_list, score_lists
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.received import check_node_numbers
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import METRICS, MessageTag
 from retexo.exchange.coding.rows import RowFormat, decode, encode
 from retexo.exchange.coding.values import value_bytes
 from retexo.models.scorer import Scorer
@@ -325,7 +325,7 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
         sums = [(part * ONE).round().long().sum(dim=0) for part in (1 / rank[:, None], of_lists)]
         totals[place] = torch.cat((sums[0], hits, sums[1]))
     counts = torch.tensor([len(pairs), len(np.unique(source))])
-    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(counts)], MessageTag("metrics"))
+    comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(counts)], METRICS)
     num_ranked, num_sources = counts.tolist()
     means = totals.double()
     means[:, : 1 + len(CUTOFFS)] /= max(1, num_ranked)
@@ -450,7 +450,7 @@ def _compare(embedded: EmbeddedNodes, positive: Tensor, negative: Tensor) -> dic
         torch.searchsorted(ordered, all_positive, right=right).sum() for right in (False, True)
     )
     counts = torch.tensor([int(wins), len(negative)])
-    comm.all_reduce([ReduceInput(counts)], MessageTag("metrics"))
+    comm.all_reduce([ReduceInput(counts)], METRICS)
     comparisons = len(all_positive) * int(counts[1])
     scores = {"auc": int(counts[0]) / 2 / comparisons if comparisons else float("nan")}
     name, num_positive = embedded.context.graph_info.evaluator, max(1, len(all_positive))
@@ -458,14 +458,14 @@ def _compare(embedded: EmbeddedNodes, positive: Tensor, negative: Tensor) -> dic
         by_pair = negative.view(len(positive), len(negative) // max(1, len(positive)))
         rank = rank_among(positive, by_pair).double()
         total = torch.tensor([int((ONE / rank).round().sum())])
-        comm.all_reduce([ReduceInput(total)], MessageTag("metrics"))
+        comm.all_reduce([ReduceInput(total)], METRICS)
         scores["ogb mrr"] = int(total) / ONE / num_positive
     elif name:
         k = int(name.split("@")[1])
         highest = torch.cat(embedded.all_gather(ordered.flip(0)[:k])).sort(descending=True).values
         is_hit = positive > highest[k - 1] if len(highest) >= k else torch.ones_like(positive)
         hits = torch.tensor([int(is_hit.sum())])
-        comm.all_reduce([ReduceInput(hits)], MessageTag("metrics"))
+        comm.all_reduce([ReduceInput(hits)], METRICS)
         scores[f"ogb {name}"] = int(hits) / num_positive
     return scores
 

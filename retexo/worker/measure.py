@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic_meter import KINDS, MessageTag
+from retexo.comm.traffic_meter import KINDS, METRICS
 from retexo.trainers.context import PHASES, Clock
 
 
@@ -24,8 +24,8 @@ def gather_measurements(
         seconds: of training, at this worker.
     """
     phases = torch.tensor([clock.seconds[name] for name in PHASES], dtype=torch.float64)
-    by_worker = comm.gather(phases, MessageTag("metrics"))
-    numbers = comm.gather(torch.tensor(peaks), MessageTag("metrics"))
+    by_worker = comm.gather(phases, METRICS)
+    numbers = comm.gather(torch.tensor(peaks), METRICS)
     # The mean over workers, not the maximum: waiting for the slowest worker is already part of the
     # next phase.
     phase = dict(zip(PHASES, by_worker.mean(dim=0).tolist(), strict=True)) if len(by_worker) else {}
