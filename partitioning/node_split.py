@@ -336,7 +336,15 @@ def index_file(name: str, settings: SplitSettings) -> Path | None:
 
 
 def _index_path(name: str, path: Any, folder: str | None) -> Path:
-    """Return the index file of one set: its own path, else the file of that name in the folder."""
+    """Return the index file of one set: its own path, else the only file of that set in the folder.
+
+    The folder's file has a name of FILE_NAMES and a suffix of FORMATS. Whether a path of its own
+    exists is not checked.
+
+    Raises:
+        InputError: `path` is no text; there is neither path nor folder; the folder is missing, or
+            has no such file or several.
+    """
     if path is not None:
         if not isinstance(path, str):
             raise InputError(

@@ -76,7 +76,12 @@ class PredictionGraph:
         )
 
 
-def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States) -> PredictionGraph:
+def read_prediction_graph(
+    given: Any,
+    settings: DatasetSettings,
+    stored: States,
+    spectral_filter: Mapping[str, float] | None = None,
+) -> PredictionGraph:
     """Read a graph to predict into memory.
 
     To predict links, its edges are split like those in training.
@@ -85,6 +90,7 @@ def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States)
         given: One of FORMS.
         settings: How the training graph was read, with split.kind=none.
         stored: The pipelines of the model.
+        spectral_filter: Of a model for links.
 
     Raises:
         InputError: it is none, or a column or type is not what the model was trained with.
@@ -105,7 +111,13 @@ def read_prediction_graph(given: Any, settings: DatasetSettings, stored: States)
     if isinstance(encoded, HeteroGraphData):
         encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.task.relation))
     encoded = encode_now(encoded)
-    links = split_links(encoded, settings.split, settings.task.spectral, paths=settings.task.paths)
+    links = split_links(
+        encoded,
+        settings.split,
+        settings.task.spectral,
+        paths=settings.task.paths,
+        spectral_filter=spectral_filter,
+    )
     features = add_kinds(links.graph, settings.features)
     return PredictionGraph(features, encoded, settings, stored, links)
 

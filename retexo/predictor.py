@@ -156,7 +156,12 @@ class Predictor:
     def _read_graph(self, graph: Any) -> HeldGraph:
         """Read a graph, compute all layers on it, and return it with its predictions."""
         read = self._check_fits(
-            prediction_graph.read_prediction_graph(graph, self.dataset, self.checkpoint.features)
+            prediction_graph.read_prediction_graph(
+                graph,
+                self.dataset,
+                self.checkpoint.features,
+                self.checkpoint.graph.get("spectral_filter"),
+            )
         )
         return HeldGraph(self._partitioned, read)
 

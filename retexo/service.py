@@ -453,7 +453,11 @@ def _records(model: Predictor, predictions: Any) -> list[dict[str, Any]]:
 
 
 def _add_errors(service: FastAPI, store: ModelStore) -> None:
-    """Let the service respond to errors with text and model: 422 for input, 500 for others."""
+    """Let the service answer errors with {"error": a text, "model": the model's version}.
+
+    The status is 422 for wrong input, that of the error for others of HTTP (as 404), and 500 for
+    any other, whose text goes to the log only.
+    """
 
     def answer(status: int, text: str) -> JSONResponse:
         text = text.encode(errors="backslashreplace").decode()  # of a request: any characters

@@ -237,11 +237,12 @@ def _read_npz(path: Path, *, regression: bool) -> Table:
 def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = False) -> Nodes:
     """Find the nodes of a type: the ids of nodes, features or labels; without ids, rows are nodes.
 
-    Edges may add nodes if it `grows` and has ids, or in a plain graph where there is no table, or
-    only labels has ids.
+    Edges may add nodes if it `grows` and has ids, or in a plain graph where only labels has ids.
+    Without tables there are no nodes yet, and edges add them.
 
     Raises:
-        InputError: tables have different numbers of rows, or an id is no row.
+        InputError: tables have different numbers of rows, or an id is no row; or the tables of a
+            plain graph that does not grow have no rows.
     """
     kind = f"`{name}`" if name else "node"
     if not tables:

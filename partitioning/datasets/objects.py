@@ -104,7 +104,18 @@ def to_frame(given: Any, what: str) -> Frame:
 
 
 def to_table(frame: Any, what: str) -> "pa.Table":
-    """Convert a data frame to a table; InputError for a column with values of several types."""
+    """Convert a data frame of pandas to a table; an index with a name becomes a column.
+
+    An index without a name is left out.
+
+    Args:
+        frame: what the user gave.
+        what: its name in messages.
+
+    Raises:
+        InputError: not a data frame of pandas; columns of several levels; or a column with
+            dictionaries or with values of several types.
+    """
     import pandas as pd
     import pyarrow as pa
 

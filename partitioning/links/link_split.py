@@ -111,6 +111,7 @@ def split_links(
     *,
     paths: bool = False,
     metric: str = "auto",
+    spectral_filter: Mapping[str, float] | None = None,
 ) -> LinkSplit:
     """Split the pairs as the settings say.
 
@@ -120,6 +121,7 @@ def split_links(
         width: columns of the spectral embedding, at most.
         paths: whether `neighbours` are computed.
         metric: by which the spectral embedding is chosen, see choose_spectral_embedding.
+        spectral_filter: of a trained model, taken where there are no validation pairs.
 
     Raises:
         InputError: no training edge is left, a pair is in two splits, or a file of pairs is wrong.
@@ -172,7 +174,9 @@ def split_links(
         "types": list((graph.relation or {}).get("types", ())),
     }
     remaining = keep_edges(graph, is_kept)
-    spectral_val, spectral, chosen = choose_spectral_embedding(rows, num_nodes, width, metric)
+    spectral_val, spectral, chosen = choose_spectral_embedding(
+        rows, num_nodes, width, metric, spectral_filter
+    )
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
         remaining,

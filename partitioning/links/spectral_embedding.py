@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
-from partitioning.links.score_names import OF_LISTS
+from partitioning.links.score_names import FILTER, OF_LISTS
 from partitioning.links.score_ranks import (
     Ints,
     possible_destinations,
@@ -102,7 +102,11 @@ class _Candidate:
 
 
 def choose_spectral_embedding(
-    rows: Mapping[str, Ints], num_nodes: int, width: int, metric: str = "auto"
+    rows: Mapping[str, Ints],
+    num_nodes: int,
+    width: int,
+    metric: str = "auto",
+    known: Mapping[str, float] | None = None,
 ) -> tuple[Rows, Rows, dict[str, Any]]:
     """Return the embedding [N, K] that ranks the validation pairs best, and how it was chosen.
 
@@ -110,7 +114,7 @@ def choose_spectral_embedding(
 
     First a is chosen, then b and c, then K. Of the candidates that are less than a standard error
     of the difference below the best one, it is the best of those with the most columns. Without
-    validation pairs it is the first candidate.
+    validation pairs it is `known`, or else the first candidate.
 
     Args:
         rows: LinkSplit.rows.
@@ -118,8 +122,9 @@ def choose_spectral_embedding(
         metric: mrr, auc or one of OF_LISTS. auto: for a relation OF_RELATIONS; else mrr, and of the
             candidates within a standard error that with the highest AUC, which for a relation can
             have much worse lists (Gowalla).
+        known: FILTER of a trained model, whose share of the spectral score was chosen with it.
     """
-    width = min(width, num_nodes)
+    width = min(known["spectral"] if known else width, num_nodes)
     if not width:
         none = np.zeros((num_nodes, 0), np.float32)
         return none, none, {"spectral": 0, "spectral_score": -1.0}
@@ -129,8 +134,12 @@ def choose_spectral_embedding(
         metric = OF_RELATIONS if of_relation else "mrr"
     measure = _make_measure(rows, num_nodes, metric)
     if measure is None:
-        spectrum = decompose(rows["train"], num_nodes, width, POWERS[0])
-        made_by, score = (width, *FIRST_FILTERS[0]), 0.0
+        power, (share, eigenvalue_power) = POWERS[0], FIRST_FILTERS[0]
+        if known:
+            _, power, degree_power, eigenvalue_power = (known[name] for name in FILTER)
+            share = degree_power / (power or 1)
+        spectrum = decompose(rows["train"], num_nodes, width, power)
+        made_by, score = (width, share, eigenvalue_power), 0.0
     else:
         tried = [
             measure(spectrum, (width, *of_filter))
@@ -155,19 +164,18 @@ def choose_spectral_embedding(
         pairs = np.concatenate((rows["train"], rows["val"]))
         refit = decompose(pairs, num_nodes, columns, spectrum.power)
         refitted = _scale(refit.embed(*made_by), pairs)
-    chosen_by = {
-        "spectral": columns,
-        "spectral_power": spectrum.power,
-        "spectral_degree_power": spectrum.power * degree_share,
-        "spectral_eigenvalue_power": eigenvalue_power,
-        "spectral_metric": metric,
-        "spectral_score": score,
-    }
-    return embedding, refitted, chosen_by
+    of_filter = (columns, spectrum.power, spectrum.power * degree_share, eigenvalue_power)
+    chosen_by = dict(zip(FILTER, of_filter, strict=True))
+    return embedding, refitted, {**chosen_by, "spectral_metric": metric, "spectral_score": score}
 
 
 def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
-    """Return the best by score; where that cannot tell candidates apart, by AUC or columns."""
+    """Return the best candidate by score; of those as good, the widest or that of the best AUC.
+
+    As good: on average less than the best by at most one standard error of the difference.
+
+    by_auc: whether the highest AUC decides among those, not the most columns.
+    """
     best = max(tried, key=lambda each: each.score)
 
     def is_as_good(other: _Candidate) -> bool:

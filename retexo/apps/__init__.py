@@ -14,13 +14,16 @@ from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
-    """Run the app that the settings name, and return its result; callbacks are for app=train.
+    """Run the app that the settings name, and return its result.
 
     Each app is a module of this folder. It is imported when it runs, so its optional packages are
     needed only then. With addresses (SCHEME://...) it runs on copies of the files.
 
+    Args:
+        callbacks: observers of app=train; empty for other apps.
+
     Raises:
-        InputError: Invalid input, before any process is started.
+        InputError: Invalid input, or callbacks for another app; before any process is started.
         TrainingError: A worker failed.
     """
     name = settings.app

@@ -61,11 +61,12 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dic
 def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> dict[str, Any]:
     """Train and return the content of summary.json, which node 0 writes into the run directory.
 
-    Also prints the results, and removes the state to resume from. A run that is finished already
-    (resume=auto, or a job of a sweep) only returns its summary.
+    Makes the partitions first if there are none. Also prints the results, and removes the state
+    to resume from. A run that is finished already (resume=auto, or a job of a sweep) only returns
+    its summary.
 
     Raises:
-        InputError: before anything is started.
+        InputError: before a worker is started.
         TrainingError: a worker failed.
     """
     # 1. Complete the settings, since runs are compared by them: the model of `init`, the number of

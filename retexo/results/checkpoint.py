@@ -27,7 +27,8 @@ from partitioning.file_io import (
     reading,
 )
 from partitioning.graph_data import SEPARATOR, EdgeType
-from partitioning.json_shape import check_shape
+from partitioning.json_shape import WHOLE, check_shape
+from partitioning.links.score_names import FILTER
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.hetero_stage import (
     AnyArchitecture,
@@ -64,6 +65,7 @@ OPTIONAL: dict[str, dict[str, Any]] = {
         "relations.reverse": bool,
         "task.relation": (None, str),
         "weighted": [str],
+        "spectral_filter": dict.fromkeys(FILTER, (int, float)) | {"spectral": WHOLE},
     },
     "targets": {"mean": NUMBERS, "deviation": NUMBERS},
 }

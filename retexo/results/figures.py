@@ -354,7 +354,8 @@ def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
 def plot_ranking(run: Run, width: float) -> "Figure | None":
     """Plot the ROC and the precision-recall curve of the positive class, or of all labels.
 
-    None for more than two classes. width: inches.
+    Drawn from `score_bins` of the summary, one curve for each split that has positives and
+    negatives. None if there is no such split, as with more than two classes. width: inches.
     """
     cumulative = {
         split: np.array([[bin_["positives"], bin_["negatives"]] for bin_ in bins]).cumsum(axis=0)

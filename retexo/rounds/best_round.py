@@ -14,7 +14,8 @@ STATE = ("best_round", "best_metric", "best_loss", "last_improvement", "least_lo
 class EarlyStopping:
     """Tracks the best round by a metric to maximise.
 
-    Of rounds with the same metric the one with the lower loss is best, else the earlier one.
+    A round replaces the best one if its metric is higher by more than min_delta, or if its metric
+    is not lower and its loss is lower.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class EarlyStopping:
     def record(self, number: int, metric: float, loss: float) -> bool:
         """Record the metric and the loss after `number` rounds; NaN is no loss.
 
-        Return whether it is the best round so far; rounds before `first_round` are not recorded.
+        Return whether this round is now the best: its metric is higher by more than min_delta, or
+        it is not lower and the loss is. Rounds before `first_round` are not recorded: False.
         """
         if number < self.first_round:
             return False

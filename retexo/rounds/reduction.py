@@ -245,6 +245,13 @@ class _LowRankMatrix:
     """One gradient matrix [N, M] and its PowerSGD state: right factor and error."""
 
     def __init__(self, gradient: GradientMatrix, rank: int, generator: torch.Generator) -> None:
+        """Start with no error and a random right factor [M, rank].
+
+        Args:
+            gradient: kept, not copied.
+            rank: used as it is, also if the factors are then larger than the matrix.
+            generator: is advanced; in the same state on all workers, so that factors are equal.
+        """
         self._gradient, (rows, columns) = gradient, gradient.shape
         like = gradient.parts[0]
         self.right_factor = torch.randn(columns, rank, generator=generator).to(like)

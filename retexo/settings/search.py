@@ -76,9 +76,9 @@ def check_direction(
     """Raise InputError where Optuna's sweeper would look for the worst run.
 
     Args:
-        objective: the setting.
+        objective: the setting; None or empty for the validation score that `metric` names.
         metric: the setting stopping.metric.
-        sweeper: configuration of the sweeper; others than Optuna's have no direction.
+        sweeper: configuration of the sweeper; without a direction (not Optuna's), all is right.
         regression: whether the task is node_regression.
     """
     direction = sweeper.get("direction")

@@ -26,7 +26,6 @@ from retexo.tasks.metrics import (
 )
 from retexo.tasks.node_classification import NodeClassification
 from retexo.tasks.round_metrics import RANKING
-from retexo.tasks.run_scores import RunScores
 from retexo.tasks.score_histogram import (
     best_f1_edge,
     count_scores,
@@ -36,7 +35,7 @@ from retexo.tasks.score_histogram import (
     standard_error,
     summarise_bins,
 )
-from retexo.tasks.task_context import TaskContext
+from retexo.tasks.task_context import RunScores, TaskContext
 
 PASSES = 3
 """Histograms of the final scores, each of which divides bins of the one before."""

@@ -199,12 +199,12 @@ class NodeClassification:
         """Return the sum of the nodes' losses, [].
 
         The loss of a node is the cross-entropy (or focal loss: Lin et al., ICCV 2017, equation 5)
-        times the weight of its class; of a multi-label node the mean over its C labels, where
-        unknown labels count as 0.
+        times the weight of its class; of a multi-label node the mean over its C labels, where the
+        loss of an unknown label is 0.
 
         Args:
             logits: [N, C].
-            labels: int64 [N], or float [N, C] for multi-label nodes.
+            labels: int64 [N], or float [N, C] for multi-label nodes, NaN where unknown.
         """
         if self.multilabel:
             return self._label_losses(logits, labels).sum() / self.num_classes

@@ -25,8 +25,7 @@ from retexo.models.target_scale import TargetScale
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import CountMetric
-from retexo.tasks.run_scores import RunScores
-from retexo.tasks.task_context import TaskContext
+from retexo.tasks.task_context import RunScores, TaskContext
 
 LIMB_EXPONENTS = range(120, -321, -40)
 """Exponents of the integers that a sum is sent as; the square of the smallest float32 fits."""

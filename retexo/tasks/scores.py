@@ -16,8 +16,7 @@ from retexo.tasks.classification_scores import (
 from retexo.tasks.node_regression import NodeRegression, score_values
 from retexo.tasks.output_heads import Smoother, choose_heads
 from retexo.tasks.ranking import choose_link_heads, score_links
-from retexo.tasks.run_scores import RunScores
-from retexo.tasks.task_context import TaskContext
+from retexo.tasks.task_context import RunScores, TaskContext
 
 
 def choose_and_score(

@@ -10,6 +10,7 @@ from typing import Any
 
 from partitioning.directory.partition import Partition
 from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.links.score_names import FILTER
 from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
@@ -22,8 +23,8 @@ from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.run_scores import Scores
 from retexo.tasks.scores import choose_and_score, score_nodes
+from retexo.tasks.task_context import Scores
 from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import LabelPropagation
 from retexo.trainers.lazy import infer
@@ -292,6 +293,8 @@ def _save_model(
     """
     directory = job.directory
     weighted = [*map(SEPARATOR.join, network.weighted)]
+    links: dict[str, Any] = directory.meta.links if directory.meta else {}
+    spectral = {"spectral_filter": {name: links[name] for name in FILTER}} if links else {}
     about = {
         "partition_digest": directory.digest(),
         **of_task,
@@ -299,7 +302,7 @@ def _save_model(
         "own_model": trainer.OWN_MODEL,
         "class_names": directory.class_names,
         "features": directory.feature_pipelines,
-        "graph": {**directory.graph_settings, "weighted": weighted},
+        "graph": {**directory.graph_settings, "weighted": weighted, **spectral},
         "answer": asdict(heads),
         "exchange_precision": job.settings.exchange.precision[:depth],
     }

@@ -21,7 +21,9 @@ from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE
 from partitioning.links.link_split import split_links
+from partitioning.links.score_names import FILTER
 from partitioning.links.score_ranks import measure_ranks
+from partitioning.links.spectral_embedding import decompose
 from retexo import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -517,6 +519,23 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
                 [scores[node, v] for v, _ in found], rel=1e-5, abs=1e-6
             )
     assert any((u, v) in known for u, v, _ in lines("train"))
+
+
+def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_path: Path) -> None:
+    """The share of its score was chosen with this one."""
+    folder, _ = run
+    answered = shutil.copytree(folder / "run", tmp_path / "run")
+    content = json.loads((answered / "checkpoint/model.json").read_text())
+    content["answer"] |= {"spectral": 1.0, "paths": 0.0}
+    (answered / "checkpoint/model.json").write_text(json.dumps(content))
+    links = json.loads(next(folder.glob("g-links-*-2/meta.json")).read_text())["links"]
+    columns, a, b, c = (links[name] for name in FILTER)
+    pairs = split_links(graph(), split_settings(edges=(1.0, 0.0, 0.0))).rows["train"]
+    rows = decompose(pairs, NODES, columns, a).embed(columns, b / a, c)
+    expected = (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1)
+    named = [(f"node {u}", f"node {v}") for u, v in pairs.tolist()]
+    found = load_run(answered).attach(folder / "g.npz").score(named)
+    assert found / found.mean() == pytest.approx(expected / expected.mean(), rel=1e-3, abs=1e-5)
 
 
 def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path: Path) -> None:

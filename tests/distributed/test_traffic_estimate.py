@@ -24,6 +24,7 @@ from retexo.exchange import layer_exchange
 from retexo.models.stage import Stage
 from retexo.plan.traffic import PHASE_NAMES, ROW_KINDS, Entry, TrafficEstimate, estimate_traffic
 from retexo.settings.run_settings import TrainSettings
+from retexo.sites.disclosure import Disclosure
 from retexo.trainers import lazy
 from retexo.trainers.context import Context
 from retexo.worker import train
@@ -310,8 +311,11 @@ def train_run(run: Run) -> list[Outcome]:
         patch(train, "configure"),
         patch(train, "catch_termination", lambda: bool),
         patch(train, "build_network", build_alone),
-        patch(train.TrainJob, "connected", lambda *_: contextlib.nullcontext()),
-        patch(train.TrainJob, "communicator", lambda *_: noted.comm),
+        patch(
+            train.TrainJob,
+            "connected",
+            lambda *_: contextlib.nullcontext(Disclosure(noted.comm, ())),
+        ),
         patch(train, "MemoryWatch", **{"return_value.peaks.return_value": (0, 0)}),
         patch(lazy, "train", note),
     ):
