@@ -59,7 +59,8 @@ def assign(
         parts = rng.integers(num_parts, size=graph.num_nodes)
     else:
         homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
-        types = _number_types(graph)
+        counts = [table.num_nodes for table in graph.nodes.values()]
+        types = np.repeat(np.arange(len(counts)), counts)  # of each node
         training = np.zeros(graph.num_nodes, np.bool_)
         if settings.partition.balance_train is not False:
             first = first_nodes(graph)[graph.target]
@@ -91,12 +92,6 @@ def _assign_edges(graph: HeteroGraphData, settings: PartitionSettings) -> dict[s
     to_edges = edges[DESTINATION]
     assignment[graph.target] = assignment[to_edges[0]][graph.relations[to_edges].src]
     return {name: assignment[name] for name in graph.nodes}
-
-
-def _number_types(graph: AnyGraph) -> NDArray[np.int64]:
-    """Return the number of each node's type, int64 [N]."""
-    counts = [table.num_nodes for table in graph.nodes.values()]
-    return np.repeat(np.arange(len(counts)), counts)
 
 
 def _split_by_type(graph: AnyGraph, parts: Assignment) -> dict[str, Assignment]:

@@ -31,7 +31,11 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
         seconds = START_SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
     try:
         server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
-        status = (_probe_by_fork_server if server else _probe_by_program)(files, seconds)
+        status = (
+            _probe_by_fork_server(files, seconds)
+            if server
+            else run_module("partitioning.dgl_probe", [*map(str, files)], seconds).returncode
+        )
     except (subprocess.TimeoutExpired, TimeoutError):
         raise InputError(
             f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again"
@@ -40,11 +44,6 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
         raise InputError(
             f"{named}: DGL's reader crashes on it, so it is damaged; copy or write it again"
         )
-
-
-def _probe_by_program(files: Sequence[Path], seconds: float) -> int:
-    """Read the files in a new Python process; return its exit status."""
-    return run_module("partitioning.dgl_probe", [*map(str, files)], seconds).returncode
 
 
 def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:

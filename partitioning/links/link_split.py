@@ -159,8 +159,8 @@ def split_links(
                 len(rows[split]), (sources, destinations), num_nodes, known, rng
             )
         rows[f"{split}_neg"] = negatives
-    pool = rng.permutation(destinations)[:MAX_POOL]
-    num_rows = np.bincount(train[:, 1], minlength=num_nodes)[pool]
+    drawn = rng.permutation(destinations)[:MAX_POOL]
+    pool = np.stack((drawn, np.bincount(train[:, 1], minlength=num_nodes)[drawn]), axis=1)
     candidates = destinations if graph.relation is not None else destinations[:0]
     rows["candidates"] = np.stack((candidates, candidates), axis=1)
     description = {
@@ -179,13 +179,7 @@ def split_links(
     )
     neighbours = weighted_neighbours(remaining, train if paths else train[:0])
     return LinkSplit(
-        remaining,
-        rows,
-        np.stack((pool, num_rows), axis=1),
-        description | chosen,
-        spectral_val,
-        spectral,
-        neighbours,
+        remaining, rows, pool, description | chosen, spectral_val, spectral, neighbours
     )
 
 

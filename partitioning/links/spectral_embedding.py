@@ -124,7 +124,7 @@ def choose_spectral_embedding(
             have much worse lists (Gowalla).
         known: FILTER of a trained model, whose share of the spectral score was chosen with it.
     """
-    width = min(known["spectral"] if known else width, num_nodes)
+    width = min(int(known["spectral"]) if known else width, num_nodes)
     if not width:
         none = np.zeros((num_nodes, 0), np.float32)
         return none, none, {"spectral": 0, "spectral_score": -1.0}
@@ -134,12 +134,11 @@ def choose_spectral_embedding(
         metric = OF_RELATIONS if of_relation else "mrr"
     measure = _make_measure(rows, num_nodes, metric)
     if measure is None:
-        power, (share, eigenvalue_power) = POWERS[0], FIRST_FILTERS[0]
-        if known:
-            _, power, degree_power, eigenvalue_power = (known[name] for name in FILTER)
-            share = degree_power / (power or 1)
+        share, eigenvalue_power = FIRST_FILTERS[0]
+        first = dict(zip(FILTER[1:], (POWERS[0], POWERS[0] * share, eigenvalue_power), strict=True))
+        power, degree_power, eigenvalue_power = ((known or first)[name] for name in FILTER[1:])
         spectrum = decompose(rows["train"], num_nodes, width, power)
-        made_by, score = (width, share, eigenvalue_power), 0.0
+        made_by, score = (width, degree_power / (power or 1), eigenvalue_power), 0.0
     else:
         tried = [
             measure(spectrum, (width, *of_filter))
@@ -164,8 +163,8 @@ def choose_spectral_embedding(
         pairs = np.concatenate((rows["train"], rows["val"]))
         refit = decompose(pairs, num_nodes, columns, spectrum.power)
         refitted = _scale(refit.embed(*made_by), pairs)
-    of_filter = (columns, spectrum.power, spectrum.power * degree_share, eigenvalue_power)
-    chosen_by = dict(zip(FILTER, of_filter, strict=True))
+    numbers = (columns, spectrum.power, spectrum.power * degree_share, eigenvalue_power)
+    chosen_by = dict(zip(FILTER, numbers, strict=True))
     return embedding, refitted, {**chosen_by, "spectral_metric": metric, "spectral_score": score}
 
 

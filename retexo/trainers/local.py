@@ -3,8 +3,6 @@
 Validation and the final test are on these edges, too.
 """
 
-from dataclasses import replace
-
 from partitioning.errors import InputError
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
@@ -38,11 +36,7 @@ class LocalTrainer(Trainer):
         With local.degrees=local, degrees count only the edges within the partition.
         """
         if context.settings.local.degrees == "local":
-            types = {
-                name: replace(each, out_edges=each.out_edges.within_partition(stages[0].conv))
-                for name, each in context.types.items()
-            }
-            context = replace(context, types=types)
+            context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
         return end_to_end.train_without_exchange(
             context, stages, lambda targets: network_pass.make_local_pass(context, stages, targets)
         )

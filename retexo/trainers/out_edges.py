@@ -152,10 +152,10 @@ class OutEdges:
         received = edges.sources.unprojected.values[block.nodes[~own] - self.local.num_inner]
         return block, torch.cat((rows[block.nodes[own]], received))
 
-    def within_partition(self, conv: Convolution) -> Self:
-        """Return the edges within the partition, with degrees counted in these."""
+    def keep(self, mask: Tensor, conv: Convolution) -> Self:
+        """Return the edges in a mask, bool [E], with degrees counted in these."""
         num_inner = self.local.num_inner
-        kept = self.local.keep(self.local.src < num_inner)
+        kept = self.local.keep(mask)
         in_degree = kept.sum_at(kept.dst, num_inner)
         out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
         dtype = self.edges.in_degree.dtype

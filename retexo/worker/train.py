@@ -294,7 +294,7 @@ def _save_model(
     directory = job.directory
     weighted = [*map(SEPARATOR.join, network.weighted)]
     links: dict[str, Any] = directory.meta.links if directory.meta else {}
-    spectral = {"spectral_filter": {name: links[name] for name in FILTER}} if links else {}
+    spectral = {"spectral_filter": {name: links.get(name, 0) for name in FILTER}} if links else {}
     about = {
         "partition_digest": directory.digest(),
         **of_task,

@@ -365,7 +365,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no file": (lambda p: p.predict("nowhere"), "nowhere: there is no such file"),
     "known node": (
         lambda p: p.predict(new=(new_node(customer="c01"), edge())),
-        "c01 is in the graph",
+        "c01; in the graph already",
     ),
     "no column": (lambda p: p.predict(new=(new_node(age=None), edge())), "no column `age`"),
     "text": (lambda p: p.predict(new=(new_node(age="old"), edge())), "new nodes.*`age`"),
@@ -389,7 +389,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "typed": (lambda p: p.predict(as_hetero_data(typed_graph(), SIZES)), "a heterogeneous graph"),
     "no features": (
         lambda p: p.predict((tables()[0][["customer"]], tables()[1])),
-        "graph: no column `age`",
+        "no column `age`, which the model was trained with",
     ),
     "width": (lambda p: p.predict(as_data(random_graph())), "feat|age"),
 }
