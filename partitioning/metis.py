@@ -163,7 +163,12 @@ def _partition_by_dgl(
 def main(
     library: str, num_parts: int, objective: str, seed: int, parent: int, folder: Path
 ) -> None:
-    """Partition the graph of a folder, see above; parent: the process that waits."""
+    """Partition the graph of a folder, see above; its neighbours.npy is deleted once read.
+
+    Args:
+        library: "pymetis" or "dgl".
+        parent: the process that waits; this one ends with it.
+    """
     end_with_parent(parent)
     run = {"pymetis": _partition_by_pymetis, "dgl": _partition_by_dgl}[library]
     starts, neighbours = (load_npy(folder / f"{name}.npy") for name in ("starts", "neighbours"))

@@ -481,7 +481,10 @@ def _read_table_index(path: Path, where: str, known: "Nodes | None") -> NDArray[
 
 
 def _is_id(text: str, known: "Nodes | None") -> bool:
-    """Return whether a text is the name of a node."""
+    """Return whether a text is the name of a node.
+
+    False where nodes have integer ids, or are known by position (`known` is None).
+    """
     if known is None:
         return False
     try:

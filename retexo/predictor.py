@@ -86,7 +86,10 @@ def load(
 
 
 def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
-    """How a graph to predict is read: as in training, without a split; `given` settings stay."""
+    """Return the settings to read a graph to predict: as in training, without a split.
+
+    given: names of settings that stay, except for task.name, which is always the model's.
+    """
     values: dict[str, Any] = {"task.name": checkpoint.task_name}
     if not any(name.split(".")[0] == "split" for name in given):
         values["split.kind"] = "none"

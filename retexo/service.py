@@ -429,7 +429,11 @@ def _find(model: Predictor, request: Nodes, counts: _Counts, *, embeddings: bool
 
 
 def _records(model: Predictor, predictions: Any) -> list[dict[str, Any]]:
-    """Return a record per node: id, class (or labels) and probabilities by class, or values."""
+    """Return a record per node, in order: id, and what was predicted.
+
+    That is class (or labels, the names that apply) and probabilities by class; of a regression
+    value, or values by name where there are several.
+    """
     ids = predictions.ids.tolist()
     if predictions.values.shape[1]:
         names = [str(name) for name in model.class_names or range(predictions.values.shape[1])]

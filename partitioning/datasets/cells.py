@@ -154,7 +154,11 @@ class Cells:
         return (whole or self).data.cast(pa.string())
 
     def factorize(self) -> tuple[Ints, list[str]]:
-        """Return positions [K] in the list of different texts, -1 where blank, and this list."""
+        """Return int64 positions [K] in the list of different texts, and this list.
+
+        Texts are in the order in which they appear. -1 where a cell is missing; a text of blanks is
+        a text. InputError for lists or bytes.
+        """
         data = self.texts().dictionary_encode()
         if not data.num_chunks:
             return np.empty(0, np.int64), []
@@ -187,7 +191,10 @@ class Cells:
         return replace(self, data=integers)
 
     def to_whole(self, expected: str) -> "Cells":
-        """Return the cells as int64, also whole floats; InputError for the first other cell."""
+        """Return the cells as int64, also whole floats; InputError for others and blanks.
+
+        expected: what the message ends with.
+        """
         import pyarrow as pa
 
         if self.data.type == pa.int64() and not self.data.null_count:

@@ -163,7 +163,8 @@ def _read_line(file: io.TextIOBase, path: Path) -> str:
 def _find_separator(lines: list[str]) -> str:
     """Find the separator that splits the first lines into equally many cells.
 
-    Of several, it is the one with most numbers, and then most cells, among them.
+    Of several, it is the one with most numbers, and then most cells, among them. Where none does,
+    it is the most frequent one of the first line, a comma if there is none.
     """
     fitting = {}
     for separator in SEPARATORS:

@@ -226,7 +226,14 @@ def _number_pairs(model: _Model, first: Ints, second: Ints) -> Ints:
 
 
 def _fill(model: _Model, keys: Ints, count: int, inside: bool, rng: np.random.Generator) -> Ints:
-    """Add pairs drawn uniformly from those not yet taken, which only a small graph can list."""
+    """Add pairs to `keys`, drawn uniformly from those not yet taken, until there are `count`.
+
+    Only for a small graph, whose pairs can be listed; InputError for a larger one.
+
+    Args:
+        keys: distinct pairs as low * N + high, fewer than count.
+        inside: pairs within a class; else between two.
+    """
     if model.num_nodes > SMALL:
         raise InputError(
             f"synthetic.edges: only {len(keys)} of {count} edges"

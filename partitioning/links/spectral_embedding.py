@@ -227,8 +227,9 @@ def _make_measure(
 def decompose(pairs: Ints, num_nodes: int, width: int, power: float) -> Spectrum:
     """Return the `width` largest positive eigenvalues of M and their vectors.
 
-    Where no node is both source and destination, M has the blocks R and R^T, and these are the
-    singular values of R: the eigenvectors v of R^T R, or R R^T if it is smaller, give (R v / s, v).
+    Values are descending, and 0 where fewer than `width` are positive. Where no node is both source
+    and destination, M has the blocks R and R^T, and these are the singular values of R: the
+    eigenvectors v of R^T R, or R R^T if it is smaller, give (R v / s, v).
 
     Args:
         pairs: training pairs, int64 [n, 2].

@@ -50,10 +50,11 @@ PUBLIC_CODE_DIR = Path("../retexo-datasets/partitions")
 
 
 def with_found_parts(settings: Settings) -> Settings:
-    """Return the settings with num_partitions of the only directory that fits.
+    """Return the settings with num_partitions of the directory that is found.
 
-    The settings stay as they are where num_partitions is given, or partitions are on several
-    machines.
+    The settings stay as they are where num_partitions or parts_per_node is given, where partitions
+    are on several machines or dataset_name=parts, and where none is found. Directories of other
+    numbers of partitions count only if there is one. InputError if it is damaged.
     """
     num_parts = settings.num_partitions
     is_set = {"num_partitions", "parts_per_node"} & settings.given or num_parts != DEFAULTS[

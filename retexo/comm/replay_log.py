@@ -56,7 +56,8 @@ class ReplayLog:
     def _find_record_ends(self) -> list[int]:
         """Return where the file's header ends, then where each intact record ends, in bytes.
 
-        Stops at the first damaged record. A file of another run has none, with a warning.
+        Stops at the first damaged record. Only the header's end where there is no file, or one of
+        another run, with a warning.
         """
         ends = [len(self._start)]
         if not self.path.exists():

@@ -274,9 +274,10 @@ class LayerExchange:
         return EdgeSubset(rows, np.arange(targets.start, targets.stop))
 
     def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
-        """Select and encode the message to a peer.
+        """Select and encode the message to a peer; empty without rows.
 
-        Plain rows where the selection turns out longer.
+        Plain rows where the selection turns out longer. Which rows the peer then holds is noted
+        when the message is sent, not here.
         """
         if not len(edges.rows):
             return OutgoingMessage.empty(self._num_pieces)

@@ -49,8 +49,12 @@ def open_endpoint(
     """Listen, or wait at the hub, which node 0 may have to start.
 
     Args:
-        timeout: seconds within which the hub has to be reached, or node 0's name to be known.
-        stack: closes the listener.
+        timeout: seconds within which the hub has to be reached, or to wait for node 0's name.
+        stack: closes the listener, and a hub that was started.
+
+    Raises:
+        InputError: the port cannot be used, or master_addr is not node 0's address.
+        TrainingError: the hub is not reached.
     """
     own, hub = cluster.distributed, _make_hub(cluster, tls)
     if hub is not None and own.inbound_port is None:

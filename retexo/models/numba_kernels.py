@@ -36,7 +36,10 @@ def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor,
 
 
 def scatter_max_gradient(gradient: Tensor, source: Tensor, num_rows: int) -> Tensor:
-    """Return the gradient of the rows, [num_rows, D], from that of the maxima, [N_dst, D]."""
+    """Return the gradient of the rows, [num_rows, D], from that of the maxima, [N_dst, D].
+
+    source: int32 [N_dst, D], the row of each maximum, -1 for none; see max_in_edges.
+    """
     total = gradient.new_zeros(num_rows, gradient.shape[1])
     _in_threads(_add, total.shape[1], source.numpy(), gradient.contiguous().numpy(), total.numpy())
     return total

@@ -34,7 +34,11 @@ NEGATIVE_SLOPE = 0.2
 
 
 def build(layer: LayerShape, options: GATOptions) -> "GAT":
-    """Build a layer whose heads have width hidden_dim / heads, or num_classes in the last layer."""
+    """Build a layer whose heads have width hidden_dim / heads, or num_out in the last layer.
+
+    The last layer averages its heads, the others merge them by options.head_merge. InputError if
+    hidden_dim is no multiple of heads.
+    """
     model = layer.model
     if model.hidden_dim % model.heads:
         raise InputError(

@@ -107,7 +107,11 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
 
 
 def _register(rpc: Any, sent: TrafficCounter) -> None:
-    """Register two services with DGL: a client states its purpose, and asks what a server sent."""
+    """Register two services with DGL: a client states its purpose, and asks what a server sent.
+
+    Sets sent.Tag and sent.Counts, the classes of these requests. Answering a Tag fills in
+    sent.purpose_of_client.
+    """
 
     class Plain:
         """A message with the list `state` (DGL unpacks tuples)."""
