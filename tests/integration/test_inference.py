@@ -327,7 +327,7 @@ def test_a_graph_that_was_made_in_another_way_is_refused(
     new = write_tables(tmp_path / "known", labels=False, order=(0, 1, 2, 3))
     for argument, words in (
         ("symmetrize=false", "symmetrize=False; the model of .* symmetrize=True"),
-        ("features.scale=none", "encoded by another pipeline .* features.spec="),
+        ("features.scale=none", r"features \(nodes\) were encoded by .* features.spec="),
     ):
         parts = ["features.spec=null"] if argument.startswith("features") else []
         with pytest.raises(InputError, match=words):
