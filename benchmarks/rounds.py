@@ -34,10 +34,11 @@ from retexo.launch.handshake import RunInfo
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.stage import Architecture, build_stages
-from retexo.rounds.round_message import RoundMessage
 from retexo.settings.compose import compose
 
 ROUNDS = 200
+TAIL = 5
+"""Losses, stop request and counts of a round's message (retexo.rounds.round_message)."""
 WORKERS = 4
 BETWEEN_NODES = ("plain", "tls")
 DATA = [
@@ -104,9 +105,10 @@ def messages_alone(
         comm = Communicator(transport)
         start = time.perf_counter()
         for size in sizes:
-            message = torch.zeros(size)
+            message, tail = torch.zeros(size), torch.zeros(TAIL, dtype=torch.float64)
             for _ in range(ROUNDS):
-                comm.all_reduce([ReduceInput(message)], MessageTag("gradients", 0))
+                summands = [ReduceInput(message), ReduceInput(tail)]
+                comm.all_reduce(summands, MessageTag("gradients", 0))
         parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
 
 
@@ -115,7 +117,7 @@ def message_seconds(backend: str, folder: Path) -> float:
     settings = compose([*DATA, option], "node_classification_gcn")
     architecture = Architecture(settings.model, 1433, 7)
     stages = build_stages(architecture, 0)
-    sizes = [sum(p.numel() for p in stage.parameters()) + RoundMessage.TAIL for stage in stages]
+    sizes = [sum(p.numel() for p in stage.parameters()) for stage in stages]
     fork_server.warm_up()
     with rendezvous.connect_nodes(settings, RunInfo({}, "")) as node:
         meeting = (
