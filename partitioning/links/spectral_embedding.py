@@ -134,11 +134,12 @@ def choose_spectral_embedding(
         metric = OF_RELATIONS if of_relation else "mrr"
     measure = _make_measure(rows, num_nodes, metric)
     if measure is None:
-        share, eigenvalue_power = FIRST_FILTERS[0]
-        first = dict(zip(FILTER[1:], (POWERS[0], POWERS[0] * share, eigenvalue_power), strict=True))
-        power, degree_power, eigenvalue_power = ((known or first)[name] for name in FILTER[1:])
+        power, share_and_power = POWERS[0], FIRST_FILTERS[0]
+        if known:
+            power, degree_power, eigenvalue_power = (known[name] for name in FILTER[1:])
+            share_and_power = degree_power / (power or 1), eigenvalue_power
         spectrum = decompose(rows["train"], num_nodes, width, power)
-        made_by, score = (width, degree_power / (power or 1), eigenvalue_power), 0.0
+        made_by, score = (width, *share_and_power), 0.0
     else:
         tried = [
             measure(spectrum, (width, *of_filter))

@@ -85,9 +85,8 @@ def run(settings: TrainSettings) -> Meta:
         return existing
     if settings.partition_method == "km1":
         hypergraph.library()  # a missing extra is reported before the data set is loaded
-    _writes_dgl_files(
-        settings, links=settings.task.links, typed=False
-    )  # refused before it is loaded
+    # What cannot be written is refused before the data set is loaded.
+    _writes_dgl_files(settings, links=settings.task.links, typed=False)
     # BLAS threads spin while they wait: beside other work, two took 100 times as long as one.
     with writing(directory), threadpool_limits(1, user_api="blas"):
         # Another process may have made it meanwhile.

@@ -39,14 +39,10 @@ def rebalance_directory(settings: PartitionSettings) -> Meta:
             path, entry, with_dgl_files=with_dgl_files
         )
     print_report(moved_meta, path)
-    before, after = (f"{_measure_imbalance(counts):.3f}" for counts in (meta, moved_meta))
+    sizes = [[part.nodes for part in each.parts] for each in (meta, moved_meta)]
+    before, after = (f"{max(nodes) * len(nodes) / max(sum(nodes), 1):.3f}" for nodes in sizes)
     print(
         f"{path}: {moved:,} of {meta.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
         f" {moved_meta.cut_edges:,} now; largest part {before} times the mean before, {after} now"
     )
     return moved_meta
-
-
-def _measure_imbalance(meta: Meta) -> float:
-    """Return the nodes of the largest partition divided by the mean over partitions."""
-    return max(part.nodes for part in meta.parts) * len(meta.parts) / max(meta.num_nodes, 1)
