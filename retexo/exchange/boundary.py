@@ -5,18 +5,15 @@ sender with an edge into the receiver), R targets (see retexo.exchange.exchange_
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.directory.partition import LocalEdges
 from partitioning.directory.sorted_rows import runs
-from partitioning.thread_pool import MAX_THREADS, in_blocks, in_threads
+from partitioning.thread_pool import in_threads
 from retexo.arrays import (
-    BLOCK_SIZE,
     ByteArray,
     IndexArray,
     Int32Array,
@@ -146,63 +143,27 @@ def _find_required_edges(
 ) -> list[_Edges]:
     """Return the required edges from each peer, with inner nodes as targets.
 
-    Blocks of edges are grouped by owner and required layers in several threads; then the groups
-    of all blocks are concatenated.
+    They are grouped by owner and required layers, which keeps the order within a group.
     """
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     arrays = (
         [src, dst] if partition.edge_weight is None else [src, dst, partition.edge_weight.numpy()]
     )
-    required, most = required_layers > 0, int(required_layers.max(initial=1))
-    first_of_others, num_groups = (
-        (num_inner + first_halo[1:-1]).astype(np.int32),
-        partition.num_parts * most,
-    )
-    group_dtype = np.min_scalar_type(num_groups)  # NumPy uses radix sort for 16-bit integers.
-
-    def sort_block(block: slice) -> tuple[list[NDArray[Any]], IntArray]:
-        """Sort a block's required edges by owner and required layers; also return group sizes."""
-        cut = src[block] >= num_inner
-        cut &= take(required, dst[block])
-        cut_arrays = [np.compress(cut, array[block]) for array in arrays]
-        group = np.searchsorted(first_of_others, cut_arrays[0], "right").astype(group_dtype)
-        group *= most
-        group += most - take(required_layers, cut_arrays[1])
-        order = np.argsort(group, kind="stable")
-        return [array[order] for array in cut_arrays], np.bincount(group, minlength=num_groups)
-
-    sorted_blocks = in_blocks(sort_block, len(src), BLOCK_SIZE)
-    counts = np.array([count for _, count in sorted_blocks], np.int64).reshape(
-        len(sorted_blocks), num_groups
-    )
-    # [blocks, groups]: the end of each block's edges within each group
-    ends = np.cumsum(counts.T).reshape(num_groups, len(sorted_blocks)).T
-    edges = [np.empty(counts.sum(), array.dtype) for array in arrays]
-
-    def copy_pieces(pieces: list[NDArray[Any]], count: IntArray, ends: IntArray) -> None:
-        """Copy one block's edges to their positions in the groups of all blocks."""
-        for first, size, end in zip(counts_to_pointers(count), count, ends, strict=False):
-            for every, piece in zip(edges, pieces, strict=True):
-                every[end - size : end] = piece[first : first + size]
-
-    in_threads(
-        copy_pieces, [pieces for pieces, _ in sorted_blocks], counts, ends, at_most=MAX_THREADS
-    )
-    group_ptr = counts_to_pointers(counts.sum(axis=0))
-
-    def find_unsorted(block: slice) -> IntArray:
-        """Return the positions of edges that sort before their predecessor."""
-        source, target = (array[block.start : block.stop + 1] for array in edges[:2])
-        unsorted = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (
-            source[1:] < source[:-1]
-        )
-        place: IntArray = np.flatnonzero(unsorted)
-        place += block.start + 1
-        return place
-
-    unsorted_edges = in_blocks(find_unsorted, len(edges[0]), BLOCK_SIZE)
+    most = int(required_layers.max(initial=1))
+    num_groups = partition.num_parts * most
+    cut = (src >= num_inner) & take(required_layers > 0, dst)
+    first_of_others = (num_inner + first_halo[1:-1]).astype(np.int32)
+    group = np.searchsorted(first_of_others, np.compress(cut, src), "right")
+    # NumPy uses radix sort for 16-bit integers.
+    group = group.astype(np.min_scalar_type(num_groups)) * most
+    group += most - take(required_layers, np.compress(cut, dst))
+    order = np.argsort(group, kind="stable")
+    group_ptr = counts_to_pointers(np.bincount(group, minlength=num_groups))
+    edges = [np.compress(cut, array)[order] for array in arrays]
+    source, target = edges[:2]
+    descends = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (source[1:] < source[:-1])
     # Edges of a partition directory are sorted already.
-    in_order = all(np.isin(positions, group_ptr).all() for positions in unsorted_edges)
+    in_order = bool(np.isin(np.flatnonzero(descends) + 1, group_ptr).all())
 
     def of_peer(first: int, end: int, first_halo: int) -> _Edges:
         """Return the edges of one peer, sorted."""
@@ -235,18 +196,6 @@ def _find_shared_targets(
         return halo, is_needed.shape[1] - 1 - below_most, None
 
     return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
-
-
-def _split_keys(key: IntArray, num_nodes: int) -> tuple[IndexArray, IndexArray]:
-    """Split keys target * num_nodes + node into target and node, int32 each."""
-    target, node = np.empty((2, len(key)), np.int32)
-
-    def split(block: slice) -> None:
-        number = key[block] // max(num_nodes, 1)
-        target[block], node[block] = number, key[block] - number * num_nodes
-
-    in_blocks(split, len(key), BLOCK_SIZE)
-    return target, node
 
 
 @dataclass(frozen=True)
@@ -289,12 +238,7 @@ class BoundaryCode:
             halo_index: int64 [H] the halo nodes' indices at their owners.
         """
         key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_edges)
-        number = halo_index[boundary.rows].astype(np.int32)
-
-        def add(edges: slice) -> None:
-            key[edges] += take(number, boundary.source[edges])
-
-        in_blocks(add, self.num_edges, BLOCK_SIZE)
+        key += take(halo_index[boundary.rows], boundary.source)
         bits = (
             boundary.required_layers[:, None] >> np.arange(self._bits_per_target, dtype=np.uint8)
             & 1
@@ -309,7 +253,7 @@ class BoundaryCode:
         """
         edges = encoded_size(self.num_edges, self._universe)
         key = decode_sorted(code[:edges].numpy(), self.num_edges, self._universe)
-        target, node = _split_keys(key, self.num_inner)
+        target, node = (ends.astype(np.int32) for ends in np.divmod(key, max(self.num_inner, 1)))
         rows, source = unique_inverse(node)
         target_ptr = runs(target)
         if len(target_ptr) != self.num_targets + 1:

@@ -20,7 +20,6 @@ from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
-from retexo.exchange import boundary as boundary_module
 from retexo.exchange.boundary import (
     Boundary,
     BoundaryCode,
@@ -41,12 +40,8 @@ quickly = settings(deadline=None)
 
 @pytest.fixture(scope="module", autouse=True)
 def blocks_of_few_edges() -> Iterator[None]:
-    """Small blocks, so that targets and runs of equal numbers cross block boundaries."""
-    with (
-        mock.patch.object(boundary_module, "BLOCK_SIZE", 5),
-        mock.patch.object(sorted_rows, "BLOCK", 3),
-        torch_threads(2),
-    ):
+    """Small blocks, so that runs of equal numbers cross block boundaries."""
+    with mock.patch.object(sorted_rows, "BLOCK", 3), torch_threads(2):
         yield
 
 
