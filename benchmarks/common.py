@@ -197,7 +197,7 @@ def read_partitions(settings: Settings) -> tuple[PartitionDirectory, list[Partit
     """Read the partitions that the settings name; make them first if needed."""
     with contextlib.redirect_stdout(io.StringIO()):
         directory = find_or_make_partitions(settings)
-    return directory, [directory.read(part) for part in range(directory.num_parts)]
+    return directory, [directory.read_part(part) for part in range(directory.num_parts)]
 
 
 def centralized_bytes(

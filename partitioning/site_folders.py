@@ -83,12 +83,6 @@ class SiteFolders(PartitionDirectory):
     def is_hetero(self) -> bool:
         return self.local_sites[0].types is not None
 
-    @property
-    def type_names(self) -> list[str]:
-        types = self.local_sites[0].types
-        assert types is not None
-        return list(types.types)
-
     def digest(self) -> str:
         """Return the sha256 (hex) of the values that all sites have agreed on."""
         agreed = self.local_sites[0].agreed
@@ -131,12 +125,9 @@ class SiteFolders(PartitionDirectory):
     def node_names(self, part: int) -> Names | None:
         return None
 
-    def read(self, part: int) -> Partition:
-        self.refuse_if_hetero()
-        return drop_unit_weights(self.read_hetero(part))
-
-    def read_hetero(self, part: int) -> Partition:
-        return read_part(self.site_of(part), self.pipeline)
+    def read_part(self, part: int) -> Partition:
+        partition = read_part(self.site_of(part), self.pipeline)
+        return partition if self.is_hetero else drop_unit_weights(partition)
 
     def site_of(self, part: int) -> Site:
         """Return the site of a rank; InputError where its folder is not on this machine."""

@@ -110,7 +110,7 @@ def hetero_parts(
     """
     with tempfile.TemporaryDirectory() as folder:
         directory = write_hetero(Path(folder), graph, num_parts, seed=seed, masks=masks)
-        return [directory.read_hetero(part) for part in range(num_parts)]
+        return [directory.read_part(part) for part in range(num_parts)]
 
 
 def reassembled(parts: list[HeteroPartition]) -> dict:

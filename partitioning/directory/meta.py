@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from partitioning.array_checks import MANY_CLASSES
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
@@ -237,37 +239,24 @@ class HeteroMeta(Meta):
         return None
 
     def check(self) -> None:
-        """ValueError for fields that contradict each other, or names that cannot be folders."""
-        for field_name, shape in (("types", TYPE), ("relations", RELATION)):
-            for name, entry in getattr(self, field_name).items():
-                check_shape(entry, shape, f"{field_name}.{name}")
+        """Raise ValueError for fields that contradict each other.
+
+        Types and relations are the folders of the files, so their names are those of folders.
+        """
+        check_shape(self.types, {"*": TYPE}, "types")
+        check_shape(self.relations, {"*": RELATION}, "relations")
         lists = [counts[name] for counts in self.types.values() for name in ("nodes", "halo")]
         lists += [counts["edges"] for counts in self.relations.values()]
         if any(len(counts) != len(self.parts) for counts in lists):
             raise ValueError("a list of counts has not one for each part")
-        ends = {
-            name
-            for joined in self.relations
-            for name in (joined.split("__")[0], joined.split("__")[-1])
-        }
-        if self.target not in self.types or not ends <= self.types.keys():
+        ends = {end for source, _, destination in self.edge_counts for end in (source, destination)}
+        if not {self.target, *ends} <= self.types.keys():
             raise ValueError("its target, or an end of a relation, is none of its types")
-        for names in (
-            *(joined.split("__") for joined in self.relations),
-            *([name] * 3 for name in self.types),
-        ):
-            if len(names) != 3 or any(
-                not name or set(name) & set("/\\\0") or name[0] == "." for name in names
-            ):
-                raise ValueError(f"{names} cannot be the names of types or relations")
         folders = {tuple(name.split("/")[1:-1]) for name in self.checksums} - {()}
-        stated = {("nodes", name) for name in self.types} | {
-            ("edges", joined) for joined in self.relations
-        }
+        stated = {("nodes", name) for name in self.types}
+        stated |= {("edges", joined) for joined in self.relations}
         if folders != stated:
             raise ValueError("its types and relations are not those of the files in checksums")
-        if any(
-            counts.nodes != sum(entry["nodes"][part] for entry in self.types.values())
-            for part, counts in enumerate(self.parts)
-        ):
+        nodes = np.sum([counts["nodes"] for counts in self.types.values()], axis=0)
+        if nodes.tolist() != [counts.nodes for counts in self.parts]:
             raise ValueError("the nodes of the types are not those of the parts")

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from partitioning.array_checks import Array
 from partitioning.directory.meta import Meta
-from partitioning.directory.partition import PartEdges, Partition, PartNodes, label_kind
+from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
@@ -43,6 +43,7 @@ from partitioning.graph_data import (
     PLAIN_TYPE,
     SEPARATOR,
     EdgeType,
+    label_kind,
 )
 
 LINKS = (
@@ -132,8 +133,7 @@ def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
     """
     label, *masks = (load_array(folder / f"{name}.npy") for name in ("label", *MASKS))
     check_stated_shape(label, (num_inner, *label.shape[1:]), folder / "label.npy")
-    labels = torch.from_numpy(label)
-    task = label_kind(labels)
+    task = label_kind(label)
     num_classes = label.shape[1] if label.ndim == 2 else int(label.max(initial=-1)) + 1
     fits = num_classes == meta.num_classes or (label.ndim == 1 and num_classes < meta.num_classes)
     if not meta.is_imported and (task != meta.task or not fits):  # workers agree on imported ones
@@ -141,7 +141,7 @@ def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
             f"{folder}: label has {num_classes} classes ({task}), meta.json says"
             f" {meta.num_classes} ({meta.task}); {REMEDY}"
         )
-    return {"labels": labels, **dict(zip(MASKS, map(torch.from_numpy, masks), strict=True))}
+    return dict(zip(("labels", *MASKS), map(torch.from_numpy, (label, *masks)), strict=True))
 
 
 def write_links(folder: Path, links: Mapping[str, Array]) -> None:

@@ -12,17 +12,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import PLAIN_RELATION, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, EdgeType, label_kind
 
 HALO_IDS = "halo_ids.npy"
 """File in a partition's folder: int64 [H] ids of the data set, for features made from ids."""
-
-
-def label_kind(labels: Tensor) -> str:
-    """Return multiclass, multilabel or regression; labels as in `Partition`."""
-    if labels.ndim == 1:
-        return "multiclass"
-    return "regression" if labels.dtype == torch.float64 else "multilabel"
 
 
 @dataclass(frozen=True)
@@ -223,7 +216,7 @@ class Partition:
     @property
     def label_kind(self) -> str:
         """Return the kind of labels: multiclass, multilabel or regression."""
-        return label_kind(self.labels)
+        return label_kind(self.labels.numpy())
 
     @property
     def is_plain(self) -> bool:

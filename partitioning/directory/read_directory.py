@@ -88,13 +88,8 @@ class PartitionDirectory:
 
     @property
     def is_hetero(self) -> bool:
-        """Whether partitions have node types: read_hetero reads them then, and read otherwise."""
+        """Whether the graph has node types and relations with names."""
         return isinstance(self.description, HeteroMeta)
-
-    @property
-    def type_names(self) -> list[str]:
-        """Return the node types of a heterogeneous graph."""
-        return list(self.own_meta.node_counts)
 
     def digest(self) -> str:
         """Return a sha256 (hex) that is equal on all nodes with the same partitioning."""
@@ -168,34 +163,15 @@ class PartitionDirectory:
                 " another partitioning; copy it again, or partition again with overwrite=true"
             )
 
-    def read(self, part: int) -> Partition:
-        """Read one partition of a plain graph; `verify` checks its files.
-
-        Raises:
-            InputError: names what is wrong with it, or that the graph is heterogeneous.
-        """
-        self.refuse_if_hetero()
-        return _read_plain(self.path, self.own_meta, part)
-
-    def refuse_if_hetero(self) -> None:
-        """Raise InputError where the graph is heterogeneous: it names the models for it."""
-        if self.is_hetero:
-            raise InputError(
-                f"{self.path}: a heterogeneous graph, of {', '.join(self.type_names)}; train it"
-                " with --config-name node_classification_rgcn, node_classification_hetero_sage or"
-                " node_classification_rgat"
-            )
-
-    def read_hetero(self, part: int) -> Partition:
-        """Read one partition of a heterogeneous graph; `verify` checks its files.
-
-        InputError names what is wrong with it.
-        """
-        return read_typed(self.path, self.own_meta, part)
-
     def read_part(self, part: int) -> Partition:
-        """Read one partition of a plain or heterogeneous graph."""
-        return self.read_hetero(part) if self.is_hetero else self.read(part)
+        """Read one partition; `verify` checks its files.
+
+        InputError where the arrays are not those that the description states.
+        """
+        partition = read_typed(self.path, self.own_meta, part)
+        if self.is_hetero:
+            return partition
+        return _complete_plain(partition, self.path / f"part{part}", self.own_meta)
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
@@ -306,9 +282,9 @@ def read_typed(path: Path, meta: Meta, part: int) -> Partition:
     )
 
 
-def _read_plain(path: Path, meta: Meta, part: int) -> Partition:
-    """Read a partition of a plain graph from our own files."""
-    folder, partition = path / f"part{part}", drop_unit_weights(read_typed(path, meta, part))
+def _complete_plain(partition: Partition, folder: Path, meta: Meta) -> Partition:
+    """Add to a partition of a plain graph what only such a graph has: degrees, pairs of links."""
+    partition = drop_unit_weights(partition)
     if meta.is_imported:
         return partition
     nodes = replace(

@@ -120,7 +120,7 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             if not len(ids):
                 raise InputError(f"{where}: has no ids; give one at least")
             named = directory.node_names(0) is not None
-            known = [directory.read(part).node_ids.numpy() for part in settings.local_ranks]
+            known = [directory.read_part(part).node_ids.numpy() for part in settings.local_ranks]
             types = directory.types_of_pairs
             found = find_ids(np.concatenate(known), ids, types, named=named, where=where)
             unknown = found < 0

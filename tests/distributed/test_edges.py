@@ -128,7 +128,7 @@ def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
     graph = graph_of("features")
     assert graph.edge_weight is not None
     assert graph.edge_feat is not None
-    part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read(0)
+    part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read_part(0)
     in_degree = part.edges.sum_at(part.edges.dst, part.num_inner)
     got = edge_means(part.edges, in_degree, torch.float64)
     between = graph.src != graph.dst
@@ -144,13 +144,15 @@ def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
 
 
 def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> list[Any]:
-    sizes = tuple(directory.read(part).num_inner for part in range(num_parts))
+    sizes = tuple(directory.read_part(part).num_inner for part in range(num_parts))
     options = PlanOptions(
         2, sizes, True, True, False, vector_bytes=(vector_bytes, vector_bytes // 100)
     )
 
     def work(comm: Communicator) -> Any:
-        return make_plan(directory.read(comm.rank), options, comm), int(comm.meter.table(2).sum())
+        return make_plan(directory.read_part(comm.rank), options, comm), int(
+            comm.meter.table(2).sum()
+        )
 
     return run_threads(num_parts, work)
 

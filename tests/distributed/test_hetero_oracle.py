@@ -653,7 +653,7 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert summary["bytes"]["by_kind"]["features"] == wanted["bytes"]["by_kind"]["features"]
     told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
-    part = find_partition_directory([*parts.iterdir()], 3).read_hetero(0)
+    part = find_partition_directory([*parts.iterdir()], 3).read_part(0)
     asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
     assert told["north"]["nodes_with_rows"] == asked > 0
     assert (tmp_path / "sites/east/asked-person.npz").is_file()
@@ -692,7 +692,7 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     for name in ("north", "south"):
         shutil.rmtree(tmp_path / "sites" / name)
     alone = plan.run(of_sites("plan"), tmp_path / "plan")
-    part = find_partition_directory([*parts.iterdir()], 3).read_hetero(1)
+    part = find_partition_directory([*parts.iterdir()], 3).read_part(1)
     assert alone["nodes"] == sum(nodes.num_inner for nodes in part.nodes.values())
     wanted = {"ids_asked_for": 0, "edges_told": 0}
     for (source, *_), edges in part.relations.items():  # edges from north, which has rank 0

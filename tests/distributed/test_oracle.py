@@ -249,7 +249,7 @@ def context_of(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Context, list[Stage], list[torch.nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
-    partition, saved = directory.read(comm.rank), []
+    partition, saved = directory.read_part(comm.rank), []
     info = agree_on_graph_info(comm, partition, directory)
     architecture = Architecture.of(
         settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted

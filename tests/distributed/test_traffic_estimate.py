@@ -390,7 +390,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Measu
 def estimate_of(run: Run) -> TrafficEstimate:
     with run.batches():
         return estimate_traffic(
-            run.settings, run.directory, [run.directory.read(rank) for rank in range(WORLD)]
+            run.settings, run.directory, [run.directory.read_part(rank) for rank in range(WORLD)]
         )
 
 

@@ -366,7 +366,7 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
         return sample
 
     directory = parts_of(tmp_path, 4)
-    own = [directory.read(rank) for rank in range(4)]
+    own = [directory.read_part(rank) for rank in range(4)]
     for rank, part in enumerate(own):
         halo = zip(part.edges.halo_owner.tolist(), part.edges.halo_index.tolist(), strict=True)
         ids[rank] = np.array([int(own[owner].node_ids[index]) - 1000 for owner, index in halo], int)
@@ -475,7 +475,7 @@ def total(outcomes: list[Outcome], kind: str) -> int:
 
 
 def halo_nodes(directory: PartitionDirectory) -> int:
-    return sum(directory.read(rank).labelled.num_halo for rank in range(directory.num_parts))
+    return sum(directory.read_part(rank).labelled.num_halo for rank in range(directory.num_parts))
 
 
 TAIL = 8 * 5
@@ -497,7 +497,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert (
         total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 2 * TAIL + ONCE
     )  # the last counts go alone
-    partitions = [directory.read(rank) for rank in range(2)]
+    partitions = [directory.read_part(rank) for rank in range(2)]
     architecture = find_architecture(settings, directory, partitions)
     lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
     plain = estimate_traffic(lazy_settings, directory, partitions)

@@ -686,7 +686,7 @@ def contents_of(found: PartitionDirectory) -> Content:
     content: Content = {}
     found.verify(range(found.num_parts))
     for part in range(found.num_parts):
-        held = found.read_hetero(part) if found.is_hetero else found.read(part)
+        held = found.read_part(part)
         for nodes in held.nodes.values():
             assert len(nodes.node_ids.unique()) == len(nodes.features)
             assert nodes.features.isfinite().all()
@@ -943,7 +943,7 @@ def read_change(place: Path) -> Content:
     rows: Content = {}
     found = find_partition_directory([place / "parts"], 2)
     for part in range(2):
-        held = found.read(part)
+        held = found.read_part(part)
         ids, features = held.node_ids.tolist(), held.features.tolist()
         rows |= {str(number): row for number, row in zip(ids, features, strict=True)}
     return rows

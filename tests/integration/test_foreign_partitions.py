@@ -33,7 +33,7 @@ def test_the_public_layout(tmp_path: Path) -> None:
     given = ["dataset_name=karateclub", "num_partitions=3", f"partition_dir={tmp_path}"]
     theirs = find_or_make_partitions(compose(given))
     ours = write_partitions(tmp_path / "ours", random_graph(), thirds(40), PARTS, 3)
-    found, wanted = ([each.read(rank) for rank in range(3)] for each in (theirs, ours))
+    found, wanted = ([each.read_part(rank) for rank in range(3)] for each in (theirs, ours))
     assert reassembled(found) == reassembled(wanted)
     for part, own in zip(found, wanted, strict=True):
         assert part.labelled.out_degree is None, "it is asked for"

@@ -162,7 +162,7 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
     settings = train_settings(*small, *options)
 
     def train_network(comm: Communicator) -> np.ndarray:
-        partition = directory.read(comm.rank)
+        partition = directory.read_part(comm.rank)
         info = agree_on_graph_info(comm, partition, directory)
         shape = Architecture(settings.model, info.num_features, info.num_classes)
         with LOCK:
@@ -187,7 +187,7 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
         return logits.numpy()
 
     def apply_checkpoint(comm: Communicator) -> np.ndarray:
-        partition, checkpoint = directory.read(comm.rank), open_checkpoint(tmp_path)
+        partition, checkpoint = directory.read_part(comm.rank), open_checkpoint(tmp_path)
         stages = checkpoint.stages()
         context = make_inference_context(
             settings,
@@ -203,7 +203,7 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
 
     trained, again = (run_threads(3, work) for work in (train_network, apply_checkpoint))
     for rank, (wanted, got) in enumerate(zip(trained, again, strict=True)):
-        part = directory.read(rank)
+        part = directory.read_part(rank)
         known = (part.train_mask | part.val_mask | part.test_mask).numpy()
         assert np.isfinite(wanted[known]).all()
         np.testing.assert_array_equal(got[known], wanted[known])

@@ -141,7 +141,7 @@ def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
     directory = find_partition_directory(list(Path("parts").iterdir()), None)
     sets: dict[str, set[str]] = {}
     for part in range(2):
-        held = directory.read_hetero(part)
+        held = directory.read_part(part)
         ends = directory.ends_of_edges(part)["source"]
         for mask in MASKS:
             sets.setdefault(mask, set()).update(ends[getattr(held, mask).numpy()].tolist())

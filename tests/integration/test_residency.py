@@ -354,9 +354,12 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
     features: Any = made.features  # type: ignore[union-attr]
     for rank in range(2):
         np.testing.assert_allclose(
-            folders.read(rank).features, features.toarray()[rank == RANKS], rtol=1e-6, atol=1e-6
+            folders.read_part(rank).features,
+            features.toarray()[rank == RANKS],
+            rtol=1e-6,
+            atol=1e-6,
         )
-    assert folders.read(2).num_inner == 0
+    assert folders.read_part(2).num_inner == 0
 
 
 def test_a_run_keeps_the_pipeline(tables: Path, tmp_path: Path) -> None:
@@ -461,7 +464,7 @@ def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
         """With such a table of north, if any."""
         table.write_text("\n".join(lines)) if lines else table.unlink(missing_ok=True)
         with pytest.raises(InputError, match=message):
-            find_or_make_partitions(compose(data(sites, spec=spec))).read(0)
+            find_or_make_partitions(compose(data(sites, spec=spec))).read_part(0)
 
     refuse(r"features\.csv: needs features\.spec=FILE, the spec\.json that", rows, spec=False)
     refuse(r"is 2000; expected one of the \d+ node ids", [*rows, "2000,1,1,Rome"])

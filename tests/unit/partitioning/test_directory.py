@@ -61,7 +61,7 @@ def global_ids(parts: list[Partition], part: Partition) -> list[int]:
 
 
 def test_round_trip(directory: PartitionDirectory) -> None:
-    parts = [directory.read(rank) for rank in range(3)]
+    parts = [directory.read_part(rank) for rank in range(3)]
     edges = []
     out, into = (
         np.bincount(ends[GRAPH.src != GRAPH.dst], minlength=40) for ends in (GRAPH.src, GRAPH.dst)
@@ -85,7 +85,7 @@ def test_round_trip(directory: PartitionDirectory) -> None:
 
 def test_parts_are_mapped(directory: PartitionDirectory) -> None:
     """What a worker does not touch takes none of its memory; what it writes to stays its own."""
-    part = directory.read(1)
+    part = directory.read_part(1)
     for tensor, name in (
         (part.features, "feat"),
         (part.edges.src, "src"),
@@ -115,7 +115,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
         ids = np.concatenate((np.arange(bounds[0], bounds[1]), halo))
         edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
         assert edges == sorted(edges)
-        assert (dst < whole.read(rank).num_inner).all()
+        assert (dst < whole.read_part(rank).num_inner).all()
     assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
     assert not (whole.path / "sorted").exists()
@@ -135,7 +135,7 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
     with pytest.raises(InputError, match=f"{name}: its checksum"):
         directory.verify([1])
     with contextlib.suppress(InputError):  # whatever it reads, it lives
-        directory.read(1)
+        directory.read_part(1)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_arrays_of_another_directory(
     path = directory.path / "part1" / f"{name}.npy"
     np.save(path, changed(np.load(path)))
     with pytest.raises(InputError, match=says):
-        directory.read(1)
+        directory.read_part(1)
 
 
 def test_swapped_parts_without_checksums_are_found(dgls: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_damaged_config_of_dgl_is_named(dgls: Path, fields: dict[str, Any], me
     path = dgls / f"{dgls.name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     with pytest.raises(InputError, match=message):
-        find_partition_directory([dgls], 3).read(0)
+        find_partition_directory([dgls], 3).read_part(0)
 
 
 def as_fifo(path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_damaged_meta_is_named(directory: PartitionDirectory, content: Any, me
     else:
         path.write_text(json.dumps(json.loads(path.read_text()) | content))
     with pytest.raises(InputError, match=rf"meta\.json.*{message}"):
-        find_partition_directory([directory.path], 3).read(0)
+        find_partition_directory([directory.path], 3).read_part(0)
 
 
 def test_an_interruption_keeps_what_was_there(
@@ -317,7 +317,7 @@ def test_a_directory_of_dgl_is_imported_once(
     assert description.stat() == before
     for part in (0, 1):
         second.verify([part])
-        assert_same(second.read(part), directory.read(part), *SAME)
+        assert_same(second.read_part(part), directory.read_part(part), *SAME)
     for path in (dgls, second.path):
         with pytest.raises(InputError, match="was not partitioned by this program"):
             read_meta(path)

@@ -70,7 +70,7 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
         sizes, relations, seed=seed, multi=multi, weighted=[("studio", "makes", "movie")]
     )
     directory = write_hetero(tmp_path, graph, num_parts, seed=seed)
-    read = [directory.read_hetero(part) for part in range(num_parts)]
+    read = [directory.read_part(part) for part in range(num_parts)]
     whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
     assert whole == again
     assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
@@ -88,7 +88,7 @@ def test_names_and_counts_are_kept(tmp_path: Path) -> None:
     )
     directory = write_hetero(tmp_path, graph, 3)
     for part in range(3):
-        ids = directory.read_hetero(part).nodes["movie"].node_ids - 1000
+        ids = directory.read_part(part).nodes["movie"].node_ids - 1000
         found = directory.node_names(part)
         assert found is not None
         assert found.tolist() == [f"m{row}" for row in ids.tolist()]
@@ -131,7 +131,7 @@ def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: s
     with pytest.raises(InputError, match=r"checksum|missing"):
         directory.verify([1])
     with pytest.raises(InputError, match=said):
-        directory.read_hetero(1)
+        directory.read_part(1)
 
 
 DIRECTS = "person__directs__movie"
@@ -182,11 +182,6 @@ def test_a_damaged_description_is_named(tmp_path: Path, damage: Any, message: st
         verify_directory(path.parent)
 
 
-def test_a_plain_reader_is_told_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="node_classification_rgcn"):
-        write_hetero(tmp_path, random_hetero(), 2).read(0)
-
-
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
     path = write_hetero(tmp_path, random_hetero(), 2).path
     given = ("dataset_name=file", "dataset_file=gone.npz", "num_partitions=2")
@@ -230,7 +225,7 @@ def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
 
 def ask(base: Path) -> list[HeteroPartition | str]:
     """Each site's part once the owners were asked, or its error; by threads."""
-    parts = [hetero(base).read_hetero(rank) for rank in range(3)]
+    parts = [hetero(base).read_part(rank) for rank in range(3)]
     sizes = {name: tuple(part.nodes[name].num_inner for part in parts) for name in parts[0].nodes}
 
     def worker(comm: Communicator) -> HeteroPartition | str:
@@ -263,7 +258,7 @@ def test_a_part_is_that_of_the_partition_directory(tmp_path: Path, multi: bool) 
     directory = write_hetero(tmp_path, graph, 3)
     write(tmp_path / "sites", graph)
     for rank, found in enumerate(ask(tmp_path / "sites")):
-        assert_same_part(found, directory.read_hetero(rank))
+        assert_same_part(found, directory.read_part(rank))
 
 
 def test_what_a_site_has_none_of_may_be_left_out(tmp_path: Path) -> None:
@@ -379,10 +374,10 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "site.json").write_text(json.dumps(DESCRIBED))
     np.savez(tmp_path / "part.npz", **ARRAYS)
     num_parts = len((described or DESCRIBED).get("sites", DESCRIBED["sites"]))
-    assert hetero(tmp_path, 2).read_hetero(0).nodes["person"].num_halo == 1
+    assert hetero(tmp_path, 2).read_part(0).nodes["person"].num_halo == 1
     change(tmp_path, described, **arrays)
     with pytest.raises(InputError, match=message):
-        hetero(tmp_path, num_parts).read_hetero(0)
+        hetero(tmp_path, num_parts).read_part(0)
 
 
 def test_the_order_of_types_is_agreed_on(tmp_path: Path) -> None:
@@ -443,7 +438,7 @@ def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
 def test_nodes_go_where_their_files_say(folder: Path) -> None:
     directory = find_partition_directory([folder / "parts" / made(folder).name], 3)
     assert directory.is_hetero
-    for part in map(directory.read_hetero, range(3)):
+    for part in map(directory.read_part, range(3)):
         for name, nodes in part.nodes.items():
             assert (
                 nodes.node_ids.tolist()
@@ -500,7 +495,7 @@ def test_the_parts_are_those_of_the_graph(
     tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
 ) -> None:
     directory = partitioned_by_dgl(tmp_path, graph, monkeypatch, halo_hops)
-    parts, ours = [directory.read_hetero(part) for part in range(3)], hetero_parts(graph, 3)
+    parts, ours = [directory.read_part(part) for part in range(3)], hetero_parts(graph, 3)
     found, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
     assert found["edges"] == expected["edges"]
     del found["rows"]["studio"], expected["rows"]["studio"]  # which has no features
@@ -524,8 +519,6 @@ def test_the_parts_are_those_of_the_graph(
             assert keys == sorted(set(keys))
     assert sum(part.self_loops for part in parts) == 1
     assert verify_directory(directory.path) == {}
-    with pytest.raises(InputError, match="node_classification_rgcn"):
-        directory.read(0)
 
 
 def edit(change: Callable[[Any], Any]) -> Callable[[Path], None]:
@@ -592,4 +585,4 @@ def test_damage_of_dgls_files_is_named(
 def read_1(path: Path) -> None:
     found = find_partition_directory([path], None)
     assert found.is_hetero
-    found.read_hetero(1)
+    found.read_part(1)

@@ -483,9 +483,9 @@ def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
     data = [*DATA, "synthetic.nodes=60", f"task.spectral={width}", "num_partitions=2"]
     data = [each for each in data if not each.startswith("split.")]
     directory = find_or_make_partitions(compose(data, "link_prediction_gcn"))
-    links = directory.read(1).links
+    links = directory.read_part(1).links
     assert links is not None
-    assert links["spectral"].shape == (directory.read(1).num_inner, width)
+    assert links["spectral"].shape == (directory.read_part(1).num_inner, width)
 
 
 def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> None:

@@ -46,7 +46,7 @@ SAME = (
 def parts_of(base: Path, num_parts: int) -> list[Partition]:
     """Every part, once the owners were asked; by threads."""
     folders = find_sites(base, num_parts)
-    read = [folders.read(rank) for rank in range(num_parts)]
+    read = [folders.read_part(rank) for rank in range(num_parts)]
     sizes = tuple(partition.num_inner for partition in read)
 
     def worker(comm: Communicator) -> Partition:
@@ -64,7 +64,7 @@ def compare(graph: GraphData, assignment: np.ndarray, num_parts: int) -> None:
         for rank, found in enumerate(parts_of(Path(folder) / "sites", num_parts)):
             # a site without nodes need not know the width
             names = SAME if len(found.features) else set(SAME) - {"features"}
-            assert_same(found, directory.read(rank), *names)
+            assert_same(found, directory.read_part(rank), *names)
 
 
 @st.composite
@@ -126,7 +126,7 @@ def write_site(folder: Path, described: Any = None, **arrays: Any) -> Path:
 
 
 def read_site(folder: Path, num_parts: int = 2) -> Partition:
-    return find_sites(folder, num_parts).read(0)
+    return find_sites(folder, num_parts).read_part(0)
 
 
 def test_a_part_that_would_fill_the_memory(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_a_folder_of_folders_opens_only_the_part_that_is_asked_for(tmp_path: Pat
     graph = random_graph()
     folders = write_sites(tmp_path, graph, thirds(40), np.arange(40) % 2, ["north", "east"])
     (folders[1] / "part.npz").unlink()
-    assert find_sites(tmp_path, 2).read(0).num_inner == 20
+    assert find_sites(tmp_path, 2).read_part(0).num_inner == 20
     with pytest.raises(InputError, match=r"east/part.npz: missing"):
-        find_sites(tmp_path, 2).read(1)
+        find_sites(tmp_path, 2).read_part(1)
 
 
 def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_folders_that_do_not_belong_together(tmp_path: Path, described: Any, mes
 def agree(base: Path) -> GraphInfo:
     """What three sites agree on; each read its own folder."""
     folders = [find_sites(base / name, 3) for name in NAMES[:3]]
-    read = [folder.read(rank) for rank, folder in enumerate(folders)]
+    read = [folder.read_part(rank) for rank, folder in enumerate(folders)]
 
     def worker(comm: Communicator) -> GraphInfo:
         return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank])

@@ -481,7 +481,7 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
     ended = run_main(*LINKS, "dataset_file=g.npz", "features=[given,degree]", cwd=tmp_path)
     assert "Adamic-Adar" in ended.stdout
     directory = find_partition_directory([tmp_path / "g-links-random-vol-2"], 2)
-    parts = [directory.read(part) for part in range(2)]
+    parts = [directory.read_part(part) for part in range(2)]
     ids = np.concatenate([part.node_ids.numpy() for part in parts]) - 1000
     split = split_links(random_graph(), split_settings(seed=42))
     for name, rows in split.rows.items():

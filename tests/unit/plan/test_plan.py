@@ -139,7 +139,7 @@ def test_options_are_sorted_and_what_their_setting_sends(place: Path, tmp_path: 
         exchange = [*base[1:], "exchange=fp32"] if name.startswith("exchange") else base
         changed = toy_settings(place, *exchange, name)
         directory = plan.find_or_make_partitions(changed)  # type: ignore[attr-defined]
-        partitions = [directory.read(part) for part in range(WORLD)]
+        partitions = [directory.read_part(part) for part in range(WORLD)]
         assert estimate_traffic(changed, directory, partitions).total([4, 1]) == total
 
 
@@ -168,7 +168,7 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     )  # forwards and backwards, after each layer but the last
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
-    partitions = [small.read(part) for part in (0, 1)]
+    partitions = [small.read_part(part) for part in (0, 1)]
     plain = replace(
         settings,
         exchange=replace(settings.exchange, mode="plain", precision=("fp32",) * 3),
@@ -186,7 +186,7 @@ def test_a_part_by_hand(small: PartitionDirectory) -> None:
 
     3 edges, a self loop too, in 3 + (14 >> 2) bits and 2 each of 3 x 5 places; 4 bits a node.
     """
-    partitions = [small.read(part) for part in (0, 1)]
+    partitions = [small.read_part(part) for part in (0, 1)]
     assert baselines.part_bytes(partitions[0], partitions, 3) == 3 * 4 * 4 + 2 + 2
     assert baselines.part_bytes(partitions[1], partitions, 3) == 2 * 4 * 4 + 2 + 1
 
@@ -196,7 +196,7 @@ def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
     rows[:, 7] = 1
     graph = make_graph([(0, 39)], rows, [0, 1] * 20)
     directory = write_partitions(tmp_path, graph, thirds(40), [0] * 39 + [1], 2)
-    partitions = [directory.read(part) for part in (0, 1)]
+    partitions = [directory.read_part(part) for part in (0, 1)]
     assert 39 * 3 < baselines.part_bytes(partitions[0], partitions, 2) < 39 * 10
 
 
@@ -207,7 +207,7 @@ def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, wid
     graph = random_graph(nodes, edges, width)
     name = f"{nodes}-{edges}-{width}"
     directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
-    partitions = [directory.read(part) for part in (0, 1)]
+    partitions = [directory.read_part(part) for part in (0, 1)]
     settings = train_settings("num_partitions=2", "hidden_dim=8", *overrides)
     return worker_memory(
         partitions[0], find_architecture(settings, directory, partitions), settings, 26
@@ -360,7 +360,7 @@ def test_bytes_of_a_dry_run(
     with contextlib.redirect_stdout(io.StringIO()):
         partition_data.run(settings)
     directory = find_or_make_partitions(settings)
-    parts = [directory.read(part) for part in range(3)]
+    parts = [directory.read_part(part) for part in range(3)]
     counted, case = estimate_traffic(settings, directory, parts), case_of(settings)
     sizes = by_size.count_sent_bytes(case)
     for kind, tolerance in (

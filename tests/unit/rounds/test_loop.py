@@ -395,7 +395,7 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     graph = random_graph()
     graph = replace(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
     directory = write_partitions(tmp_path, graph, thirds(40), np.zeros(40, int), 2)
-    parts = [directory.read(0), directory.read(1)]
+    parts = [directory.read_part(0), directory.read_part(1)]
     edges = replace(parts[1].relations[PLAIN_RELATION], edge_feat=None)
     parts[1] = replace(parts[1], relations={PLAIN_RELATION: edges})
     found = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
@@ -571,7 +571,7 @@ def test_the_answers_of_a_network(model: str, norm: str, tmp_path: Path) -> None
         values = answers_of(model, stages)
 
     def worker(comm: Communicator) -> list[Tensor]:
-        partition = directory.read(0)
+        partition = directory.read_part(0)
         info = agree_on_graph_info(comm, partition, directory)
         context = make_context(
             settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
