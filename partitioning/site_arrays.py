@@ -5,7 +5,7 @@ I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -110,7 +110,7 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
         if types is None:
             rows = _read_plain_features(arrays[name], ids[name], site, pipeline)
         else:
-            rows = _read_type_features(arrays[name], width, len(ids[name]), where(name))
+            rows = _read_features(arrays[name], len(ids[name]), where(name), width)
         nodes[name] = PartNodes(
             torch.from_numpy(rows[order[name]]), torch.from_numpy(ascending[name]), **halo
         )
@@ -145,61 +145,50 @@ def _key(edge_type: EdgeType) -> str:
 def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
     """Return the ids and masks [I] of a site's nodes, in the order of the file."""
     path = site.folder / ARRAYS
-    _list_arrays(path)
     arrays = read_arrays(path, ("node_id", *MASKS), warn=False)
     ids = _read_ids(arrays, path)
     return ids, _read_masks(arrays, len(ids), path)
 
 
-def _list_arrays(path: Path) -> list[str]:
-    """Return the names of the arrays of a part.npz; InputError where it is missing."""
-    if not path.exists():
-        raise InputError(f"{path}: missing; write it with numpy.savez")
-    return list_arrays(path)
-
-
 def _group_by_owner(site: Site) -> dict[str, dict[str, Array]]:
-    """Return the arrays of each node type and relation, by their names without it."""
+    """Return the arrays of each node type and relation, by their names without it.
+
+    Those of a plain graph have no owner in their names. InputError for an array of another name.
+    """
     types, path = site.types, site.folder / ARRAYS
+    known: dict[str, tuple[str, ...]]
     if types is None:
-        every = ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)
-        _check_names(_list_arrays(path), every, path)
-        arrays = read_arrays(path, every)
-        return {PLAIN_TYPE: arrays, _key(PLAIN_RELATION): arrays}
-    grouped: dict[str, list[str]] = {name: [] for name in (*types.types, *types.relations)}
-    for key in _list_arrays(path):
-        owner, _, name = key.rpartition("/")
-        if owner not in grouped:
-            raise InputError(
-                f"{path}: array `{key}` has no meaning here; expected TYPE/ARRAY or"
-                f" SOURCE__RELATION__DESTINATION/ARRAY, of {DESCRIPTION}: {join_names(grouped)}"
-            )
-        grouped[owner].append(name)
-    for owner, names in grouped.items():
-        known: tuple[str, ...] = ("node_id", *FEATURE_ARRAYS)
-        if owner in types.relations:
-            known = (*EDGE_ENDS, "edge_weight") if owner in types.weighted else EDGE_ENDS
-        elif owner == types.target:
-            known += TARGET_ARRAYS
-        _check_names(names, known, f"{path}: {owner}")
-    keys = [f"{owner}/{name}" for owner, names in grouped.items() for name in names]
-    arrays = read_arrays(path, keys)
-    return {
-        owner: {name: arrays[f"{owner}/{name}"] for name in names}
-        for owner, names in grouped.items()
+        known = {PLAIN_TYPE: ("node_id", *EDGE_ENDS, *EDGE_DATA, "feat", *TARGET_ARRAYS, *CSR)}
+    else:
+        known = dict.fromkeys(types.types, ("node_id", *FEATURE_ARRAYS))
+        known[types.target] += TARGET_ARRAYS
+        known |= dict.fromkeys(types.relations, EDGE_ENDS)
+        known |= dict.fromkeys(types.weighted, (*EDGE_ENDS, "edge_weight"))
+    keys = {
+        f"{owner}/{name}".removeprefix("/"): (owner, name)
+        for owner, names in known.items()
+        for name in names
     }
+    for key in list_arrays(path):
+        if key not in keys:
+            beside = [
+                other for other, (owner, _) in keys.items() if owner == key.rpartition("/")[0]
+            ]
+            raise InputError(
+                f"{path}: array `{key}` has no meaning here; it may have"
+                f" {', '.join(beside) or join_names(keys)}"
+            )
+    grouped: dict[str, dict[str, Array]] = {owner: {} for owner in known}
+    for key, array in read_arrays(path, keys).items():
+        owner, name = keys[key]
+        grouped[owner][name] = array
+    if types is None:
+        grouped[_key(PLAIN_RELATION)] = grouped[PLAIN_TYPE]
+    return grouped
 
 
 def _describe_array(path: Path | str, name: str) -> str:
     return f"{path}: array `{name}`"
-
-
-def _check_names(names: Sequence[str], known: Sequence[str], path: Path | str) -> None:
-    """Raise InputError for an array of another name."""
-    if unknown := sorted(set(names) - set(known)):
-        raise InputError(
-            f"{path}: array `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
-        )
 
 
 def _require_integers(arrays: Mapping[str, Array], name: str, path: Path | str) -> Ints:
@@ -369,13 +358,23 @@ def _sort_edges(
 
 
 def _read_features(
-    arrays: Mapping[str, Array], num_nodes: int, path: Path | str
+    arrays: Mapping[str, Array], num_nodes: int, path: Path | str, width: int | None = None
 ) -> NDArray[np.float32]:
-    """Return features [I, F]; a site without nodes needs none, the others tell it the width."""
-    if num_nodes == 0:
-        return np.zeros((0, 0), np.float32)
+    """Return features [I, F].
+
+    Args:
+        width: F in site.json; None: of a plain graph, where the others tell it to a site without
+            nodes.
+    """
+    if num_nodes == 0 or (width == 0 and not {*FEATURE_ARRAYS} & arrays.keys()):
+        return np.zeros((num_nodes, width or 0), np.float32)
     where = partial(_describe_array, path)
     features = check_features(features_among(arrays, path), num_nodes, where)
+    if width not in (None, features.shape[1]):
+        raise InputError(
+            f"{path}: its features are {features.shape[1]} wide, `types` of {DESCRIPTION} says"
+            f" {width}"
+        )
     return np.asarray(features.toarray()) if isinstance(features, sp.csr_array) else features
 
 
@@ -405,41 +404,16 @@ def _read_plain_features(
     return pipeline.read(table, ids)
 
 
-def _read_type_features(
-    arrays: Mapping[str, Array], width: int, num_nodes: int, where: str
-) -> NDArray[np.float32]:
-    """Return features [I, F] of a node type, whose width site.json states."""
-    has_features = width > 0 or bool(set(FEATURE_ARRAYS) & arrays.keys())
-    features = (
-        _read_features(arrays, num_nodes, where)
-        if num_nodes and has_features
-        else np.zeros((num_nodes, width), np.float32)
-    )
-    if features.shape[1] != width:
-        raise InputError(
-            f"{where}: its features are {features.shape[1]} wide, `types` of {DESCRIPTION} says"
-            f" {width}"
-        )
-    return features
-
-
-def _check_num_rows(
-    arrays: Mapping[str, Array], names: Sequence[str], num_nodes: int, path: Path | str
-) -> None:
-    """InputError unless each of the named arrays that is there has one row per node."""
-    for name in names:
-        if name in arrays and (arrays[name].ndim == 0 or len(arrays[name]) != num_nodes):
-            raise InputError(
-                f"{_describe_array(path, name)} has shape {arrays[name].shape}; `node_id` has"
-                f" {num_nodes} rows"
-            )
-
-
 def _read_target(
     arrays: Mapping[str, Array], ids: Ints, site: Site, path: Path | str
 ) -> dict[str, Array]:
     """Return labels and masks, in the order of the file, by their field names in Partition."""
-    _check_num_rows(arrays, ("feat", *TARGET_ARRAYS), len(ids), path)
+    for name in ("feat", *TARGET_ARRAYS):
+        if name in arrays and arrays[name].shape[:1] != (len(ids),):
+            raise InputError(
+                f"{_describe_array(path, name)} has shape {arrays[name].shape}; `node_id` has"
+                f" {len(ids)} rows"
+            )
     labels = _read_labels(arrays, len(ids), site, path)
     masks = _read_masks(arrays, len(ids), path)
     check_split(masks, is_labelled(labels), str(path), ids)

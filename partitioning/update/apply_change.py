@@ -7,6 +7,7 @@ n new ones.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,10 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
 from partitioning.directory.stored_graph import StoredGraph
-from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, Relation, endpoint_dtype
 from partitioning.node_names import Names
 from partitioning.update.change import Change, Edges, NodeChange
-from partitioning.update.read_edges import show_edge
+from partitioning.update.read_edges import refuse_edges
 
 UNPLACED = -1
 """Partition of a new node before it is placed."""
@@ -127,11 +127,7 @@ def _change_edges(
             edges[row, order] = np.searchsorted(keys, keys_wanted[order], side)  # type: ignore[call-overload]
         return edges[0], edges[1] - edges[0]
 
-    def refuse(table: Edges, wrong: NDArray[np.bool_], why: str) -> None:
-        if wrong.any():
-            edge_text = show_edge(stored, name, change.nodes, table, int(wrong.argmax()))
-            raise InputError(f"{table.where}: {edge_text} {why}")
-
+    refuse = partial(refuse_edges, stored, name, change.nodes)
     stays = np.ones(len(keys), np.bool_)
     begin, num_copies = find(edges.deleted)
     refuse(edges.deleted, num_copies == 0, "is not in the graph; leave it out")

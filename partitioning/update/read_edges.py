@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
 from partitioning.datasets.edge_tables import read_edges
@@ -132,34 +133,33 @@ def _check_edges(
         if kind != "new" or stored.meta.request.get("duplicates") == "merge":
             again = np.ones(len(edges.src), np.bool_)
             again[np.unique(pairs[kind], return_index=True)[1]] = False
-            if again.any():
-                edge = show_edge(stored, name, nodes, edges, int(again.argmax()))
-                raise InputError(f"{edges.where}: {edge} is there twice; leave one out")
-        is_loop = edges.src == edges.dst
-        if kind != "new" and name[0] == name[2] and is_loop.any():
-            edge = show_edge(stored, name, nodes, edges, int(is_loop.argmax()))
-            raise InputError(
-                f"{edges.where}: {edge} is a self loop, which partitions leave out; leave it out"
-            )
+            refuse_edges(stored, name, nodes, edges, again, "is there twice; leave one out")
+        if kind != "new" and name[0] == name[2]:
+            is_loop = edges.src == edges.dst
+            why = "is a self loop, which partitions leave out; leave it out"
+            refuse_edges(stored, name, nodes, edges, is_loop, why)
     if "changed" in tables and "deleted" in tables:
-        both = np.isin(pairs["changed"], pairs["deleted"])
-        if both.any():
-            changed = tables["changed"]
-            edge = show_edge(stored, name, nodes, changed, int(both.argmax()))
-            raise InputError(
-                f"{changed.where}: {edge} is in update.deleted_edges, too; leave one out"
-            )
+        both, why = np.isin(pairs["changed"], pairs["deleted"]), "is in update.deleted_edges, too"
+        refuse_edges(stored, name, nodes, tables["changed"], both, f"{why}; leave one out")
     return EdgeChange(**tables)
 
 
-def show_edge(
-    stored: StoredGraph, name: EdgeType, nodes: Mapping[str, NodeChange], edges: Edges, row: int
-) -> str:
-    """Describe an edge of a table for messages, by the ids of the data set."""
+def refuse_edges(
+    stored: StoredGraph,
+    name: EdgeType,
+    nodes: Mapping[str, NodeChange],
+    edges: Edges,
+    wrong: NDArray[np.bool_],
+    why: str,
+) -> None:
+    """Raise InputError for the first edge of a table that is wrong, bool [n]; `why` ends it."""
+    if not wrong.any():
+        return
     src, dst = (
-        nodes[of_type].show(stored.graph.nodes[of_type], int(ends[row]))
+        nodes[of_type].show(stored.graph.nodes[of_type], int(ends[wrong][0]))
         for of_type, ends in ((name[0], edges.src), (name[2], edges.dst))
     )
+    edge = f"edge {src} -> {dst}"
     if stored.meta.request.get("symmetrize"):  # the table may have the other direction
-        return f"edge between {src} and {dst}"
-    return f"edge {src} -> {dst}"
+        edge = f"edge between {src} and {dst}"
+    raise InputError(f"{edges.where}: {edge} {why}")
