@@ -2,7 +2,7 @@
 
     python benchmarks/labelled_edges.py payments --seeds 5
     python benchmarks/labelled_edges.py ratings --seeds 5
-    python benchmarks/labelled_edges.py payments --methods lazy --options features=[given,degree]
+    python benchmarks/labelled_edges.py payments --seeds 5 --degrees
 
 payments: 20,000 accounts and 100,000 payments, of which 2 % are fraud, driven by the amount
 and by a hidden risk of both accounts, of which their columns show little. Risky accounts pay each
@@ -15,7 +15,8 @@ looked at once. Ours: `--config-name edge_classification` or `edge_regression`, 
 both directions, then an MLP of both ends and the edge's own columns, 64 wide, end to end, dropout
 0.5 (payments; 0 for ratings), Adam, learning rate 0.01, weight decay 5e-4, classes weighted as
 ours, at most 200 epochs, patience 30, best validation epoch. The others read the edge's and both
-ends' columns.
+ends' columns. --degrees: features=[given,degree], and the others read the same columns of nodes.
+Scores are printed on validation (val), by which one chooses, and on test.
 """
 
 import copy
@@ -43,6 +44,8 @@ Array = NDArray[Any]
 SETS = ("train", "val", "test")
 METHODS = ("regression", "boosting", "PyG", "lazy", "full_graph")
 SHARES = (0.6, 0.2, 0.2)
+KEYS = {"val_": "val", "": "test"}
+"""Sets that are scored, by what their scores begin with."""
 
 
 class Data:
@@ -57,6 +60,14 @@ class Data:
     def rows(self) -> Array:
         """The columns of each edge and of both its ends."""
         return np.hstack((self.own, *(self.nodes[end] for end in self.ends)))
+
+    def with_degrees(self) -> "Data":
+        """Return the data with log(1 + training edges) out of and into each node."""
+        data, trained = copy.copy(self), self.ends[:, self.sets == 0]
+        trained = trained[:, trained[0] != trained[1]]
+        degrees = (np.bincount(end, minlength=len(self.nodes)) for end in trained)
+        data.nodes = np.column_stack((self.nodes, *map(np.log1p, degrees)))
+        return data
 
     def write(self, folder: Path) -> None:
         nodes = pd.DataFrame(self.nodes).add_prefix("x")
@@ -111,23 +122,30 @@ def run_ours(
         given += options
         run = common.train(compose(given, task), tempfile.mkdtemp(dir=folder))
     names = ("roc_auc", "average_precision") if classes else ("r2",)
-    return {name: run["test"][name] for name in names} | {"MB": run["bytes"]["total"] / 1e6}
+    scores = {f"{key}{name}": run[part][name] for key, part in KEYS.items() for name in names}
+    return scores | {"MB": run["bytes"]["total"] / 1e6}
 
 
-def score(labels: Array, found: Array, *, classes: bool) -> dict[str, float]:
-    if not classes:
-        return {"r2": r2_score(labels, found)}
-    auc, precision = roc_auc_score(labels, found), average_precision_score(labels, found)
-    return {"roc_auc": auc, "average_precision": precision}
+def score(data: Data, found: Array, *, classes: bool) -> dict[str, float]:
+    """Return the scores of predictions of all edges, on validation and test."""
+    scores = {}
+    for key, part in KEYS.items():
+        rows = data.sets == SETS.index(part)
+        labels, predicted = data.labels[rows], found[rows]
+        if classes:
+            scores[f"{key}roc_auc"] = roc_auc_score(labels, predicted)
+            scores[f"{key}average_precision"] = average_precision_score(labels, predicted)
+        else:
+            scores[f"{key}r2"] = r2_score(labels, predicted)
+    return scores
 
 
 def run_columns(data: Data, model: Any, *, classes: bool) -> dict[str, float]:
     """A model of the edge's and both ends' columns."""
     rows = StandardScaler().fit_transform(data.rows)
     model.fit(rows[data.sets == 0], data.labels[data.sets == 0])
-    test = rows[data.sets == 2]
-    found = model.predict_proba(test)[:, 1] if classes else model.predict(test)
-    return score(data.labels[data.sets == 2], found, classes=classes)
+    found = model.predict_proba(rows)[:, 1] if classes else model.predict(rows)
+    return score(data, found, classes=classes)
 
 
 class PyG(nn.Module):
@@ -167,7 +185,8 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
     targets = labels if classes else ((labels - mean) / scale).float()[:, None]
     model = PyG(nodes.shape[1], own.shape[1], 2 if classes else 1, 0.5 if classes else 0.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
-    best, waited, kept = -np.inf, 0, None
+    best, waited = -np.inf, 0
+    kept: dict[str, float] = {}
     for _ in range(200):
         model.train()
         train_rows = sets == 0
@@ -179,26 +198,28 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
         with torch.no_grad():
             found = model(nodes, messages, ends, own)
         found = found.softmax(1)[:, 1] if classes else found[:, 0] * scale + mean
-        val = score(data.labels[data.sets == 1], found[sets == 1].numpy(), classes=classes)
-        value, waited = next(iter(val.values())), waited + 1
+        scores = score(data, found.numpy(), classes=classes)
+        value, waited = next(iter(scores.values())), waited + 1
         if value > best:
-            best, waited, kept = value, 0, copy.deepcopy(found)
+            best, waited, kept = value, 0, scores
         if waited >= 30:
             break
-    assert kept is not None
-    return score(data.labels[data.sets == 2], kept[sets == 2].numpy(), classes=classes)
+    return kept
 
 
 def main() -> None:
     parser = common.parser(__doc__, seeds=5, options=[])
     parser.add_argument("data", choices=("payments", "ratings"))
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--degrees", action="store_true")
     arguments = parser.parse_args()
     classes = arguments.data == "payments"
     make = make_payments if classes else make_ratings
+    options = [*arguments.options, *(["features=[given,degree]"] * arguments.degrees)]
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for seed in range(arguments.seeds):
         data = make(seed)
+        shown = data.with_degrees() if arguments.degrees else data
         linear: Any = LogisticRegression() if classes else LinearRegression()
         boosted: Any = (
             HistGradientBoostingClassifier(random_state=seed)
@@ -206,11 +227,11 @@ def main() -> None:
             else HistGradientBoostingRegressor(random_state=seed)
         )
         runs: dict[str, Callable[..., dict[str, float]]] = {
-            "regression": partial(run_columns, data, linear),
-            "boosting": partial(run_columns, data, boosted),
-            "PyG": partial(run_pyg, data, seed),
-            "lazy": partial(run_ours, data, seed, "lazy", arguments.options),
-            "full_graph": partial(run_ours, data, seed, "full_graph", arguments.options),
+            "regression": partial(run_columns, shown, linear),
+            "boosting": partial(run_columns, shown, boosted),
+            "PyG": partial(run_pyg, shown, seed),
+            "lazy": partial(run_ours, data, seed, "lazy", options),
+            "full_graph": partial(run_ours, data, seed, "full_graph", options),
         }
         for name in arguments.methods:
             for metric, value in runs[name](classes=classes).items():
