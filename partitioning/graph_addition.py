@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.array_checks import check_dense, check_edge_weight
-from partitioning.datasets.edge_tables import find_ends, read_edges
+from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
@@ -26,9 +26,11 @@ from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import asked_names, columns_of_relation, find_usual
 from partitioning.features.schema import Schema
 from partitioning.graph_data import (
+    DESTINATION,
     PLAIN_RELATION,
     PLAIN_TYPE,
     SEPARATOR,
+    SOURCE,
     EdgeType,
     GraphData,
     NodeTable,
@@ -103,8 +105,8 @@ def read_addition(
     return Addition(added, _add_reverse(held, relations, grown))
 
 
-def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> tuple[Any, Any]:
-    """Turn edges whose labels are predicted into new nodes with edges, for `read_addition`.
+def read_further_edges(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> Addition:
+    """Read edges whose labels are predicted: new nodes, to which both their ends send.
 
     Args:
         held: The graph; its labelled edges are nodes.
@@ -112,13 +114,20 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
         frame: A data frame of src, dst and the edges' own columns.
 
     Raises:
-        InputError: the graph has no labelled edges, or the frame lacks src or dst.
+        InputError: the graph has no labelled edges, or the frame lacks src or dst; an end is no
+            node of the graph; a column is not as in training.
     """
     graph, columns = held.encoded, held.settings.columns
     if isinstance(graph, GraphData) or graph.labelled is None:
         raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
     taken = known[graph.target]
-    ends = find_ends(to_frame(frame, "edges"), columns_of_relation(columns, graph.labelled))
+    table = read_edges(
+        to_frame(frame, "edges"),
+        columns_of_relation(columns, graph.labelled),
+        (known[graph.labelled[0]], known[graph.labelled[2]]),
+        with_features=None,
+        remedy="; attach a graph with this node",
+    )
     numbers = np.empty(0, np.int64) if taken.ids is None or taken.named else taken.ids
     first = max(int(numbers.max(initial=-1)) + 1, taken.num_nodes)
     ids = [f"new {first + row}" if taken.named else first + row for row in range(len(frame))]
@@ -126,14 +135,17 @@ def as_edge_nodes(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any)
     if any(name is not None for name in frame.index.names):  # columns, as in other tables
         frame = frame.reset_index()
     frame = frame.rename(columns=lambda name: str(name).strip())
-    left = {*ends, *find_usual("id", frame.columns), id_name}
-    edges = {}
-    for node_type, end in zip(graph.from_ends.values(), ends, strict=True):
-        named = columns_of_relation(columns, node_type)
-        src, dst = ((asked_names(role, named) or (role,))[0] for role in ("src", "dst"))
-        edges[node_type] = type(frame)({src: frame[end].to_numpy(), dst: ids})
-    own = frame.drop(columns=list(left), errors="ignore")
-    return {graph.target: own.assign(**{id_name: ids})}, edges
+    assert table.schema is not None  # a frame has names of columns
+    roles = table.schema.roles
+    left = [*roles["src"], *roles["dst"], *find_usual("id", frame.columns), id_name]
+    own = frame.drop(columns=left, errors="ignore").assign(**{id_name: ids})
+    added, _ = _new_nodes(held, graph.target, own, taken)
+    new = taken.num_nodes + np.arange(len(frame))
+    relations = {
+        graph.from_ends[SOURCE]: Relation(table.src, new),
+        graph.from_ends[DESTINATION]: Relation(table.dst, new),
+    }
+    return Addition({graph.target: added}, relations)
 
 
 def _new_nodes(

@@ -275,9 +275,8 @@ class HeldGraph:
         return arguments[: 4 if feat is not None else 3 if weights else 2]
 
     @torch.no_grad()
-    def predict_new(self, nodes: Any, edges: Any) -> Predictions:
-        """Return the predictions of new nodes that join the graph; the graph stays as it is."""
-        added = graph_addition.read_addition(self.read, self.known, nodes, edges)
+    def predict_new(self, added: Addition) -> Predictions:
+        """Return the predictions of new nodes, by the graph with them; it stays as it is."""
         table = added.nodes.get(self.read.graph.target)
         if table is None:
             raise InputError(

@@ -242,8 +242,8 @@ class Predictor:
             raise InputError("edges, node_ids, new: give one of them")
         else:
             attached = self._use(graph)
-            as_nodes = graph_addition.as_edge_nodes(attached.read, attached.known, edges)
-            predictions = replace(attached.predict_new(*as_nodes), ids=np.arange(len(edges)))
+            added = graph_addition.read_further_edges(attached.read, attached.known, edges)
+            predictions = replace(attached.predict_new(added), ids=np.arange(len(edges)))
         return self._convert(predictions, output, embeddings=False)
 
     def embed(
@@ -291,7 +291,9 @@ class Predictor:
                 raise InputError("node_ids, new: give one of them")
             if not isinstance(new, tuple | list) or len(new) != 2:
                 raise InputError("new: expected a pair of nodes and edges, as data frames")
-            return attached.predict_new(*new)
+            return attached.predict_new(
+                graph_addition.read_addition(attached.read, attached.known, *new)
+            )
         return attached.predictions.take(attached.ids.find_all(node_ids))
 
     def _convert(self, predictions: Predictions, output: str | None, *, embeddings: bool) -> Any:

@@ -196,8 +196,8 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     indexed = model.predict(edges=bank.drop(columns="is_fraud").head(20).set_index("src"))
     np.testing.assert_array_equal(indexed["p1"], found["p1"])
     _check_service((nodes, bank.drop(columns="is_fraud")), found)
-    with pytest.raises(InputError, match="a0x"):
-        model.predict(edges=pd.DataFrame({"src": ["a0x"], "dst": ["a1"], "amount": 1.0, "day": 1}))
+    with pytest.raises(InputError, match=r"edges: column `dst`: row 0 is a0x; expected .* attach"):
+        model.predict(edges=pd.DataFrame({"src": ["a1"], "dst": ["a0x"], "amount": 1.0, "day": 1}))
     with pytest.raises(InputError, match="edges, node_ids, new: give one"):
         model.predict(edges=bank.head(1), node_ids=[1])
     with pytest.raises(InputError, match=r"no column `amount`, .* found nothing"):
