@@ -25,14 +25,8 @@ from retexo.arrays import IndexArray, IntArray, Mask, WeightArray, ids_to_mask, 
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import Boundary
-from retexo.exchange.coding.values import (
-    ByteReader,
-    Precision,
-    decode_values,
-    encode_values,
-    quantize,
-    value_bytes,
-)
+from retexo.exchange.coding.rows import RowFormat, decode, encode
+from retexo.exchange.coding.values import Precision, value_bytes
 from retexo.exchange.cover import minimum_cover
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, ReceivedMessage
@@ -108,28 +102,18 @@ def _all_to_all(
 
     to_peers, from_peers: number of vectors sent to and received from each peer.
     """
-    width, here = vectors.shape[1], vectors.detach().cpu()
-    if precision == "full":
-        outgoing = [part.flatten() for part in torch.split(here, to_peers)]
-        received = comm.all_to_all(outgoing, [count * width for count in from_peers], tag)
-        return torch.cat(received).view(-1, width).to(vectors.device)
+    width, row_format = vectors.shape[1], RowFormat("dense", precision)
     row_bytes = value_bytes(width, vectors.dtype, precision)
-    codes, scales = quantize(here, precision, at_random=True)
     outgoing = [
-        encode_values(codes[place].flatten(), scales[place], _widths(len(place), width), precision)
-        for place in torch.split(torch.arange(len(here)), to_peers)
+        encode(part, row_format, at_random=True)
+        for part in torch.split(vectors.detach().cpu(), to_peers)
     ]
     arrived = comm.all_to_all(outgoing, [count * row_bytes for count in from_peers], tag)
     decoded = [
-        decode_values(ByteReader(rows), _widths(count, width), vectors.dtype, precision)
+        decode(rows, (count, width), vectors.dtype, row_format)
         for rows, count in zip(arrived, from_peers, strict=True)
     ]
-    return torch.cat(decoded).view(-1, width).to(vectors.device)
-
-
-def _widths(count: int, width: int) -> IntArray:
-    """Return the number of values of each of `count` rows, which are all `width`."""
-    return np.full(count, width, np.int64)
+    return torch.cat(decoded).to(vectors.device)
 
 
 @dataclass(frozen=True, eq=False)

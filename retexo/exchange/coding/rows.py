@@ -35,6 +35,7 @@ Shape letters: R rows, D width, n number of columns written in a row.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -87,17 +88,19 @@ def row_sizes(rows: Rows, row_format: RowFormat) -> IntArray:
     return np.concatenate(sizes)
 
 
-def encode(rows: Rows, row_format: RowFormat) -> torch.Tensor:
+def encode(rows: Rows, row_format: RowFormat, *, at_random: bool = False) -> torch.Tensor:
     """Encode rows as uint8 [sum of row_sizes], where the rows are ("sparse": on the host).
 
     Args:
         rows: float32 or float64 [R, D], tensor or CSR (converted to dense a few million values
             at a time).
+        at_random: "dense" only, see `quantize`.
     Raises:
         ValueError: for other types or shapes, and for values that "int8" or "int4" cannot
             represent.
     """
-    write = _encode_dense if row_format.encoding == "dense" else sparse.encode
+    is_dense = row_format.encoding == "dense"
+    write = partial(_encode_dense, at_random=at_random) if is_dense else sparse.encode
     if isinstance(rows, torch.Tensor) and row_format == RowFormat():
         _check(rows)
         return as_bytes(rows.detach().contiguous())
@@ -141,9 +144,9 @@ def decode(
     return rows
 
 
-def _encode_dense(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
+def _encode_dense(rows: torch.Tensor, precision: Precision, *, at_random: bool) -> torch.Tensor:
     """Encode a chunk of rows [R, D] as uint8 [B]: scales (int8 and int4), then values."""
-    codes, scales = quantize(rows, precision)
+    codes, scales = quantize(rows, precision, at_random=at_random)
     return encode_values(codes.flatten(), scales, np.full(len(rows), rows.shape[1]), precision)
 
 
