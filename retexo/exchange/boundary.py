@@ -16,7 +16,6 @@ from partitioning.thread_pool import in_threads
 from retexo.arrays import (
     ByteArray,
     IndexArray,
-    Int32Array,
     IntArray,
     Mask,
     WeightArray,
@@ -89,19 +88,13 @@ class Boundary:
 
 
 @dataclass(frozen=True, eq=False)
-class EdgeSubset:
-    """Some edges of a boundary, renumbered over the rows and targets that they use."""
+class BoundaryPart:
+    """Some rows and targets of a boundary."""
 
     rows: IntArray
     """[L'] indices into the boundary's rows, ascending."""
     targets: IntArray
     """[R'] indices into the boundary's targets, ascending."""
-    source: Int32Array = field(default_factory=lambda: np.zeros(0, np.int32))
-    """[E'] in [0, L'). Edges of rows that the receiver already holds are left out."""
-    target: Int32Array = field(default_factory=lambda: np.zeros(0, np.int32))
-    """[E'] in [0, R'), ascending."""
-    weight: WeightArray | None = None
-    """[E'] see Boundary.weight."""
 
 
 def find_incoming_boundaries(

@@ -10,7 +10,7 @@ import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Self, TypeVar
@@ -23,7 +23,7 @@ from retexo.arrays import Mask, take, take_weights
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import MessageTag
-from retexo.exchange.boundary import INFER_PHASE, Boundary, EdgeSubset
+from retexo.exchange.boundary import INFER_PHASE, Boundary, BoundaryPart
 from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.coding.values import value_bytes
@@ -91,9 +91,9 @@ class _Batch:
     """The messages exchanged with some peers, by rank; empty for the other peers."""
 
     messages: list[OutgoingMessage]
-    outgoing: list[EdgeSubset]
-    """Rows and targets that the outgoing and the incoming messages serve."""
-    incoming: list[EdgeSubset]
+    outgoing: list[BoundaryPart]
+    """What the outgoing and the incoming messages serve."""
+    incoming: list[BoundaryPart]
 
 
 class LayerExchange:
@@ -153,10 +153,6 @@ class LayerExchange:
         """
         if not self._is_known:
             self._sources = self._sources.drop_sums()
-        return self._stream(phase)
-
-    def _stream(self, phase: int) -> Iterator[Sources]:
-        """Yield the rows received before, then the vectors of a phase piece by piece."""
         yield self._sources
         for piece in self._receive(phase):
             sources = self._no_sources.append(piece)
@@ -199,11 +195,11 @@ class LayerExchange:
         all_to_all = partial(self._comm.all_to_all, consume=True)
         for batch in batches:
             sizes, announced = start(self._exchange_headers, batch)()
-            for rows_held, edges, message in zip(
+            for rows_held, part, message in zip(
                 self._held_there, batch.outgoing, batch.messages, strict=True
             ):
                 rows_held[
-                    edges.rows[message.selection.rows]
+                    part.rows[message.selection.rows]
                 ] |= not message.selection.format.projected
             cut = (selection.pieces(self._num_pieces) for selection in announced)
             for from_sizes, pieces in zip(
@@ -233,24 +229,24 @@ class LayerExchange:
             distances = range(first, min(first + step, world_size))
             receivers = {(rank + distance) % world_size for distance in distances}
             senders = {(rank - distance) % world_size for distance in distances}
-            nothing = EdgeSubset(np.zeros(0, np.int64), np.zeros(0, np.int64))
-            messages, outgoing = [], []
-            for peer, boundary in enumerate(self._plan.outgoing):
-                is_sent = peer in receivers
-                edges = self._missing_edges(boundary, peer, phase) if is_sent else nothing
-                messages.append(self._make_message(edges, peer, phase))
-                # Nothing needs the edges after this, and they take most of the memory.
-                outgoing.append(EdgeSubset(edges.rows, edges.targets))
-                del edges
+            nothing = BoundaryPart(np.zeros(0, np.int64), np.zeros(0, np.int64))
+            outgoing = [
+                self._rows_and_targets(boundary, phase) if peer in receivers else nothing
+                for peer, boundary in enumerate(self._plan.outgoing)
+            ]
             incoming = [
                 self._rows_and_targets(boundary, phase) if peer in senders else nothing
                 for peer, boundary in enumerate(self._plan.incoming)
             ]
+            messages = [self._make_message(part, peer, phase) for peer, part in enumerate(outgoing)]
             yield _Batch(messages, outgoing, incoming)
 
-    def _missing_edges(self, boundary: Boundary, peer: int, phase: int) -> EdgeSubset:
-        """Return the edges into a peer's targets of this phase whose source row it lacks so far."""
-        ends = self._rows_and_targets(boundary, phase)
+    def _missing_edges(self, part: BoundaryPart, peer: int, phase: int) -> CutEdges:
+        """Return the edges into a peer's targets of this phase whose source row it lacks so far.
+
+        part: the rows and targets of the phase.
+        """
+        boundary, rows_held = self._plan.outgoing[peer], self._held_there[peer]
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]
         source, target = (
@@ -258,41 +254,34 @@ class LayerExchange:
             np.repeat(np.arange(len(counts), dtype=np.int32), counts),
         )
         weight = None if boundary.weight is None else boundary.weight[edges]
-        rows_held = self._held_there[peer]
         if rows_held.any():
             missing = ~take(rows_held, source)
             source, target = np.compress(missing, source), np.compress(missing, target)
             weight = take_weights(weight, missing)
-        if len(ends.rows) < len(boundary.rows):
+        if len(part.rows) < len(boundary.rows):
             source = take(np.cumsum(boundary.source_mask(targets), dtype=np.int32) - 1, source)
-        return replace(ends, source=source, target=target, weight=weight)
+        nodes = boundary.rows[part.rows].astype(np.int32)
+        return CutEdges(nodes, source, target, len(counts), weight, ~rows_held[part.rows])
 
-    def _rows_and_targets(self, boundary: Boundary, phase: int) -> EdgeSubset:
-        """Return a phase's rows and targets, without edges."""
+    def _rows_and_targets(self, boundary: Boundary, phase: int) -> BoundaryPart:
+        """Return a phase's rows and targets."""
         targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
         rows = np.flatnonzero(boundary.source_mask(targets))
-        return EdgeSubset(rows, np.arange(targets.start, targets.stop))
+        return BoundaryPart(rows, np.arange(targets.start, targets.stop))
 
-    def _make_message(self, edges: EdgeSubset, peer: int, phase: int) -> OutgoingMessage:
+    def _make_message(self, part: BoundaryPart, peer: int, phase: int) -> OutgoingMessage:
         """Select and encode the message to a peer; empty without rows.
 
         Plain rows where the selection turns out longer. Which rows the peer then holds is noted
         when the message is sent, not here.
         """
-        if not len(edges.rows):
+        if not len(part.rows):
             return OutgoingMessage.empty(self._num_pieces)
-        rows_held, nodes = (
-            self._held_there[peer][edges.rows],
-            self._plan.outgoing[peer].rows[edges.rows].astype(np.int32),
-        )
-        cut = CutEdges(
-            nodes, edges.source, edges.target, len(edges.targets), edges.weight, ~rows_held
-        )
+        cut = self._missing_edges(part, peer, phase)
         if self._plan.all_halo_rows:
-            return OutgoingMessage.build(
-                self.local, _select_missing_rows(DENSE, rows_held, edges), cut, self._num_pieces
-            )
-        selection = self._select(cut, edges, peer, phase)
+            selection = select_all_rows(DENSE, cut)
+            return OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
+        selection = self._select(cut, part, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
         most = int(cut.has_edge.sum()) * self._row_bytes + self._exponent_bytes(selection)
@@ -301,14 +290,14 @@ class LayerExchange:
             message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
-    def _select(self, cut: CutEdges, edges: EdgeSubset, peer: int, phase: int) -> Selection:
+    def _select(self, cut: CutEdges, part: BoundaryPart, peer: int, phase: int) -> Selection:
         """Select vectors for rows that the peer lacks, starting from an earlier layer's bound.
 
         A better bound is kept in the plan, for later layers.
         """
         boundary, known = self._plan.outgoing[peer], self._plan.known_bounds
         rows, targets = np.zeros(len(boundary.rows), bool), np.zeros(len(boundary.targets), bool)
-        rows[edges.rows[cut.has_edge]] = targets[edges.targets] = True
+        rows[part.rows[cut.has_edge]] = targets[part.targets] = True
         known_bound = known.get((peer, phase))
         min_vectors = 0 if known_bound is None else known_bound.bound_for(rows, targets)
         selection = select_vectors(
@@ -347,7 +336,7 @@ class LayerExchange:
         needs no headers.
         """
         rows_held = [
-            mask[edges.rows] for mask, edges in zip(self._held_here, batch.incoming, strict=True)
+            mask[part.rows] for mask, part in zip(self._held_here, batch.incoming, strict=True)
         ]
         if self._plan.all_halo_rows:
             known = [
@@ -364,7 +353,7 @@ class LayerExchange:
         headers = [
             _pack_header(header, *header_input, partial_sums) for header_input in header_inputs
         ]
-        sizes = [_header_size(header, edges, partial_sums) for edges in batch.incoming]
+        sizes = [_header_size(header, part, partial_sums) for part in batch.incoming]
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
         header_bytes = zip(received, rows_held, batch.incoming, strict=True)
         unpacked = [
@@ -378,7 +367,7 @@ class LayerExchange:
 
     def _wait_for_piece(
         self,
-        incoming: list[EdgeSubset],
+        incoming: list[BoundaryPart],
         selections: Sequence[Selection],
         pieces: Sequence[Piece],
         received: Callable[[], list[Tensor]],
@@ -389,12 +378,12 @@ class LayerExchange:
         """
         received_messages = []
         messages = zip(incoming, selections, pieces, received(), strict=True)
-        for peer, (edges, selection, (some_rows, some_sums), message) in enumerate(messages):
+        for peer, (part, selection, (some_rows, some_sums), message) in enumerate(messages):
             boundary, projected = self._plan.incoming[peer], selection.format.projected
             count = len(some_rows) + len(some_sums)
             if not count:
                 continue
-            rows, targets = edges.rows[some_rows], edges.targets[some_sums]
+            rows, targets = part.rows[some_rows], part.targets[some_sums]
             halo, sum_dst = (
                 torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets])
             )
@@ -462,24 +451,24 @@ def pieces_per_message(largest_part: int, row_bytes: int) -> int:
 
 
 def _select_missing_rows(
-    message_format: MessageFormat, rows_held: Mask, edges: EdgeSubset
+    message_format: MessageFormat, rows_held: Mask, part: BoundaryPart
 ) -> Selection:
     """Select every row that the receiver does not hold."""
-    return Selection(message_format, ~rows_held, np.zeros(len(edges.targets), bool))
+    return Selection(message_format, ~rows_held, np.zeros(len(part.targets), bool))
 
 
-def _header_size(header: struct.Struct, edges: EdgeSubset, partial_sums: bool) -> int:
-    """Return the header size in bytes; 0 if there are no edges."""
-    if not len(edges.rows):
+def _header_size(header: struct.Struct, part: BoundaryPart, partial_sums: bool) -> int:
+    """Return the header size in bytes; 0 if there are no rows."""
+    if not len(part.rows):
         return 0
-    return header.size + (len(edges.rows) + len(edges.targets) + 7) // 8 * partial_sums
+    return header.size + (len(part.rows) + len(part.targets) + 7) // 8 * partial_sums
 
 
 def _pack_header(
-    header: struct.Struct, message: OutgoingMessage, edges: EdgeSubset, partial_sums: bool
+    header: struct.Struct, message: OutgoingMessage, part: BoundaryPart, partial_sums: bool
 ) -> Tensor:
-    """Return the header of a message, uint8; empty if there are no edges."""
-    if not _header_size(header, edges, partial_sums):
+    """Return the header of a message, uint8; empty if there are no rows."""
+    if not _header_size(header, part, partial_sums):
         return torch.empty(0, dtype=torch.uint8)
     selection = message.selection
     bits = (
@@ -492,15 +481,15 @@ def _pack_header(
 
 
 def _unpack_header(
-    header: struct.Struct, received: Tensor, rows_held: Mask, edges: EdgeSubset, partial_sums: bool
+    header: struct.Struct, received: Tensor, rows_held: Mask, part: BoundaryPart, partial_sums: bool
 ) -> tuple[list[int], Selection]:
     """Return the sizes of the pieces that follow, and the selection of rows and sums."""
     start = received[: header.size].numpy().tobytes()
     code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
     if not (partial_sums and start):
-        return sizes, _select_missing_rows(MessageFormat.from_code(code), rows_held, edges)
-    count = len(edges.rows) + len(edges.targets)
+        return sizes, _select_missing_rows(MessageFormat.from_code(code), rows_held, part)
+    count = len(part.rows) + len(part.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
     return sizes, Selection(
-        MessageFormat.from_code(code), bits[: len(edges.rows)], bits[len(edges.rows) :]
+        MessageFormat.from_code(code), bits[: len(part.rows)], bits[len(part.rows) :]
     )
