@@ -97,22 +97,16 @@ def agree_on_graph_info(
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     nonempty = everyone[:, 5] > 0  # an empty partition need not know the width
-    widths = ", ".join(map(str, everyone[:, 3].tolist()))
-    _check_equal(
-        everyone[:, 3],
-        f"features of another width (by rank: {widths}); make them the same",
-        nonempty,
-    )
-    kinds = ", ".join(LABEL_KINDS[kind] for kind in everyone[:, 6].tolist())
-    _check_equal(everyone[:, 6], f"labels of another kind (by rank: {kinds}); use one", nonempty)
+    widths, edge_widths = everyone[:, 3], everyone[:, 7] >> 2
+    kinds = [LABEL_KINDS[kind] for kind in everyone[:, 6].tolist()]
+    for name, values, shown, remedy in (
+        ("features of another width", widths, widths.tolist(), "make them the same"),
+        ("labels of another kind", everyone[:, 6], kinds, "use one"),
+        ("edge features of another width", edge_widths, edge_widths.tolist(), "make them the same"),
+    ):
+        by_rank = ", ".join(map(str, shown))
+        _check_equal(values, f"{name} (by rank: {by_rank}); {remedy}", nonempty)
     kind = LABEL_KINDS[int(everyone[:, 6].max())] if task is None else ""
-    edge_widths = everyone[:, 7] >> 2
-    widths = ", ".join(map(str, edge_widths.tolist()))
-    _check_equal(
-        edge_widths,
-        f"edge features of another width (by rank: {widths}); make them the same",
-        nonempty,
-    )
     meta = None if directory is None else directory.meta
     totals = everyone[:, :3].sum(dim=0).tolist()
     if training and totals[0] == 0:
@@ -160,9 +154,9 @@ def digest_to_int(hex_digest: str) -> int:
     return int(hex_digest[:16], 16) >> 1
 
 
-def _check_equal(values: Tensor, message: str, mask: Tensor | None = None) -> None:
-    """Raise InputError unless the values, [W], are equal on all ranks (in mask, bool [W])."""
-    ranks = (torch.ones_like(values) if mask is None else mask).nonzero()[:, 0]
+def _check_equal(values: Tensor, message: str, mask: Tensor) -> None:
+    """Raise InputError unless the values, [W], are equal on the ranks in a mask, bool [W]."""
+    ranks = mask.nonzero()[:, 0]
     differing = ranks[values[ranks] != values[ranks[:1]]].tolist()
     if differing:
         raise InputError(

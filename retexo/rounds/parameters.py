@@ -65,18 +65,6 @@ class FlatParameters:
             self.slices.append(ParameterSlice(place, parameter.shape, some, rows is not None))
             first = place.stop
 
-    def used_entries(self) -> Tensor | None:
-        """Return the indices of entries that can have a gradient, int64 ascending; None for all."""
-        if all(part.used is None for part in self.slices):
-            return None
-        indices = torch.arange(len(self.gradient), device=self.gradient.device)
-        indices_and_used = [
-            (indices[part.position].view(part.shape), part.used) for part in self.slices
-        ]
-        return torch.cat(
-            [(rows if used is None else rows[used]).flatten() for rows, used in indices_and_used]
-        )
-
 
 def flatten_parameters(
     objective: Objective, comm: Communicator, settings: GradientSettings

@@ -119,12 +119,12 @@ class LocalSGD:
 
     def __init__(self, local: LocalOptimizer, num_steps: int) -> None:
         self.local, self.num_steps = local, num_steps
-        self._weight = torch.full_like(local.flat.values, local.objective.num_train)
-        used = local.flat.used_entries()
-        if used is not None:
-            unused = torch.ones_like(local.flat.values, dtype=torch.bool)
-            unused[used] = False
-            self._weight[unused] = local.objective.graph_info.num_train
+        num_train, of_all = local.objective.num_train, local.objective.graph_info.num_train
+        self._weight = torch.full_like(local.flat.values, num_train)
+        for part in local.flat.slices:
+            if part.used is not None:
+                rows = self._weight[part.position].view(part.shape)
+                rows.fill_(of_all).index_fill_(0, part.used, num_train)
 
     def compute(self) -> float:
         """Take the local steps, write the update to flat.gradient, and return the loss before.
