@@ -9,7 +9,6 @@ n scores, N nodes, C classes, B bins.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,19 +31,6 @@ def micro_f1(counts: Tensor) -> float:
     return 2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0.0
 
 
-ByClass = Callable[[Tensor, Tensor, Tensor], float]
-"""From true positives, false positives and false negatives, float64 [C] each."""
-BY_CLASS: dict[str, ByClass] = {}
-"""The formulas that need nothing but counts by class, by name in retexo.scores.SCORES."""
-
-
-def by_class(formula: ByClass) -> ByClass:
-    """Enter a formula under its name."""
-    BY_CLASS[formula.__name__] = formula
-    return formula
-
-
-@by_class
 def macro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
     """Mean F1 of the classes that occur in labels or predictions; float64 [C] each."""
     occurs = tp + fp + fn > 0
@@ -52,12 +38,15 @@ def macro_f1(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
     return float(by_class.mean()) if len(by_class) else 0.0
 
 
-@by_class
 def balanced_accuracy(tp: Tensor, fp: Tensor, fn: Tensor) -> float:
     """Mean recall of the classes that have nodes; false positives do not count."""
     occurs = tp + fn > 0
     by_class = tp[occurs] / (tp + fn)[occurs]
     return float(by_class.mean()) if len(by_class) else 0.0
+
+
+BY_CLASS = {"macro_f1": macro_f1, "balanced_accuracy": balanced_accuracy}
+"""The formulas that need nothing but counts by class, by name in retexo.scores.SCORES."""
 
 
 def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:

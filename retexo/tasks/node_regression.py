@@ -40,8 +40,8 @@ class NodeRegression:
     """A Task whose seeds are nodes. Heads predict targets in training units."""
 
     scale: TargetScale
-    target_names: Sequence[Any] = ()
-    """[T], or empty for 0 ... T-1."""
+    class_names: Sequence[Any] = ()
+    """[T] names of the targets, or empty for 0 ... T-1."""
     loss_name: str = "mse"
     huber_delta: float = 1.0
     """Error above which the Huber loss is linear, in standard deviations of the target."""
@@ -56,16 +56,16 @@ class NodeRegression:
         partition: Partition,
         info: GraphInfo,
         comm: Communicator,
-        target_names: Sequence[Any] = (),
+        class_names: Sequence[Any] = (),
     ) -> Self:
         """Return the task of a run; all workers call it and agree on the scale of the targets.
 
         Raises:
             InputError: a target is not known, or is the same, at all training nodes.
         """
-        names = target_names or range(info.num_classes)
+        names = class_names or range(info.num_classes)
         scale = agree_on_scale(partition.labels[partition.train_mask], names, comm)
-        return cls(scale, target_names, settings.task.loss)
+        return cls(scale, class_names, settings.task.loss)
 
     def with_choices(self, heads: OutputHeads) -> Self:
         """Return the task itself: validation chooses nothing that changes its predictions."""
@@ -74,10 +74,6 @@ class NodeRegression:
     @property
     def num_classes(self) -> int:
         return len(self.scale.mean)
-
-    @property
-    def class_names(self) -> Sequence[Any]:
-        return self.target_names
 
     def make_targets(self, labels: Tensor, dtype: torch.dtype) -> Tensor:
         """Return labels [N, T] in training units; NaN everywhere in a graph without labels, [N]."""
@@ -142,7 +138,7 @@ class NodeRegression:
 
         R2 is NaN where the targets do not differ. sums: see sum_errors.
         """
-        names = self.target_names or range(self.num_classes)
+        names = self.class_names or range(self.num_classes)
         rows = []
         for name, deviation, column in zip(
             names, self.scale.deviation, sums.T.tolist(), strict=True
@@ -151,9 +147,13 @@ class NodeRegression:
             size = max(1.0, count)
             variation = squares - total**2 / size
             varies = variation > SMALLEST_DEVIATION * max(1.0, squares)
-            row = {"target": name, "mae": absolute / size * deviation}
-            row |= {"rmse": math.sqrt(squared / size) * deviation}
-            row |= {"r2": 1 - squared / variation if varies else math.nan, "support": int(count)}
+            row = {
+                "target": name,
+                "mae": absolute / size * deviation,
+                "rmse": math.sqrt(squared / size) * deviation,
+                "r2": 1 - squared / variation if varies else math.nan,
+                "support": int(count),
+            }
             rows.append(row if count else row | dict.fromkeys(_NAMES, math.nan))
         return rows
 

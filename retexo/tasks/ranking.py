@@ -124,11 +124,6 @@ class EmbeddedNodes:
         nodes = cls(context, scorers, rows, weights, neighbours, shares)
         return replace(nodes, rows=nodes._decode(nodes._encode(rows), len(rows)))
 
-    @property
-    def bounds(self) -> Tensor:
-        """Bounds of each worker's ids, int64 [W + 1], see GraphInfo.id_bounds."""
-        return self.context.graph_info.id_bounds
-
     @torch.no_grad()
     def _score_embeddings(
         self, score: Callable[[Scorer, Tensor, Tensor], Tensor], src: Tensor, dst: Tensor
@@ -140,8 +135,7 @@ class EmbeddedNodes:
             src: [q, D], embeddings of the sources.
             dst: [q, D] or [n, D], embeddings of the destinations.
         """
-        width = src.shape[1] // len(self.scorers)
-        src_pieces, dst_pieces = (torch.split(rows, width, dim=1) for rows in (src, dst))
+        src_pieces, dst_pieces = (torch.split(rows, self._width, dim=1) for rows in (src, dst))
         by_piece = [
             score(scorer, one, other)
             for scorer, one, other in zip(self.scorers, src_pieces, dst_pieces, strict=True)
@@ -179,7 +173,7 @@ class EmbeddedNodes:
 
         All workers call it.
         """
-        comm, bounds = self.context.comm, self.bounds
+        comm, bounds = self.context.comm, self.context.graph_info.id_bounds
         distinct, inverse = np.unique(ids.numpy(), return_inverse=True)
         owner = torch.searchsorted(bounds, torch.from_numpy(distinct), right=True) - 1
         counts = torch.bincount(owner, minlength=comm.world_size)
@@ -362,49 +356,51 @@ def _count_above_everywhere(
         int64 [A, q].
     """
     comm = embedded.context.comm
-    dtype = torch.int32 if int(embedded.bounds[-1]) < 2**31 else torch.int64
+    num_nodes = int(embedded.context.graph_info.id_bounds[-1])
+    dtype = torch.int32 if num_nodes < 2**31 else torch.int64
     sources, places = torch.unique(pairs[:, 0], return_inverse=True)
     scores = embedded.all_gather(own.T.contiguous())
     parts = [sources, places, known.find_held_out(sources)]
     gathered = zip(*(embedded.all_gather(each.to(dtype)) for each in parts), strict=True)
     counts = []
     for score, (ids, place, excluded) in zip(scores, gathered, strict=True):
-        source = Ranked(ids.long(), place.long(), score.T, excluded.long())
-        counts.append(_count_above_here(embedded, known, embedded.fetch(ids.long()), source))
+        not_ranked = known.find_excluded(ids.long(), excluded.long())
+        fetched = embedded.fetch(ids.long())
+        counts.append(
+            _count_above_here(embedded, known, fetched, place.long(), score.T, not_ranked)
+        )
     num_candidates = len(embedded.weights)
     sizes = [len(pairs) * num_candidates] * comm.world_size
     received = comm.all_to_all([count.flatten() for count in counts], sizes, TAG)
     return torch.stack(received).long().sum(dim=0).view(num_candidates, len(pairs))
 
 
-@dataclass(frozen=True, eq=False)
-class Ranked:
-    """The q pairs of one worker that are ranked at a time."""
-
-    sources: Tensor
-    """int64 [s]"""
-    places: Tensor
-    """int64 [q] the place of each pair's source among them."""
-    scores: Tensor
-    """[A, q]"""
-    held_out: Tensor
-    """See KnownEdges.find_held_out."""
-
-
 def _count_above_here(
-    embedded: EmbeddedNodes, known: KnownEdges, sources: FetchedNodes, ranked: Ranked
+    embedded: EmbeddedNodes,
+    known: KnownEdges,
+    sources: FetchedNodes,
+    places: Tensor,
+    own: Tensor,
+    excluded: tuple[Tensor, Tensor],
 ) -> Tensor:
     """Add up for each pair how many own destinations score above it, and at least as much.
 
-    int32 [A, q], without nodes that a source has an edge to. sources: those of `ranked`.
+    int32 [A, q], without nodes that a source has an edge to.
+
+    Args:
+        embedded: this worker's nodes.
+        known: the destinations.
+        sources: of one worker's pairs.
+        places: int64 [q] the place of each pair's source among them.
+        own: [A, q], the scores of the pairs.
+        excluded: of KnownEdges.find_excluded.
     """
-    total = torch.zeros(ranked.scores.shape, dtype=torch.int32)
-    step = max(1, MAX_SCORES // max(1, ranked.scores.numel()))
-    excluded = known.find_excluded(ranked.sources, ranked.held_out)
+    total = torch.zeros(own.shape, dtype=torch.int32)
+    step = max(1, MAX_SCORES // max(1, own.numel()))
     for _, scores in _score_destinations(embedded, known.destinations, sources, excluded, step):
-        by_pair = scores[:, ranked.places]
-        total += count_above(ranked.scores, by_pair)
-        total += count_above(ranked.scores, by_pair, ties=True)
+        by_pair = scores[:, places]
+        total += count_above(own, by_pair)
+        total += count_above(own, by_pair, ties=True)
     return total
 
 

@@ -40,7 +40,7 @@ def test_scores_equal_scikit_learn_where_targets_are_known() -> None:
     for target, row in enumerate(rows):
         known = ~np.isnan(labels[:, target].numpy())
         actual, predicted = labels[known, target].numpy(), values[known, target]
-        assert row.pop("target") == task.target_names[target]
+        assert row.pop("target") == task.class_names[target]
         assert row == pytest.approx(
             {
                 "mae": metrics.mean_absolute_error(actual, predicted),
