@@ -53,7 +53,7 @@ def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
 
 
 def label_kind(labels: NDArray[Any]) -> str:
-    """Return multiclass, multilabel or regression; labels as in `GraphData`."""
+    """Return the kind: [N] multiclass, [N, T] float64 regression, [N, C] of others multilabel."""
     if labels.ndim == 1:
         return "multiclass"
     return "regression" if labels.dtype == np.float64 else "multilabel"

@@ -173,7 +173,10 @@ class Place:
         return checksum
 
     def read_text(self, kind: str) -> str:
-        """Return the text of a small object; `kind` is for messages."""
+        """Return the whole text of an object, by way of a temporary file.
+
+        Raises InputError, which calls the object `kind`, unless it is UTF-8.
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "text"
             self.download(path)

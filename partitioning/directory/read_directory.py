@@ -283,7 +283,11 @@ def read_typed(path: Path, meta: Meta, part: int) -> Partition:
 
 
 def _complete_plain(partition: Partition, folder: Path, meta: Meta) -> Partition:
-    """Add to a partition of a plain graph what only such a graph has: degrees, pairs of links."""
+    """Return a partition of a plain graph with what only such a graph has.
+
+    Weights that are all 1 are dropped. Unless imported from DGL, it has the out-degrees, random
+    halo features where their ids are stored, and the pairs of links.
+    """
     partition = drop_unit_weights(partition)
     if meta.is_imported:
         return partition

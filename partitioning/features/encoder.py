@@ -70,7 +70,10 @@ def fit_pipeline(
 
 
 def fit_columns(table: Statistics, schema: Schema, settings: FeatureSettings) -> list[State]:
-    """Return the states of the columns, from the statistics of a table."""
+    """Return the states of the columns, in the schema's order, from the statistics of a table.
+
+    Of columns that are blank in the same rows only the first has an indicator.
+    """
     columns = [_fit_column(table, column, settings) for column in schema.columns]
     _merge_indicators(table, schema, columns)
     return columns
@@ -174,7 +177,9 @@ def _choose_scale(column: Column, moments: Moments, scaling: str) -> str:
 
 
 def _merge_indicators(table: Statistics, schema: Schema, columns: list[State]) -> None:
-    """Keep one indicator for columns that are blank in the same rows, in the states `columns`."""
+    """Change the states `columns`: of columns blank in the same rows, only the first keeps its
+    indicator.
+    """
     seen: set[Hashable] = set()
     for column, state in zip(schema.columns, columns, strict=True):
         if state["indicator"]:
@@ -284,16 +289,17 @@ def apply_pipeline(
 ) -> Any:
     """Encode another table with a fitted pipeline, by the names of its columns.
 
-    Columns may be in any order; further ones are not used, which the log says.
+    Columns may be in any order. The log warns of further ones, which are not used, and of
+    categories that the model does not know.
 
     Args:
         state: What `fit_pipeline` returned.
         features: [N, W] raw numbers of the table.
         schema: Of the table.
-        zeroed: [N] rows that become zeros.
+        zeroed: [N] rows that become zeros, of a dense table; None: none.
 
     Returns:
-        [N, F] EncodedFeatures, or the sparse matrix as it is.
+        [N, F] EncodedFeatures, which encodes rows on access, or the sparse matrix as it is.
 
     Raises:
         InputError: a column is missing, or does not hold what it held when the pipeline was fitted.

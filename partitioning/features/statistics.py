@@ -113,7 +113,7 @@ class Moments:
 
 
 class Statistics(Protocol):
-    """What a pipeline is fitted from."""
+    """What a pipeline is fitted from. Its methods send nothing, also where tables stay at sites."""
 
     def moments(self, column: Column) -> Moments: ...
 
@@ -121,7 +121,7 @@ class Statistics(Protocol):
         """Return moments of the signed logarithms of the values."""
 
     def quantiles(self, column: Column, shares: list[float]) -> Values:
-        """Return the quantiles at `shares`, [shares, width]; 0 for an empty column."""
+        """Return the quantiles at `shares`, [shares, width]; 0 for a column without values."""
 
     def count_categories(self, column: Column) -> tuple[dict[str, int], int]:
         """Count the rows of each category that occurs, and the blank ones."""
@@ -130,7 +130,7 @@ class Statistics(Protocol):
         """Return whether any cell of a column is blank, also in rows that are not fitted on."""
 
     def blank_pattern(self, column: Column) -> Hashable:
-        """Equal for two columns if they are blank in the same rows."""
+        """Return a value that is equal for two columns if they are blank in the same rows."""
 
 
 class FittedRows:

@@ -339,7 +339,10 @@ def _add_numbers(values: Values, num_rows: int, add_up: AddUp) -> Values:
 
 
 class SummedTables:
-    """Statistics of the rows of all sites; statistics.Statistics."""
+    """Statistics of the rows of all sites, from sums received before; statistics.Statistics.
+
+    No method sends a message. Quantiles are middles of bins.
+    """
 
     def __init__(
         self, layout: _Layout, total: dict[str, Words], mean: Values, squares: Values

@@ -19,16 +19,16 @@ from partitioning.update.place import MAX_IMBALANCE
 
 MAX_MOVED = 0.05
 """Share of the nodes that may move to cut fewer edges, besides those that leave partitions that are
-too large: a moved node's rows and files are written anew. Repeated commands move more.
+too large, because the rows and files of moved nodes are written again.
 """
 PASSES = 3
 """Most passes over the nodes that gain by a move: later ones move few."""
 
 
 def rebalance(stored: StoredGraph) -> dict[str, Ints]:
-    """Return a better assignment by type, int64 [N]; no partition exceeds MAX_IMBALANCE.
+    """Return an assignment by type, int64 [N_t], that cuts fewer edges; `stored` is unchanged.
 
-    At most a share MAX_MOVED of the nodes moves, besides those of partitions that are too large.
+    No partition has more than 1 + MAX_IMBALANCE times its share of the nodes of any type. At most a share MAX_MOVED of the nodes moves, besides those of partitions that are too large.
     """
     moves = _Moves(stored)
     moves.empty_large()

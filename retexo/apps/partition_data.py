@@ -133,7 +133,11 @@ class _SplitGraph:
 
 
 def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> Meta:
-    """Load, split, assign and write a graph; print the report, and return the description."""
+    """Load, split, assign and write a graph; print the report, and return the description.
+
+    Removes a directory that is there if `settings.overwrite`. The description keeps `request`.
+    InputError for data or settings that cannot be used, or too little memory for the method.
+    """
     seconds: dict[str, float] = {}
     num_parts = settings.num_partitions
     stored = {} if settings.features.spec is None else read_spec(settings.features)

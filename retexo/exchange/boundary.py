@@ -100,7 +100,9 @@ class BoundaryPart:
 def find_incoming_boundaries(
     partition: LocalEdges, required_layers: ByteArray, partial_sums: bool
 ) -> list[Boundary]:
-    """Find the required edges from each peer, sorted by required layers, then target, then row.
+    """Find the required edges from each peer, by rank; none from the worker itself.
+
+    They are sorted by required layers, descending, then target, then row. Nothing is sent.
 
     Args:
         partition: the edges into this worker's partition.

@@ -27,7 +27,13 @@ T = TypeVar("T")
 
 
 def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
-    """Read and check the credentials of a node; InputError names the file and what is wrong."""
+    """Read the credentials of a node: key, certificate, authority, its revocations and the members.
+
+    Raises:
+        InputError: others may read the key, it is not the certificate's, the certificate is not
+            valid now or revoked, or the members are not `num_nodes` sites (and at most one more)
+            with this node's name at place `node`. It names the file.
+    """
     _check_permissions(folder / "key.pem")
     read_key(folder / "key.pem")
     path = folder / "certificate.pem"

@@ -383,7 +383,11 @@ class NodeMonitor:
             self._deadline = min(self._deadline, time.monotonic() + wait)
 
     def _public(self, failure: Failure) -> Failure:
-        """Return the failure as other nodes may see it: no traceback, and nothing of the data."""
+        """Return the failure as other nodes may see it.
+
+        It has no traceback. Where a worker of this node refused its input, the message, which may
+        quote data, becomes one of its rank and phase; other messages stay.
+        """
         message, worker = failure.message, self._workers.get(failure.rank)
         if failure.kind == "refused" and worker is not None:
             message = (

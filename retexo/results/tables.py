@@ -217,7 +217,7 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
 
 
 def comparison_table(data: DataSet) -> Table | None:
-    """Table of paired compare_methods; None if no methods share draws."""
+    """Make the table of the paired differences of methods; None if no methods share draws."""
     rows = [
         [
             f"{second.name} minus {first.name}",
@@ -247,7 +247,11 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
 
 
 def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """Return a row per method: n, mean and deviation of every measure, in bytes and seconds."""
+    """Return a row per data set and method, in bytes and seconds.
+
+    It has the number n of draws, of failed and of unfinished runs; mean and spread (standard
+    deviation) of every measure, None without a value or, for the spread, without two.
+    """
     rows = []
     for data in data_sets:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}

@@ -69,7 +69,7 @@ def count_correct_by_ogb(name: str, predicted: Tensor, labels: Tensor) -> int:
 def roc_auc(counts: Tensor) -> float:
     """Return the area under the ROC curve; scores in one bin are ties. NaN without both classes.
 
-    counts: int64 [2, B]
+    counts: int64 [2, B] negatives and positives, bins of ascending scores.
     """
     negatives, positives = counts.double()
     total = positives.sum() * negatives.sum()
@@ -89,7 +89,7 @@ def average_precision(counts: Tensor) -> float:
 
     and its sum over x = 1 ... p has a closed form with the digamma function.
 
-    counts: int64 [2, B]
+    counts: int64 [2, B] negatives and positives, bins of ascending scores.
     """
     negatives, positives = counts.double().flip(1)
     if positives.sum() == 0:

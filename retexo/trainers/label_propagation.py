@@ -183,11 +183,13 @@ class LabelPropagation:
 def propagate(
     context: Context, start: Tensor, steps: int, targets: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each.
+    """Yield the predictions `start` = V_0, then V_1 ... V_steps, [I, C] each; all workers call it.
 
-    NaN where `start` is, and where no later step needs the value; without paths only `start` comes.
+    The module defines a step and its sources; no step adds `start` again. NaN where `start` is, and
+    where no later step needs the value. A heterogeneous graph without paths yields only `start`.
+    After `start` the exchange plans are made, then each step sends rows.
 
-    targets: bool [I] nodes of a plain graph that a single step is for.
+    targets: bool [I] the nodes of a plain graph that a single step computes; None: all computed.
     """
     yield start
     paths, edges = PathRelations.of(context.schema), context.target.out_edges.edges

@@ -59,7 +59,11 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
 
 
 def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError if the directory has another task or kind of labels or lacks relations."""
+    """Raise InputError if the directory does not fit the task, the objective or the model.
+
+    It has another task or kind of labels, classes that `objective` cannot be used for, or no
+    relations for a model that reads them.
+    """
     has_pairs = directory.meta is not None and bool(directory.meta.links)
     name = settings.task.name
     if settings.task.links != has_pairs:

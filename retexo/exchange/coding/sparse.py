@@ -132,7 +132,10 @@ def _count_true(mask: Mask) -> IntArray:
 
 
 def _choose_index(counts: IntArray, width: int) -> _Index:
-    """Return the shortest form for the columns of each row, given its count, int64 [R]."""
+    """Return the shortest form for the columns of each row, given its count, int64 [R].
+
+    A bitmap is chosen if a list is as long. Rows with 0 or `width` values need neither, 0 bytes.
+    """
     bitmap_bytes = (width + 7) // 8
     nbytes = np.full(len(counts), bitmap_bytes)
     low = np.zeros(len(counts), dtype=np.int64)
