@@ -28,7 +28,8 @@ PASSES = 3
 def rebalance(stored: StoredGraph) -> dict[str, Ints]:
     """Return an assignment by type, int64 [N_t], that cuts fewer edges; `stored` is unchanged.
 
-    No partition has more than 1 + MAX_IMBALANCE times its share of the nodes of any type. At most a share MAX_MOVED of the nodes moves, besides those of partitions that are too large.
+    No partition has more than 1 + MAX_IMBALANCE times its share of the nodes of any type. At most a
+    share MAX_MOVED of the nodes moves, besides those of partitions that are too large.
     """
     moves = _Moves(stored)
     moves.empty_large()
