@@ -370,9 +370,10 @@ def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None
 def check_masks(
     masks: Mapping[str, Array], num_nodes: int, at: Callable[[str], str], index: int | None = None
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return the three masks by name, or nothing. Whether they overlap is checked by node_split.py.
+    """Return the three masks by name, {} for {}. Whether they overlap is checked by node_split.py.
 
-    Without val_mask there are no validation nodes, which the log says.
+    Without val_mask there are no validation nodes, of which the log warns. InputError if another
+    one is missing or a mask cannot be used.
 
     Args:
         masks: [N] each, or [N, K]: K splits.

@@ -243,6 +243,8 @@ def encode_node_rows(
 ) -> NDArray[np.float32]:
     """Encode the features of a later table by a fitted pipeline, [n, F]; blank cells are filled.
 
+    InputError for blank cells of a matrix, which was trained without.
+
     Arguments as of `check_node_rows`, and unusual: counts by column of rows unlike those that the
     pipeline was fitted to; added to.
     """

@@ -120,7 +120,8 @@ class Setting:
     def normalise(self, value: Any) -> Any:
         """Return a checked value; a list, or one value in place of it, as a tuple of its type.
 
-        An interpolation (${...}) stays. InputError names the setting.
+        An interpolation (${...}) stays. With `by_name`, a mapping may give a value for each name.
+        InputError names the setting.
         """
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value

@@ -322,7 +322,8 @@ class Predictor:
 
         Returns:
             float32 [n], any real numbers: the higher, the likelier an edge. They are compared with
-            other scores, and are no probabilities.
+            other scores, and are no probabilities. InputError for an unknown id, and for a
+            model that is not for links.
         """
         if pairs is None:
             graph, pairs = None, graph
@@ -338,7 +339,8 @@ class Predictor:
     ) -> Any:
         """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score.
 
-        A node with fewer new destinations has fewer rows.
+        In the order of `node_ids`, the likeliest first. A node with fewer new destinations has
+        fewer rows. InputError for an unknown id.
 
         Args:
             node_ids: one id, or several.

@@ -11,7 +11,10 @@ from partitioning.graph_data import Endpoints, GraphData, Relation
 
 
 def unique_edges(src: Array, dst: Array, num_nodes: int) -> tuple[Array, Array]:
-    """Return the distinct edges, sorted by destination, without self loops; ends in [0, N)."""
+    """Return sources and destinations of the distinct edges without self loops, int64.
+
+    They are sorted by destination, then source.
+    """
     between = src != dst
     key = np.unique(dst[between].astype(np.int64) * num_nodes + src[between])
     return key % num_nodes, key // num_nodes

@@ -33,12 +33,10 @@ def load(settings: DatasetSettings) -> HeteroGraphData:
 
 
 def generate(settings: SyntheticSettings) -> HeteroGraphData:
-    """Draw classes, edges and features from separate random streams.
+    """Draw a graph: classes, edges and features, from separate random streams of one seed.
 
-    Duplicates and self loops may occur.
-
-    round(homophily * M) of the edges are drawn within a class, the others without regard to
-    classes.
+    Duplicates and self loops may occur. round(homophily * M) of a relation's M edges are drawn
+    within a class, the others without regard to classes. InputError for too few nodes.
     """
     least = NUM_TYPES * settings.classes
     if settings.nodes < least:

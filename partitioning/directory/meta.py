@@ -158,7 +158,10 @@ class Meta:
 
     @classmethod
     def read(cls, directory: Path) -> "Meta | None":
-        """Read meta.json; None where there is none, or that of the public Retexo code."""
+        """Read and check meta.json; None where there is none, or that of the public Retexo code.
+
+        InputError where it is damaged or of another version.
+        """
         path = directory / "meta.json"
         if not os.path.lexists(path):
             return None

@@ -151,7 +151,7 @@ def write_links(folder: Path, links: Mapping[str, Array]) -> None:
 
 
 def save_part(folder: Path, part: Partition, bounds: Mapping[str, NDArray[np.int64]]) -> None:
-    """Write the arrays of a partition, without out-degrees.
+    """Write the arrays of a partition, without out-degrees; edges by destination, then source.
 
     Args:
         folder: A new folder.

@@ -124,7 +124,10 @@ class PartitionDirectory:
 
     @property
     def graph_settings(self) -> dict[str, Any]:
-        """Settings that changed edges or features, by name; prediction needs the same."""
+        """Return settings that changed edges or features, by name; prediction needs the same.
+
+        {} where none are stored: without meta.json.
+        """
         request = {} if self.meta is None else self.meta.request
         if request.get("labels.of") == "edges":  # without labels it is not found again
             assert isinstance(self.meta, HeteroMeta)

@@ -40,7 +40,7 @@ class AgreedColumn:
     """Categories of a categorical column; other values share one."""
 
     def __str__(self) -> str:
-        """What sites compare; the names of categories stay hidden."""
+        """Describe the column, for sites to compare; the names of categories stay hidden."""
         if self.role == "categorical":
             digest = hashlib.sha256(json.dumps(self.categories).encode()).hexdigest()[:8]
             return f"{self.role}, {len(self.categories)} categories (sha256 {digest})"

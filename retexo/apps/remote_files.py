@@ -29,7 +29,9 @@ UPLOAD_NOTHING = ("partition_data", "serve", "hub")
 
 
 def run_with_copies(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any:
-    """Run the app of the settings; see `retexo.apps.run`.
+    """Copy what the settings' addresses name, and run the app; return its result (apps.run).
+
+    With remote.upload, node 0 uploads the run directory then, and prints the address.
 
     Raises:
         InputError: before the app starts, if a store refuses, lacks or damages something.

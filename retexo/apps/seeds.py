@@ -34,7 +34,9 @@ Train = Callable[[Settings, Path], dict[str, Any]]
 
 
 def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]:
-    """Train once per seed, and return the content of seeds.json.
+    """Train once per seed; node 0 writes seeds.json and prints a table. Return its content.
+
+    InputError if `run_dir` holds results of another run.
 
     Args:
         settings: with `seeds`.

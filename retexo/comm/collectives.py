@@ -52,10 +52,13 @@ class Communicator:
     def __init__(
         self, transport: Transport, sleep_time: float = 0.0, *, between_nodes: bool = False
     ) -> None:
-        """Args:
-        sleep_time: seconds to wait before each message.
-        between_nodes: whether some peers are on other machines, so that large messages leave time
-            for other work.
+        """Begin with empty byte counts, without a replay log and without masks; nothing is sent.
+
+        Args:
+            transport: has the rank and the number of workers.
+            sleep_time: seconds to wait before each message.
+            between_nodes: whether some peers are on other machines, so that large messages leave
+                time for other work.
         """
         self.rank, self.world_size = transport.rank, transport.world_size
         self.between_nodes = between_nodes

@@ -44,9 +44,9 @@ def encode(values: Tensor, wire_format: WireFormat) -> Sequence[ByteArray]:
 def chunk(
     encoded: Sequence[ByteArray], wire_format: WireFormat, first: int, end: int
 ) -> list[ByteArray]:
-    """Return the bytes of the values from `first` to `end`.
+    """Return views of the bytes of the values from `first` up to but without `end`.
 
-    With scales, `first` is a multiple of BLOCK.
+    First the codes, then the scales if there are any; then `first` is a multiple of BLOCK.
     """
     if isinstance(wire_format, torch.dtype):
         return [encoded[0][first * wire_format.itemsize : end * wire_format.itemsize]]

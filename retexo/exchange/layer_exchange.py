@@ -148,8 +148,8 @@ class LayerExchange:
     def stream(self, phase: int) -> Iterator[Sources]:
         """Run a phase; yield the rows received earlier, then its vectors piece by piece.
 
-        Pieces are not kept. Partial sums of earlier phases are dropped first: their targets are
-        done.
+        All workers call it and take all pieces, which are not kept. Partial sums of earlier phases
+        are dropped first: their targets are done.
         """
         if not self._is_known:
             self._sources = self._sources.drop_sums()

@@ -100,7 +100,7 @@ class LocalRows:
     def sparse_sizes(self) -> IntArray:
         """Return each row's bytes in the sparse encoding, int64 [I].
 
-        Rows that nobody needs are NaN.
+        Rows that nobody needs, which hold NaN, have sizes without meaning.
         """
         step = max(1, MAX_CHUNK_VALUES // max(1, self.rows.shape[1]))
         places = [slice(first, first + step) for first in range(0, len(self.rows), step)]

@@ -229,7 +229,7 @@ def connect(
     node: int = 0,
     dial: Dial = socket.create_connection,
 ) -> Channel:
-    """Connect, trying again for `timeout` seconds (retry).
+    """Connect, trying again for `timeout` seconds; then ConnectionError.
 
     Args:
         tls: encrypts the connection.

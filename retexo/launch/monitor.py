@@ -159,7 +159,10 @@ class Worker:
 
 
 def _oom_kills() -> int:
-    """Return how often this machine's kernel has killed a process because it ran out of memory."""
+    """Return how often this machine's kernel has killed a process because it ran out of memory.
+
+    0 where the kernel's counts cannot be read.
+    """
     with suppress(OSError):  # a container may hide it
         for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines():
             if line.startswith("oom_kill "):
@@ -363,7 +366,10 @@ class NodeMonitor:
                     peer.channel.send(message)
 
     def _add_failure(self, failure: Failure, source: int | None = None) -> None:
-        """Add a failure. Node 0 decides which one is the cause; the others wait for its decision.
+        """Add a failure, report it to node 0, and set how long this node waits before it stops.
+
+        Node 0 decides which one is the cause; the others wait for its decision. A failure of kind
+        `ended` terminates this node's workers.
 
         Args:
             source: the node that reported it; None for this node.

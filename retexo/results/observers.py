@@ -20,7 +20,10 @@ class Observers:
     """Passes the rounds of a run on. Callbacks of users may end it; trackers may not."""
 
     def __init__(self, run_dir: Path, observers: Sequence[tuple[str | None, Callback]]) -> None:
-        """Args: the run directory; each tracker with its name in `logger`, others with None."""
+        """Keep the observers; `start` calls them first.
+
+        observers: each tracker with its name in `logger`, callbacks with None.
+        """
         self._run_dir, self._observers = run_dir, observers
         self._started: list[tuple[str | None, Callback]] = []
         self._last_round = (-1, -1)

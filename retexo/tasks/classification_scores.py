@@ -397,7 +397,7 @@ def find_warnings(
     Args:
         counts: by split int64 [4, C], see NodeClassification.count_by_class.
         names: of the classes; empty for 0 ... C-1.
-        accuracy: on test, where the most probable class is predicted, so that it is the aim.
+        accuracy: on test; None, for no warning of it, unless the most probable class is predicted.
     """
     train, val, test = (counts[name] for name in ("train", "val", "test"))
     num_classes = train.shape[1]

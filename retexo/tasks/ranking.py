@@ -249,7 +249,9 @@ class EmbeddedNodes:
 def choose_link_heads(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor]
 ) -> OutputHeads:
-    """Choose the output heads by the metric of validation pairs.
+    """Choose the output heads by the metric of validation pairs; all workers call it.
+
+    The last stage, unless classifiers=validation and there are such pairs.
 
     First the stage, or the mean of the last ones; then the share of the spectral score; then that
     of Adamic and Adar's score.
@@ -293,9 +295,10 @@ def score_links(
 
 
 def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
-    """Return MRR, Hits@K and the scores of lists of a split's pairs, for each candidate.
+    """Return MRR, Hits@K and the scores of lists of a split's pairs, for each candidate's weights.
 
-    More than task.ranked sources are a random sample. All workers call it.
+    `ranked` and `sources` count the pairs and sources of all workers that were ranked: of more than
+    task.ranked sources a random sample, by the seed. All workers call it.
     """
     context, comm = embedded.context, embedded.context.comm
     pairs = _sample_sources(context, get_links(context)[split])

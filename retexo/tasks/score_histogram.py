@@ -131,7 +131,7 @@ def summarise_bins(edges: Tensor, counts: Tensor) -> list[dict[str, float]]:
 
     Args:
         edges: int64 [B - 1], of differences of two logits.
-        counts: int64 [2, B]
+        counts: int64 [2, B] negatives and positives.
     """
     ends = torch.tensor([from_key(key) for key in (LOWEST, *edges.tolist(), HIGHEST - 1)])
     probability = ends.double().sigmoid()
