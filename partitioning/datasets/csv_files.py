@@ -67,7 +67,10 @@ class _Blocks(io.RawIOBase):
 def csv_batches(
     path: Path, header: bool | None, only: list[str] | None
 ) -> Iterator["pa.RecordBatch"]:
-    """Yield rows with the columns `only` (None: all) as text, null where a cell is empty."""
+    """Yield rows with the columns `only` (None: all) as text, null where a cell is empty.
+
+    header: see detect_layout, whose names and errors these are. Errors of pyarrow pass.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 

@@ -158,11 +158,17 @@ def _concatenate(columns: list[Any]) -> "pa.ChunkedArray":
 def _compare(
     cells: "pa.ChunkedArray", ends: "pa.ChunkedArray", known: "pa.ChunkedArray"
 ) -> str | None:
-    """Compare how many ends are values of a column, and how many are row numbers.
+    """Compare how many ends of edges are values of a column, and how many are row numbers.
+
+    Args:
+        cells: the column, as texts.
+        ends: both ends of all edges.
+        known: the ids of tables whose id column is known.
 
     Returns:
-        "more" of the column, or "equal" numbers of both; None where it cannot be the id. A column
-        that counts the rows is "more", and one of which each value is an id of another table.
+        "more" values of the column, or "equal" numbers of both; None where it cannot be the id:
+        fewer values than row numbers, or than half the ends. A column that counts the rows is
+        "more", and so is one whose every value is in `known`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -441,9 +441,10 @@ def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
 
 
 def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
-    """Return the one-hot rows of codes [n], NaN where blank.
+    """Return one-hot rows, float32 [n, K], of codes [n], which are NaN where a cell is blank.
 
     There is a column for each fitted category, and one for all others if the column has a rest.
+    Blank cells, and other categories without a rest, give a row of zeros.
     """
     width = _count_outputs(fitted)
     places = {name: place for place, name in enumerate(fitted["categories"])}

@@ -116,7 +116,11 @@ def _given(graph: GraphData) -> Features:
 
 
 def _neighbours(graph: GraphData) -> Features:
-    """Return the features; nodes without any get their in-neighbours' mean, hop by hop."""
+    """Return the features; nodes without any get their in-neighbours' mean, hop by hop.
+
+    Those are the nodes not in `graph.featured`, and of sparse features those with an empty row.
+    Nodes that no features reach get zeros, with a warning.
+    """
     known = np.ones(graph.num_nodes, np.bool_) if graph.featured is None else graph.featured.copy()
     rows, edges = sp.csr_array(graph.features), _edges_between(graph)
     if isinstance(graph.features, sp.csr_array):

@@ -44,7 +44,7 @@ def rebalance(stored: StoredGraph) -> dict[str, Ints]:
 
 
 class _Moves:
-    """An assignment while nodes move."""
+    """An assignment while nodes move; the stored graph stays as it is."""
 
     def __init__(self, stored: StoredGraph) -> None:
         num_parts, counts = (
@@ -52,8 +52,10 @@ class _Moves:
             [len(assignment) for assignment in stored.assignment.values()],
         )
         self.part = np.concatenate(list(stored.assignment.values()))
+        """int64 [N], types one after the other."""
         self.type = np.repeat(np.arange(len(counts)), counts)
         self.sizes = np.zeros((len(counts), num_parts), np.int64)
+        """Nodes by type and partition."""
         np.add.at(self.sizes, (self.type, self.part), 1)
         self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
         graph = stored.graph
@@ -62,6 +64,7 @@ class _Moves:
         ones = np.ones(homogeneous.num_edges, np.float32)
         one_way = sp.csr_array((ones, (homogeneous.dst, homogeneous.src)), shape=shape)
         self.edges = sp.csr_array(one_way + one_way.T)
+        """[N, N], the edges between two nodes, in both directions."""
 
     def empty_large(self) -> None:
         """Move the nodes beyond the limit out of partitions that are too large."""
@@ -90,7 +93,10 @@ class _Moves:
         return moved
 
     def _find_gains(self) -> NDArray[np.float32]:
-        """Return how many fewer edges are cut if a node moves to its best other partition, [N]."""
+        """Return how many fewer edges are cut if a node moves to its best other partition, [N].
+
+        Negative where more are cut. Limits are not regarded.
+        """
         num_nodes, num_parts = len(self.part), self.sizes.shape[1]
         places = np.arange(num_nodes), self.part
         of_part = sp.csr_array((np.ones(num_nodes, np.float32), places), (num_nodes, num_parts))

@@ -99,7 +99,8 @@ def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
     """Raise InputError for a run directory in use, or a `resume` without state/run.json.
 
     Also for a folder with the name of a file that this run writes, or the reverse.
-    With resume=auto the command goes on with the run of the directory.
+    resume=auto goes on with the run of the directory if it has state/run.json; any other use of the
+    directory, such as a finished run, is an error as without resume.
 
     Args:
         ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.

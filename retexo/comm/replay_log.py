@@ -90,7 +90,7 @@ class ReplayLog:
         self._position = 0
 
     def check_size(self, num_bytes: int) -> None:
-        """Raise TrainingError if the next record has another size.
+        """Raise TrainingError if there is a next record and its size differs.
 
         Call before allocating memory.
         """

@@ -35,7 +35,8 @@ class SocketTransport:
     """A worker's end, as a retexo.comm.transport.Transport."""
 
     def __init__(self, rank: int, streams: Streams, timeout: float) -> None:
-        """Args:
+        """Make the streams non-blocking.
+
         timeout: seconds without a byte after which a peer counts as lost.
         """
         self._streams, self._timeout = streams, timeout

@@ -197,10 +197,16 @@ def request_halo_nodes(
 ) -> list[Tensor]:
     """Send the given halo nodes to their owners; return the nodes that each peer requests here.
 
+    All workers call it.
+
     Args:
         halo: bool [H]
+
     Returns:
-        int64 inner nodes by peer.
+        int64 inner nodes by peer, ascending; none for this worker.
+
+    Raises:
+        TrainingError: A peer announces more nodes than this part has.
     """
     owner, index = partition.halo_owner[halo], partition.halo_index[halo].numpy()
     counts = torch.bincount(owner, minlength=comm.world_size)

@@ -136,7 +136,7 @@ class Pair:
 
 
 class HubServer:
-    """Joins connections."""
+    """Joins the connections of two nodes that cannot reach each other, in calls of `step`."""
 
     def __init__(self, listener: socket.socket, tls: Tls) -> None:
         self._accepted = AcceptedConnections(listener, tls)

@@ -160,7 +160,7 @@ class Stage(nn.Module):
 
     @property
     def output_dim(self) -> int:
-        """Width D of what `embed` returns."""
+        """Width of what `embed` returns: of the logits, from the last stage with a head."""
         if self.is_last and self.head is not None:
             return self.head.out_features
         return self.conv.projected_width if self.outputs_aggregate else self.hidden_dim

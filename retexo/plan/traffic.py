@@ -310,7 +310,10 @@ def _dry_run_layers(
 def _output_without_zeros(
     context: Context, layer: int, stage: Stage, layer_input: Any
 ) -> tuple[Any, int]:
-    """Return a layer's output of rows without zeros (largest messages), and the logits' width."""
+    """Return a made-up LayerOutput (or RelationalOutput) of rows without zeros, and C.
+
+    Rows without zeros give the largest messages. The stage does not run.
+    """
     width, num_logits = stage.output_widths
     if not context.is_heterogeneous:
         halo = _no_zeros(context.plan.num_halo, width)

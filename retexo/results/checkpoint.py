@@ -186,7 +186,7 @@ class Checkpoint:
 
     @property
     def task_name(self) -> str:
-        """Return the task as the command line names it."""
+        """Return node_classification, node_regression or link_prediction."""
         if self.scorer:
             return "link_prediction"
         return "node_classification" if self.targets is None else "node_regression"
@@ -208,7 +208,7 @@ class Checkpoint:
 
 
 def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
-    """Open the checkpoint of a run directory or a checkpoint folder.
+    """Read model.json of a run directory's checkpoint, or of a checkpoint folder; not its weights.
 
     Args:
         path: The folder.

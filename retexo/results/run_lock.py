@@ -21,7 +21,10 @@ Others = ParamSpec("Others")
 
 @contextmanager
 def exclusive_run_dir(run_dir: Path, node: int) -> Iterator[None]:
-    """Lock a run directory for this node, and remove unfinished files of a killed run."""
+    """Make and lock a run directory for this node; remove unfinished files of a killed run.
+
+    InputError if another command of this node uses it.
+    """
     with exclusive(run_dir / f".lock{node}", f"hydra.run.dir={run_dir}"):
         remove_unfinished(run_dir)
         yield

@@ -72,7 +72,8 @@ def flatten_parameters(
     """Make the parameters and gradients of the objective's module views of two new vectors [P].
 
     Input weights whose inputs are zero on all workers are marked as unused, none with
-    `settings.secure`. All workers call it.
+    `settings.secure`. With compression, input weights of equal width are marked alike. All workers
+    call it.
     """
     module, (weights, chunks) = objective.module, objective.first_inputs()
     if settings.secure:  # which inputs are zero would reveal features of a worker's nodes

@@ -136,7 +136,10 @@ def load_job(config: DictConfig) -> Settings:
 
 
 def check_sweeper(config: DictConfig) -> None:
-    """Raise InputError if a sweeper would minimise what has to be maximised, or the reverse."""
+    """Raise InputError if a sweeper would minimise what has to be maximised, or the reverse.
+
+    Only for a multirun.
+    """
     if _of_hydra("mode") == RunMode.MULTIRUN:
         content: Any = OmegaConf.to_container(config)
         names = DEFINED["objective"].normalise(content["objective"])

@@ -147,7 +147,10 @@ def first_host(nodelist: str) -> str:
 
 
 def expand_counts(text: str) -> list[int]:
-    """Expand Slurm's task counts: '2(x3),1' gives [2, 2, 2, 1]."""
+    """Expand Slurm's task counts: '2(x3),1' gives [2, 2, 2, 1].
+
+    Other text is skipped. InputError for more than MAX_HOSTS counts.
+    """
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         length = len(counts) + int((times or "1")[:9])

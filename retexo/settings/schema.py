@@ -49,10 +49,14 @@ def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
     layer have no repeated last entries.
     """
     defaults = {name: resolved(value, settings) for name, value in DEFAULTS.items()}
-    return {name: _shorten(name, value) for name, value in {**defaults, **settings}.items()}
+    return {name: _shorten_list(name, value) for name, value in {**defaults, **settings}.items()}
 
 
-def _shorten(name: str, value: Any) -> Any:
+def _shorten_list(name: str, value: Any) -> Any:
+    """Return a list without its repeated last entries (lists per layer), or its only entry.
+
+    Other values stay as they are.
+    """
     if name not in LISTS or not isinstance(value, list):
         return value
     while name in PER_LAYER and len(value) > 1 and value[-2] == value[-1]:

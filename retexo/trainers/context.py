@@ -153,10 +153,10 @@ class Context(TaskContext):
 
     @property
     def num_aggregates_disclosed(self) -> list[tuple[int, int]]:
-        """How many of this site's nodes may give each rank aggregates, and of these how few rows.
+        """By rank: how many of this site's nodes may give it aggregates, and how many of few rows.
 
-        The second number counts nodes that sum up fewer than FEW_IN_NEIGHBOURS rows; both are empty
-        without sites or look-ahead.
+        The second number counts those that sum up fewer than FEW_IN_NEIGHBOURS rows. The list is
+        empty without sites or look-ahead.
         """
         if not self.settings.model.lookahead:
             return []

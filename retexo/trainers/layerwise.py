@@ -461,7 +461,10 @@ def add_arriving(
 def _inputs_from_rows(
     context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, exchange: LayerExchange
 ) -> Iterator[tuple[Tensor, Inputs]]:
-    """Yield some nodes at a time with their inputs, for convolutions that need all rows."""
+    """Run INFER_PHASE at once; then yield some nodes at a time, int64 [n], with their inputs.
+
+    For convolutions that need all rows. All workers call it.
+    """
     with context.phase("exchange"):
         edges = context.edges.number_sources(exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)

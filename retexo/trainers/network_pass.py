@@ -209,7 +209,9 @@ def make_pass(
         required: the nodes that each layer computes.
         targets: bool [I], nodes of the labelled type that the last layer computes.
         plans: None for a pass that sends nothing.
-        features: received ones, sampled and scaled like the rows of later layers; None for none.
+        features: by type, with received halo rows, sampled and scaled like the rows of later
+            layers. None: no halo node has features. A pass itself exchanges rows of later layers
+            only.
         sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
         scale: the factor of received vectors.
     """

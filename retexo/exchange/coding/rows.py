@@ -169,7 +169,7 @@ def _check(rows: Rows) -> None:
 
 
 def _chunks(rows: Rows) -> Iterator[torch.Tensor]:
-    """Yield rows, a tensor or CSR matrix, as dense contiguous tensors without gradient."""
+    """Yield a tensor or CSR matrix as dense contiguous tensors of some rows, without gradient."""
     _check(rows)
     step = _chunk_rows(rows.shape[1])
     for start in range(0, rows.shape[0], step):

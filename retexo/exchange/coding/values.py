@@ -30,7 +30,10 @@ def is_packed(precision: Precision) -> bool:
 
 
 def value_bytes(count: Count, dtype: torch.dtype, precision: Precision) -> Count:
-    """Return the bytes of `count` values of one row, with scale. `count` is int, or int64 [R]."""
+    """Return the bytes of `count` values of a row; `count` is int, or int64 [R].
+
+    Packed precisions have two values in a byte; coded ones a scale, even where count is 0.
+    """
     scale = SCALE_BYTES if precision in MAX_CODES else 0
     if is_packed(precision):
         return (count + 1) // 2 + scale

@@ -131,6 +131,7 @@ class ExtraTrainer(WatchedProcess):
     """An extra trainer of this partition (retexo.trainers.sampled_dgl.batches)."""
 
     def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
+        """Start the process; `watch`: fail and patience of WatchedProcess."""
         self._pipe, its = Pipe()
         command = ["retexo.trainers.sampled_dgl.batches", str(its.fileno()), *arguments]
         super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
