@@ -228,7 +228,7 @@ def request_halo_flags(
     part_sizes: tuple[int, ...],
     comm: Communicator,
 ) -> Tensor:
-    """Ask the owners of the given halo nodes for a bit of each: bool [n].
+    """Ask the owners of the given halo nodes for a bit of each: bool [n], in the halo's order.
 
     Args:
         nodes: This worker's nodes.
@@ -367,7 +367,8 @@ def compute_global_out_degree(
     """Return out-degrees in the whole graph, [I + H], for a directory that does not store them.
 
     Each edge is stored by the partition of its destination. So each partition counts the edges
-    that leave its halo nodes; the owners add up these counts and send back the sums.
+    that leave its halo nodes; the owners add up these counts and send back the sums. All workers
+    call it. int64 counts of edges, or float64 sums of weights if any partition has weights.
     """
     own = torch.tensor([partition.edge_weight is not None])
     weighted = bool(comm.all_gather(own, SETUP).any())  # a part whose weights are all 1 has none

@@ -100,7 +100,7 @@ def find_used_rows(
 ) -> dict[nn.Parameter, Tensor]:
     """Return for each first weight the rows, bool [F], with a nonzero training input on any worker.
 
-    Each worker sends one bit per row to all others.
+    All workers call it: each sends one bit per row to all others.
 
     Args:
         weights: first weights; a weight may occur for several inputs.

@@ -49,7 +49,7 @@ def run_rounds(
     log: RunLog,
     recovery: Recovery | None = None,
 ) -> RoundsResult:
-    """Train a stage or network to convergence or its limit.
+    """Train a stage or network to convergence or its limit; all workers call it.
 
     The module ends with the parameters of the best validation round, equal on every worker.
 

@@ -27,7 +27,7 @@ KEY_BYTES, HASH_BYTES = 16, 8
 def find_duplicate_ids(
     ids: IntArray, part_sizes: tuple[int, ...], comm: Communicator
 ) -> list[IntArray]:
-    """Return, by peer, the ids that it also holds.
+    """Return, by peer, the ids that it also holds; all workers call it. Draws random keys.
 
     Args:
         ids: int64 [I] of this worker's nodes.

@@ -96,7 +96,7 @@ def _refine_histograms(
 ) -> dict[str, Histogram]:
     """Count the scores again with the bins divided in which the order matters most.
 
-    Return the finer histograms. Only counts of divided bins are sent.
+    Return the finer histograms. All workers call it; only counts of divided bins are sent.
     """
     finer, parts, messages = {}, {}, []
     for name, before in histograms.items():

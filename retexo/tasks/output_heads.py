@@ -78,6 +78,8 @@ def choose_heads(
 ) -> tuple[OutputHeads, Tensor]:
     """Choose by validation the heads, alpha and the temperature, in this order.
 
+    All workers call it. Without validation nodes the last stage, without smoothing.
+
     Returns the choice and its logits, [I, C].
 
     logits: [I, C] of each stage, or of the last ones.
@@ -144,6 +146,8 @@ def _compare_alphas(
 def apply_heads(logits: Sequence[Tensor], heads: OutputHeads, propagate: Propagate) -> Tensor:
     """Average the logits of the chosen heads, smooth and calibrate them: [I, C].
 
+    All workers call it: smoothing exchanges rows.
+
     logits: [I, C] of each stage.
     """
     averaged = average_heads(logits, heads, len(logits))
@@ -200,6 +204,8 @@ def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> Outp
 def choose_temperature(context: TaskContext, logits: Tensor) -> float:
     """Return the divisor of the logits, [I, C], with the least log loss on validation.
 
+    All workers call it. 1.0 if no other divisor has a lower loss.
+
     Guo, Pleiss, Sun and Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
     """
     val = context.partition.val_mask
@@ -220,6 +226,8 @@ def _loss_by_temperature(task: Any, logits: Tensor, labels: Tensor) -> Tensor:
 
 def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, list[float], float]:
     """Choose the candidate of least loss within half a standard error of the best metric.
+
+    All workers call it, with the same number of candidates.
 
     Args:
         context: of the run.

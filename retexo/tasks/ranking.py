@@ -347,7 +347,8 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: KnownEdges, pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """Add up for each pair how many nodes score above it, and how many at least as much.
+    """Return for each pair how many nodes of all workers score above it, plus how many at least as
+    much. All workers call it; those without pairs give none.
 
     Args:
         embedded: this worker's nodes.
@@ -473,6 +474,8 @@ def find_top_destinations(
     embedded: EmbeddedNodes, known: KnownEdges, ids: Tensor, top: int
 ) -> tuple[Tensor, Tensor]:
     """Return this worker's most likely new destinations for any sources, int64 [q].
+
+    All workers call it with the same `ids`; the callers join their answers.
 
     Returns:
         Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.

@@ -98,7 +98,7 @@ def fit_network(
     exchanges_rows: bool,
     wrap: Callable[[NetworkObjective], Objective] = lambda objective: objective,
 ) -> list[int]:
-    """Train to convergence; return the number of rounds, in a list.
+    """Train to convergence; return the number of rounds, in a list. All workers call it.
 
     The module ends with the parameters of its best validation round.
     """
@@ -132,6 +132,8 @@ def fit_stages(
 ) -> list[int]:
     """Train stages end to end, write them to the checkpoint, and return the number of rounds.
 
+    All workers call it. The number is in a list.
+
     Args:
         context: of this worker.
         stages: of the network.
@@ -159,9 +161,10 @@ def fit_stages(
 def train_without_exchange(
     context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]
 ) -> TrainResult:
-    """Train, validate and test on passes that send nothing.
+    """Train on passes that send nothing, and compute the logits; the rounds still add gradients.
 
-    `make` makes one for targets, bool [I].
+    All workers call it. Logits are NaN at nodes that are neither in a split nor computed. `make`
+    makes a pass for targets, bool [I].
     """
     partition = context.partition
     with context.phase("aggregate"):

@@ -167,12 +167,18 @@ class LabelPropagation:
         return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
 
     def first_step(self, start: Tensor) -> Tensor:
-        """Return the predictions after one step, [I, C], at validation nodes; NaN elsewhere."""
+        """Return the predictions after one step, [I, C], at validation nodes; NaN elsewhere.
+
+        All workers call it.
+        """
         _, first = propagate(self.context, start, 1, self.context.partition.val_mask)
         return first
 
     def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield the predictions `start`, then the result of each of `steps` steps, [I, C] each."""
+        """Yield the predictions `start`, then the result of each of `steps` steps.
+
+        All workers call it; see `propagate`.
+        """
         return propagate(self.context, start, steps)
 
     def counting_apart(self) -> AbstractContextManager[None]:
@@ -280,6 +286,8 @@ def _choose_plain_plan(
 ) -> ExchangePlan:
     """Return the plan of a plain graph's steps: the network's where it has the edges and sums.
 
+    All workers call it: another plan is made by messages.
+
     sources: bool [I]; targets: bool [I] of a single step, None for all steps.
     """
     options, plan, local = context.plan_options, context.plan, context.target.out_edges.local
@@ -305,7 +313,7 @@ def _plan_from_sources(
 ) -> ExchangePlan:
     """Make a plan for the edges from sources to computed nodes, bool [I] each.
 
-    The owners of halo nodes say which of them are sources.
+    All workers call it: the owners of halo nodes say which of them are sources.
     """
     local, comm = context.target.out_edges.local, context.comm
     if not context.plan_options.all_nodes:

@@ -97,6 +97,8 @@ def run_layers(
 ) -> Iterator[Any]:
     """Run the stages one after the other, each trained by `fit`, and yield their outputs.
 
+    All workers call it and take every output: a layer exchanges rows when it is asked for.
+
     heads="last" computes the logits of the last one only.
     """
     layer_input = first_input(context, stages)
@@ -136,11 +138,13 @@ class InferenceResult:
 def infer(
     context: Context, stages: list[Stage], heads: OutputHeads, *, keeps_rows: bool = False
 ) -> InferenceResult:
-    """Run trained stages over the nodes that the plan requires; keeps_rows: see InferenceResult.
+    """Run trained stages over the nodes that the plan requires; all workers call it.
 
     With the plan of a training run and as many threads, the logits are those of the run, bit for
     bit: the same rows and sums are sent, and the same nodes go through a layer together. With a
     plan of one phase they differ by rounding.
+
+    keeps_rows: see InferenceResult.
     """
     smooth = partial(propagate, context)
     if isinstance(stages[0], TypedLayer):
@@ -163,6 +167,8 @@ def compute_logits(
     context: Context, stages: Sequence[Stage], received: Mapping[str, Sources]
 ) -> Tensor:
     """Return the logits [I, C] of the nodes in a split, as app=evaluate computes them.
+
+    All workers call it.
 
     received: by type the features, which are not sent again.
     """

@@ -143,7 +143,7 @@ class Pass:
 def require_targets(context: Context, targets: Tensor, comm: Communicator | None) -> Required:
     """Return the nodes that each layer of a pass computes: uint8 [I] by type, as required layers.
 
-    All of them with exchange=plain between workers, which all call it.
+    All of them with exchange=plain between workers. With `comm` all workers call it.
 
     Args:
         context: of this worker.
@@ -169,6 +169,8 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
 
 def make_plans(context: Context, targets: Tensor, *, sums: bool = True) -> tuple[Required, Plans]:
     """Return the nodes that each layer of a pass computes, and the exchange plan of each type.
+
+    All workers call it.
 
     Args:
         context: of this worker.

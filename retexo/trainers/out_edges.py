@@ -255,7 +255,8 @@ def extend_required_layers(
         options: likewise, of the plan.
         required: ExchangePlan.required_layers of each type's nodes, uint8 [I]; changed in place.
         num_layers: of the network.
-        comm: None to extend it to this partition's nodes only.
+        comm: to the other workers, which call it, too; None to extend it to this partition's nodes
+            only.
     """
     for layer in range(num_layers - 1, 0, -1):
         for name, edges_of_type in out_edges.items():

@@ -119,7 +119,10 @@ def run(
 def _score(
     context: Context, stages: list[Stage], inferred: InferenceResult, job: InferJob
 ) -> Mapping[str, Any]:
-    """Return the scores as in summary.json; {} for predicted links: ranking would send more."""
+    """Return the scores as in summary.json; {} for predicted links: ranking would send more.
+
+    All workers call it.
+    """
     if not job.settings.task.links:
         return score_nodes(context, inferred.logits, job.checkpoint.heads).to_json()
     if job.predict is not None:

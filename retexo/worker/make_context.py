@@ -232,7 +232,7 @@ def _make_types(
 def _count_nodes_by_rank(
     part: Partition, graph_info: GraphInfo, comm: Communicator
 ) -> dict[str, tuple[int, ...]]:
-    """Return the number of inner nodes of each rank, by type."""
+    """Return the number of inner nodes of each rank, by type; all workers call it."""
     if part.is_plain:
         return {part.target: graph_info.part_sizes}
     num_inner = torch.tensor([nodes.num_inner for nodes in part.nodes.values()])

@@ -213,7 +213,10 @@ def _score_whole_graph(
     stages: Sequence[Any],
     heads: OutputHeads,
 ) -> Scores:
-    """Score a network that was trained without held-out nodes, now with all of their edges."""
+    """Score a network that was trained without held-out nodes, now with all of their edges.
+
+    All workers call it; it makes new exchange plans.
+    """
     settings = context.settings
     steps = heads.steps if heads.alpha < 1 else 0
     settings = replace(settings, smoothing=replace(settings.smoothing, steps=steps))

@@ -344,7 +344,10 @@ def free_port(address: str) -> int:
 
 
 def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
-    """Write DGL's ip_config: one line per partition."""
+    """Write DGL's file ip_config into the folder, and return its path; all workers call it.
+
+    It has one line per partition, its address and a port that is free now.
+    """
     own = torch.tensor([*socket.inet_aton(address), free_port(address)])
     lines = [
         f"{'.'.join(map(str, octets))} {port}\n"
