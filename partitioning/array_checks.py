@@ -1,8 +1,8 @@
-"""Checks of users' arrays: each returns the array in the program's type, or names a wrong row.
+"""Checks of users' arrays: each returns the array in the program's type, or raises an InputError.
 
-Rows are counted from 0. `where` names the file and the array for messages, as in "g.npz: array
-`src`"; `at` is a function that returns it for an array's name. N nodes, E directed edges, F
-features, C classes.
+It names the first wrong row, counted from 0. `where` names the file and the array for messages, as
+in "g.npz: array `src`"; `at` is a function that returns it for an array's name. N nodes, E directed
+edges, F features, C classes.
 """
 
 import logging

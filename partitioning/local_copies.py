@@ -156,7 +156,7 @@ def _path_of_copy(target: Path, name: str, where: str) -> Path:
 def mirror(place: Place, cache: Path) -> Path:
     """Return the local folder that stands for a folder of partition directories.
 
-    It is made, and recorded.
+    The folder and its record, which `origin` reads, are written; nothing is downloaded.
     """
     target = place_of(place, cache)
     target.mkdir(parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def announce_directory(directory: Path) -> None:
 def upload_directory(directory: Path, meta: Meta) -> None:
     """Write a partition directory to the address it stands for, if any; meta.json comes last.
 
-    Prints the address.
+    Prints the address. Until the end the address has no meta.json.
     """
     place = origin(directory)
     if place is None:

@@ -276,7 +276,10 @@ class HeldGraph:
 
     @torch.no_grad()
     def predict_new(self, added: Addition) -> Predictions:
-        """Return the predictions of new nodes, by the graph with them; it stays as it is."""
+        """Return the predictions of new nodes, by the graph with them; it stays as it is.
+
+        InputError if none is of the type that is predicted.
+        """
         table = added.nodes.get(self.read.graph.target)
         if table is None:
             raise InputError(

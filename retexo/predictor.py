@@ -146,7 +146,9 @@ class Predictor:
     def attach(self, graph: Any = None) -> Self:
         """Keep a graph, and the rows of each layer, for later calls without `graph`.
 
-        graph: as of `predict`; None: the data set that the settings name.
+        Replaces the graph attached before; returns the predictor itself.
+
+        graph: as of `predict`, but no partition directory; None: the data set of the settings.
         """
         if partition_directory(graph) is not None:
             raise InputError(
@@ -254,7 +256,10 @@ class Predictor:
         new: tuple[Any, Any] | None = None,
         output: str | None = None,
     ) -> Any:
-        """Return the input of the last layer (columns e0 ...); arguments as of `predict`."""
+        """Return the input of the last layer (columns e0 ...); arguments as of `predict`.
+
+        Of a model for links, the embeddings that scores are made from; `new` raises InputError.
+        """
         if self.is_of_links and new is not None:
             raise InputError(
                 "new: the model is for links, and embeds nodes of the graph only; attach the graph"
@@ -274,7 +279,8 @@ class Predictor:
     def _predict_nodes(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
         """Return predictions of known nodes or of new ones.
 
-        Known nodes are those of a graph, a partition directory or the attached graph.
+        Known nodes are those of a graph, a partition directory or the attached graph. InputError
+        for a model for links, and for arguments that do not go together.
         """
         if self.is_of_links:
             raise InputError(
@@ -388,7 +394,8 @@ class Predictor:
         Features are those after the pipeline: `network_inputs` returns them for a graph.
 
         Args:
-            explainable: Whether explainers of PyG may mask edges; None: if PyG is installed.
+            explainable: Whether explainers of PyG may mask edges; None: if PyG is installed. True
+                without PyG raises InputError.
         """
         trained = self.checkpoint
         module = make_module(

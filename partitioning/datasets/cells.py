@@ -127,7 +127,10 @@ class Cells:
         return check_integers(values, self.where)
 
     def flags(self) -> NDArray[np.bool_]:
-        """Return True and False, or 1 and 0, as bool [K]; a blank cell is False."""
+        """Return True and False, or 1 and 0, as bool [K]; a blank cell is False.
+
+        InputError for another value.
+        """
         expected = "expected True or False, or 1 or 0"
         cells = self
         if self.kind == "text":

@@ -179,7 +179,7 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
         headers: Any,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Refuse a redirect from https to another protocol."""
+        """Return the request that a redirect leads to; Refused if it leaves https."""
         if req.type == "https" and not newurl.lower().startswith("https:"):
             raise Refused(f"it redirects to {newurl}, which is not https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)

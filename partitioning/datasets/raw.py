@@ -354,7 +354,8 @@ def check_table(
     """Check the features of nodes.
 
     Returns:
-        The features, [N] whether a node has some, and the schema of a table or matrix.
+        The features, [N, 0] without any; [N] whether a node has some; the schema of a table or
+        matrix, None without both.
     """
     featured = np.ones(num_nodes, np.bool_)
     if given is None:

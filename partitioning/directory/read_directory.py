@@ -104,12 +104,12 @@ class PartitionDirectory:
 
     @property
     def stated_classes(self) -> int | None:
-        """Return the number of classes, where the directory states it."""
+        """Return the number of classes; None without meta.json."""
         return None if self.meta is None else self.meta.num_classes
 
     @property
     def stated_task(self) -> str | None:
-        """Return the kind of labels, multiclass, multilabel or regression, where it is stated."""
+        """Return multiclass, multilabel or regression; None without meta.json."""
         return None if self.meta is None else self.meta.task
 
     @property
@@ -215,9 +215,9 @@ def find_partition_directory(candidates: list[Path], num_parts: int | None) -> P
 
 
 def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
-    """Open a directory by its description, or import DGL's files there.
+    """Open a directory by its description, or import DGL's files there, which writes a directory.
 
-    None where it has neither.
+    None where it has neither. InputError for a damaged one.
     """
     meta = Meta.read(path)
     if meta is not None:

@@ -43,7 +43,7 @@ def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None:
-    """Rename the folder.
+    """Rename the folder `unfinished` to `directory`; InputError if it is there without `overwrite`.
 
     An existing directory changes places with it, so that one of them can always be read; where the
     system cannot do that, it is moved aside first.

@@ -42,7 +42,7 @@ Kinds = tuple[str, ...]
 def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
     """Return the kinds of each type: the same for all, or those of a mapping.
 
-    Others are `given`.
+    Types that a mapping lacks are `given`. InputError for an unknown type.
     """
     if not isinstance(features, Mapping):
         return dict.fromkeys(types, tuple(features))

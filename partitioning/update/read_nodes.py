@@ -103,6 +103,7 @@ def _read_values(
     """Return those of features, labels and masks that a table has, by the names of fields.
 
     New rows always have features; masks that a table lacks are false if it has another one.
+    Warnings are added to `notes`.
     """
     meta = stored.meta
     values: dict[str, Array] = {}

@@ -116,6 +116,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
     """Sign a request. First compare the digest of the key with the site, for example by phone.
 
     Writes issued/NAME.pem in the authority's folder, valid for `days`, and prints the digest.
+    InputError for a wrong request, or a name that has a certificate.
     """
     key, issuer = _authority(folder)
     signing_request = read_pem(request, x509.load_pem_x509_csr)
@@ -136,6 +137,8 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 
 def members(folder: Path, sites: Sequence[str]) -> None:
     """Write members.json: the sites of a run in order of node_rank.
+
+    Replaces an earlier one. InputError for a name that is there twice or has no certificate.
 
     Args:
         folder: of the authority; issued/NAME.pem has the certificate of each site.

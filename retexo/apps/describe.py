@@ -46,7 +46,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Fit a pipeline with all other sites, by sums of workers; write the same spec.json at each."""
+    """Fit a pipeline with all other sites, by sums of workers.
+
+    Write the same spec.json at each, print the pipeline and the bytes, and return the content.
+    """
     directory = find_sites(
         Path(settings.dataset_file or ""), settings.num_partitions, settings.dataset_max_gib
     )

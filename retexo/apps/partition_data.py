@@ -102,6 +102,8 @@ def run(settings: TrainSettings) -> Meta:
 def verify(settings: PartitionSettings) -> None:
     """Check the partition directory that the settings name, or partition_dir itself.
 
+    Prints the report, also of a damaged one; downloads what of it an object store has.
+
     Raises:
         InputError: a part is damaged.
     """
@@ -366,12 +368,12 @@ def count_cover_rows(
 def _find_existing(
     directory: Path, request: dict[str, Any], settings: PartitionSettings, *, is_stored: bool
 ) -> Meta | None:
-    """Return the description of a directory that can be used as it is.
+    """Return the description of a directory that can be used as it is; None if one is to be made.
 
     is_stored: whether an object store has its files, which need not be here.
 
     Raises:
-        InputError: another directory is there, and overwrite=false.
+        InputError: another or a damaged directory is there, and overwrite=false.
     """
     if settings.overwrite or not directory.exists():
         return None

@@ -12,7 +12,9 @@ from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
-    """Serve until a signal ends it; nothing is written. Returns the version and number of reloads.
+    """Print the address and serve until a signal ends it; no file is written.
+
+    Returns the model's version and the number of reloads.
 
     Raises:
         InputError: Before the service listens: a package, the model, the graph or the port.

@@ -158,7 +158,10 @@ class Training:
 
     @property
     def resume_from(self) -> str | None:
-        """Return the setting `resume`; a restart always resumes the state in the run directory."""
+        """Return the setting `resume`, None to begin anew.
+
+        A restart resumes the state in the run directory, if it keeps one.
+        """
         return "auto" if self.causes and self.settings.checkpoint.keep else self.settings.resume
 
     def run(self) -> dict[str, Any]:
@@ -234,7 +237,10 @@ class Training:
         return self.summary
 
     def _connect(self, stack: ExitStack) -> rendezvous.Node:
-        """Connect to the other nodes; `stack` closes the connections."""
+        """Connect to the other nodes; `stack` closes the connections.
+
+        A restart tries again until rejoin_timeout; then TrainingError in place of InputError.
+        """
         info = RunInfo(
             {**self.shared, "resume": self.resume_from is not None},
             self.directory.digest(),

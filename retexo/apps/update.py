@@ -42,7 +42,10 @@ def run(settings: Settings, run_dir: Path) -> Meta:
 
 
 def find_directory(settings: Settings) -> Path:
-    """Return the directory: partition_dir itself, or the one in it that the settings name."""
+    """Return the directory: partition_dir itself, or the one in it that the settings name.
+
+    Without a name it is the only one there; InputError unless exactly one fits.
+    """
     folder = check_path("partition_dir", settings.partition_dir).resolve()
     if (folder / "meta.json").is_file():
         return folder

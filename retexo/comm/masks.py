@@ -59,7 +59,7 @@ class PairwiseMasks:
 def to_words(values: Tensor) -> Tensor:
     """Return a copy of a share on the host, as integers; floats in fixed point, int64.
 
-    NaN and what is larger become LARGEST.
+    NaN and larger values become LARGEST, smaller ones -LARGEST.
     """
     if not values.dtype.is_floating_point:
         return values.detach().cpu().clone()

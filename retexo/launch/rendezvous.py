@@ -311,7 +311,7 @@ def _say_hello(
 def _parse_start(
     reply: Message,
 ) -> tuple[str, tuple[str, int] | None, dict[int, tuple[str, int]]]:
-    """Return the run's secret, its store's address, and those of the other nodes.
+    """Return the run's secret, its store's address, None without, and those of the other nodes.
 
     Raises ChannelClosed if the message is another.
     """
@@ -341,7 +341,8 @@ def _connect_peers(
     """Connect every two nodes: only they can notice when the network between them fails.
 
     Returns:
-        The connections by key, with the other node first, and the reason if one could not be made.
+        The connections by key, with the other node first, and the reason if one could not be made,
+        else None.
     """
     channels: dict[Key, Channel] = {}
     expected: dict[str, Key] = {}
@@ -376,7 +377,7 @@ def _accept(
         expected: their keys by token; those that come are taken out.
 
     Returns:
-        The connections by key, and a message if some are missing.
+        The connections by key, and a message if some are missing, else None.
     """
     channels: dict[Key, Channel] = {}
     accepted = AcceptedConnections(participant.endpoint.listener, participant.endpoint.tls)

@@ -177,9 +177,10 @@ def write_part(
 
 
 def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
-    """Merge the partitions' files of predictions, and those of embeddings.
+    """Merge the partitions' files of predictions, and those of embeddings, into one file each.
 
-    Rows are sorted by id, links of one id from the highest score down.
+    They are written to the run directory; the partitions' files stay. Rows are sorted by id, links
+    of one id from the highest score down.
 
     Returns:
         The partitions without a file.

@@ -141,7 +141,7 @@ class Run:
 
     @property
     def metric(self) -> str | None:
-        """Return the validation metric that stopping looked at, where it is stored."""
+        """Return the validation metric that stopping looked at; None where it is not stored."""
         metric: str | None = self.summary.get("chosen", {}).get("metric")
         return metric
 

@@ -134,7 +134,7 @@ def agree_on_graph_info(
 
 
 def _name_in_ogb(meta: Meta | None) -> str | None:
-    """Return the data set's name if OGB's evaluator counts its correctly classified nodes."""
+    """Return the data set's name if OGB's evaluator counts its correct nodes, else None."""
     if meta is None or meta.task != "multiclass" or not meta.dataset.startswith("ogbn-"):
         return None
     return meta.dataset

@@ -182,7 +182,7 @@ class Recovery:
         return self.directory / f"{name}.state"
 
     def _identify(self, layer: int, number: int | None) -> dict[str, int | None]:
-        """Return the identification that is stored within a state."""
+        """Return the identification that is stored in a state; number: None of a finished layer."""
         return {**self._worker, "layer": layer, "round": number}
 
     def _write(self, layer: int, number: int | None, state: State) -> None:

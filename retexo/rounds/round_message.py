@@ -36,7 +36,7 @@ class RoundScore:
 
     @property
     def logged(self) -> tuple[float, float | None]:
-        """Return the metric and the loss, as the run's log has them."""
+        """Return the metric and the loss for the run's log; a loss of None if it is NaN."""
         return self.metric, None if math.isnan(self.loss) else self.loss
 
 

@@ -213,6 +213,9 @@ def agree_on_scale(labels: Tensor, names: Sequence[Any], comm: Communicator) -> 
         labels: float64 [n, T] of this worker's training nodes.
         names: of the targets.
         comm: to the other workers.
+
+    Raises:
+        InputError: a target is unknown or constant at all training nodes.
     """
     known = ~labels.isnan()
     values = torch.where(known, labels, 0)

@@ -188,7 +188,7 @@ class PlainGraphModule(GraphModule):
     def make_block(
         self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
     ) -> tuple[Block, Tensor | None]:
-        """Return the graph's block, and the in-edges' mean features [N, K], if they are read."""
+        """Return the graph's block, and the in-edges' mean features [N, K]; None if unread."""
         conv, count = self.stages[0].conv, (x.shape[0], x.shape[0])
         block = make_block(
             edge_index,

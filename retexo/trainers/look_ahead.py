@@ -124,7 +124,7 @@ class LayerPairObjective(Objective):
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Count and measure the predictions of the second layer."""
+        """Count and measure the predictions of the second layer; sets the module to evaluation."""
         if not len(self.val_nodes):
             return count_validation(self.task, self.metric, [])
         self.module.eval()

@@ -69,6 +69,9 @@ def _number_ids(
         where: for error messages.
         types: of the relation's source and destination; empty without a relation.
         named: whether the graph's ids are names.
+
+    Raises:
+        InputError: an id is no node's, at all workers alike.
     """
     forms = [make_id_keys(ids, named=named, where=where)]
     if types:
