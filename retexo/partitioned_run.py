@@ -6,7 +6,6 @@ Each partition is a thread that exchanges rows like a worker.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.links.id_files import add_types
 from retexo.comm.collectives import Communicator
@@ -51,13 +50,13 @@ class PartitionedRun:
 
     def predict(
         self,
-        directory: str | Path | PartitionDirectory,
+        directory: PartitionDirectory,
         node_ids: Sequence[int | str] | NDArray[Any] | None = None,
     ) -> Predictions:
         """Predict nodes of a partition directory.
 
         Args:
-            directory: an open partition directory, or its path.
+            directory: a partition directory.
             node_ids: [n] ids of nodes in the data set; None: all nodes, sorted by id.
 
         Returns:
@@ -67,27 +66,26 @@ class PartitionedRun:
             partial sums to send depend on which nodes are computed.
 
         Raises:
-            InputError: the folder is no partition directory or does not fit the model, or an id is
-                no node's.
+            InputError: the directory does not fit the model, or an id is no node's.
         """
-        opened, parts = self._open(directory, links=False)
+        parts = self._read_parts(directory)
         keys = torch.cat([part.node_ids for part in parts])
-        names_by_part = [opened.node_names(part) for part in range(opened.num_parts)]
+        names_by_part = [directory.node_names(part) for part in range(directory.num_parts)]
         names = [name for names in names_by_part if names is not None for name in names.tolist()]
-        ids = NodeIds(np.array(names, dtype=object) if names else keys.numpy(), str(opened.path))
+        ids = NodeIds(np.array(names, dtype=object) if names else keys.numpy(), str(directory.path))
         positions = ids.find_all(node_ids)
         heads = self.checkpoint.heads
         all_rows = self.exchange.rounded or (heads.alpha < 1 and heads.reach == "computed")
         inferred = self._infer(
-            opened, parts, None if all_rows or node_ids is None else keys[positions]
+            directory, parts, None if all_rows or node_ids is None else keys[positions]
         )
         return self.make_predictions(ids.values, inferred).take(positions)
 
-    def score(self, directory: str | Path | PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
+    def score(self, directory: PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
         """Score pairs of nodes with a model for links.
 
         Args:
-            directory: an open partition directory, or its path.
+            directory: a partition directory.
             pairs: [n, 2] ids of nodes in the data set, source and destination.
 
         Returns:
@@ -96,48 +94,33 @@ class PartitionedRun:
         Raises:
             InputError: as `predict`.
         """
-        opened, parts = self._open(directory, links=True)
-        named = opened.node_names(0) is not None
+        parts = self._read_parts(directory)
+        named = directory.node_names(0) is not None
         ids = as_pairs(check_ids(pairs, "pairs", named=named))
         scores = np.zeros(len(ids), np.float32)
-        settings = self.settings(opened.num_parts)
+        settings = self.settings(directory.num_parts)
 
         def worker(comm: Communicator) -> None:
-            context = self.open_context(comm, settings, opened, parts[comm.rank], "predict")
+            context = self.open_context(comm, settings, directory, parts[comm.rank], "predict")
             inferred = infer(context, self.stages, self.checkpoint.heads)
             embedded = EmbeddedNodes.of(
                 context, self.stages, inferred.by_head, [self.checkpoint.heads]
             )
             own, own_scores = score_own_pairs(
-                embedded, ids, "pairs", opened.types_of_pairs, named=named
+                embedded, ids, "pairs", directory.types_of_pairs, named=named
             )
             scores[own] = own_scores
 
         run_threads(len(parts), worker)
         return scores
 
-    def _open(
-        self, directory: str | Path | PartitionDirectory, *, links: bool
-    ) -> tuple[PartitionDirectory, list[Partition]]:
-        """Open, verify and read a partition directory.
-
-        links: whether pairs are to be scored; InputError if the model is for another task.
-        """
-        if links != bool(self.checkpoint.scorer):
-            kind, method = (
-                ("links", "score") if self.checkpoint.scorer else ("classes of nodes", "predict")
-            )
-            raise InputError(f"{self.checkpoint.directory}: its model is for {kind}; call {method}")
-        opened = (
-            directory
-            if isinstance(directory, PartitionDirectory)
-            else find_partition_directory([Path(directory)], None)
-        )
-        parts, settings = range(opened.num_parts), self.settings(opened.num_parts)
-        opened.verify(parts)
-        check_directory(settings, opened)
-        check_fits(self.checkpoint, opened, parts, use="predict")
-        return opened, [read_graph(opened, part, self.checkpoint, settings.task) for part in parts]
+    def _read_parts(self, directory: PartitionDirectory) -> list[Partition]:
+        """Verify and read a partition directory; InputError where it does not fit the model."""
+        parts, settings = range(directory.num_parts), self.settings(directory.num_parts)
+        directory.verify(parts)
+        check_directory(settings, directory)
+        check_fits(self.checkpoint, directory, parts, use="predict")
+        return [read_graph(directory, part, self.checkpoint, settings.task) for part in parts]
 
     def _infer(
         self, directory: PartitionDirectory, parts: list[Partition], requested: Tensor | None

@@ -333,10 +333,11 @@ class Predictor:
         """
         if pairs is None:
             graph, pairs = None, graph
+        self._check_is_of_links()
         directory = partition_directory(graph)
         if directory is not None:
             return self._partitioned.score(directory, pairs)
-        attached = self._use_links(graph)
+        attached = self._use(graph)
         places = as_pairs(attached.ids.find(pairs, "pairs"))
         return attached.score(torch.from_numpy(places)).numpy()
 
@@ -353,7 +354,8 @@ class Predictor:
             graph: None for the attached graph.
             output: "tensors" for a dict of the columns; None for the model's `output`.
         """
-        attached = self._use_links(graph)
+        self._check_is_of_links()
+        attached = self._use(graph)
         places = attached.ids.find(node_ids, "node_ids").reshape(-1)
         ids = attached.ids.values
         if k < 1:
@@ -371,17 +373,13 @@ class Predictor:
 
         return pd.DataFrame(columns)
 
-    def _use_links(self, graph: Any) -> HeldGraph:
-        """Return the given or the attached graph, see `_use`.
-
-        Raises InputError unless the model is for links.
-        """
+    def _check_is_of_links(self) -> None:
+        """Raise InputError unless the model is for links."""
         if not self.is_of_links:
             raise InputError(
                 f"{self.checkpoint.directory}: its model is for {self.checkpoint.task_name}; call"
                 " predict"
             )
-        return self._use(graph)
 
     # --- export ----------
 
