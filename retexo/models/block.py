@@ -58,9 +58,15 @@ class HaloRows:
         cls, num_halo: int, width: int, dtype: torch.dtype, device: torch.device | None = None
     ) -> Self:
         """Return an empty HaloRows, with its values on a device."""
-        nothing = torch.zeros(0, dtype=torch.int64)
         values = torch.zeros(0, width, dtype=dtype, device=device)
-        return cls(values, torch.full((num_halo,), -1), nothing, nothing)
+        return cls.of_nodes(values, torch.zeros(0, dtype=torch.int64), num_halo)
+
+    @classmethod
+    def of_nodes(cls, values: Tensor, nodes: Tensor, num_halo: int) -> Self:
+        """Return the rows of some halo nodes, int64 [n], in their order; values: [n, F]."""
+        halo = torch.full((num_halo,), -1).index_copy_(0, nodes, torch.arange(len(nodes)))
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return cls(values, halo, nothing, nothing)
 
     def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
         """Return the rows with the vectors of some messages appended.
@@ -95,11 +101,9 @@ class HaloRows:
         """Return the rows without partial sums."""
         if not len(self.sums):
             return self
-        halo = (self.halo >= 0).nonzero()[:, 0]
-        place = torch.full_like(self.halo, -1)
-        place[halo] = torch.arange(len(halo))
-        kept = self.halo[halo].to(self.values.device)
-        return HaloRows(self.values[kept], place, self.sums[:0], self.sum_dst[:0])
+        nodes = (self.halo >= 0).nonzero()[:, 0]
+        kept = self.values[self.halo[nodes].to(self.values.device)]
+        return HaloRows.of_nodes(kept, nodes, len(self.halo))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,9 +118,9 @@ class Sources:
     @classmethod
     def of_halo(cls, rows: Tensor) -> Self:
         """Return the rows of all halo nodes, [H, F], as if they had been received."""
-        none = cls.none(len(rows), rows)
-        all_rows = replace(none.unprojected, values=rows, halo=torch.arange(len(rows)))
-        return replace(none, unprojected=all_rows)
+        count = len(rows)
+        of_all = HaloRows.of_nodes(rows, torch.arange(count), count)
+        return cls(of_all, HaloRows.empty(count, rows.shape[1], rows.dtype))
 
     @classmethod
     def none(cls, num_halo: int, like: Tensor) -> Self:

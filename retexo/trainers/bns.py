@@ -86,13 +86,8 @@ def sampled_features(
         boundary.rows[mask] for boundary, mask in zip(plan.incoming, sample.incoming, strict=True)
     ]
     nodes = torch.from_numpy(np.concatenate(sampled))
-    halo = torch.full_like(features.unprojected.halo, -1)
-    halo[nodes] = torch.arange(len(nodes))
     values = features.unprojected.values[features.unprojected.halo[nodes]] * scale
-    return Sources(
-        HaloRows(values, halo, features.unprojected.sums, features.unprojected.sum_dst),
-        features.projected,
-    )
+    return Sources(HaloRows.of_nodes(values, nodes, plan.num_halo), features.projected)
 
 
 def _first_matrices(context: Context, stage: Stage, features: Sources) -> list[Matrix]:

@@ -92,7 +92,9 @@ def aggregate_pass(
         for matrix, piece in zip(matrices, pieces, strict=True)
     ]
     inputs = inputs.with_matrices(joined, count)
-    received = {PLAIN_NODE: _number_halo(context, nodes)}
+    # A later layer's rows come in the order of `nodes`.
+    no_values = context.features.new_zeros(len(nodes), 0)
+    received = {PLAIN_NODE: HaloRows.of_nodes(no_values, nodes, context.plan.num_halo)}
     edges = network_pass.later_step(context, stages, 1, required, received).edges
     first = network_pass.Step({PLAIN_NODE: count}, {PLAIN_NODE: inputs})
     return replace(local, steps=[first, replace(later[0], edges=edges), *later[1:]])
@@ -108,13 +110,3 @@ def _halo_of_second_layer(context: Context, required: Tensor, aggregates: HaloRo
     src = local.src[required[local.dst] > 1]
     halo[src[src >= local.num_inner] - local.num_inner] = True
     return halo & (aggregates.halo >= 0)
-
-
-def _number_halo(context: Context, nodes: Tensor) -> HaloRows:
-    """Number halo nodes, int64 [n], in the order given, as HaloRows without values.
-
-    A later layer's rows come in this order.
-    """
-    halo, none = torch.full((context.plan.num_halo,), -1), torch.zeros(0, dtype=torch.int64)
-    halo[nodes] = torch.arange(len(nodes))
-    return HaloRows(context.features.new_zeros(len(nodes), 0), halo, none, none)
