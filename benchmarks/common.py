@@ -40,7 +40,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import LabelPropagation
+from retexo.trainers.label_propagation import make_smoother
 from retexo.worker.graph import find_trainer, make_architecture, read_graph
 from retexo.worker.make_context import make_context
 from retexo.worker.measure import gather_measurements
@@ -177,7 +177,7 @@ def train_in_threads(
         trained = trainer.train(context, [stage.to(context.device) for stage in stages])
         if settings.model.grows:
             context = context.with_num_layers(len(trained.rounds))
-        _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
+        _, scores = choose_and_score(context, stages, trained.logits, make_smoother(context))
         measured = gather_measurements(
             comm, Clock(), (0, 0), time.perf_counter() - start, settings.model.depth
         )

@@ -39,7 +39,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import LabelPropagation, propagate
+from retexo.trainers.label_propagation import make_smoother, propagate
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
@@ -226,7 +226,7 @@ def _dry_run(
     """
     context = _make_context(settings, directory, part, stages, comm, trains=True)
     logits = list(_dry_run_layers(context, stages, steps))
-    smoother = LabelPropagation(context, partial(_counted_apart, comm, smoothing))
+    smoother = make_smoother(context, partial(_counted_apart, comm, smoothing))
     choose_and_score(context, stages, logits, smoother)
     gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
     return int(context.computed.sum())

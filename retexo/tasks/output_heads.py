@@ -22,8 +22,8 @@ I inner nodes, C classes, M candidates, T temperatures.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,34 +43,17 @@ Propagate = Callable[[Tensor, int], Iterator[Tensor]]
 """From V_0 and K to V_0 ... V_K."""
 
 
-class Smoother(Protocol):
-    """Label propagation, retexo.trainers.label_propagation."""
+@dataclass(frozen=True)
+class Smoother:
+    """Label propagation on this worker (retexo.trainers.label_propagation)."""
 
-    @property
-    def always(self) -> bool:
-        """Whether all steps are taken whatever the first one gains."""
-
-    @property
-    def tries_first(self) -> bool:
-        """Whether the first step decides if the others are taken."""
-
-    def first_step(self, start: Tensor) -> Tensor:
-        """Return the predictions after one step of label propagation, at validation nodes, [I, C].
-
-        start: the averaged logits V_0, [I, C].
-        """
-
-    def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield the predictions before and after each of `steps` steps, V_0 ... V_K, [I, C].
-
-        V_0 is `start`.
-        """
-
-    def counting_apart(self) -> AbstractContextManager[None]:
-        """With app=plan, count the bytes sent inside apart.
-
-        Training sends them only if the first step gains.
-        """
+    propagate: Callable[..., Iterator[Tensor]]
+    """From V_0, [I, C], K, and the nodes that a single step is for (bool [I], left out for all) to
+    V_0 ... V_K. All workers call it."""
+    tries_first: bool
+    """Whether the first step, at validation nodes, decides if the others are taken."""
+    count_apart: Callable[[], AbstractContextManager[None]] | None = None
+    """app=plan: takes all steps in any case, and counts apart what they send in this context."""
 
 
 def choose_heads(
@@ -111,12 +94,14 @@ def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[fl
 
     Return alpha and the smoothed logits, [I, C].
     """
+    count_apart = None
     if smoother.tries_first:
-        helps = first_step_helps(context, [start, smoother.first_step(start)])
-        if not helps and not smoother.always:
+        count_apart = smoother.count_apart
+        first_two = list(smoother.propagate(start, 1, context.partition.val_mask))
+        if not first_step_helps(context, first_two) and count_apart is None:
             return 1.0, start
-    with smoother.counting_apart() if smoother.tries_first else nullcontext():
-        powers = list(smoother.all_steps(start, context.settings.smoothing.steps))
+    with nullcontext() if count_apart is None else count_apart():
+        powers = list(smoother.propagate(start, context.settings.smoothing.steps))
         alpha = context.settings.smoothing.alphas[_compare_alphas(context, powers)[0]]
     return alpha, sum_powers(powers, alpha)
 

@@ -23,7 +23,6 @@ partitions) the test accuracy was .8803 without smoothing, .8799 with it.
 I inner nodes of a type, H halo nodes, C classes, L layers, K steps.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -48,6 +47,7 @@ from retexo.models.hetero_stage import Schema
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import to_dense
 from retexo.models.streaming_aggregate import AggregateAccumulator
+from retexo.tasks.output_heads import Smoother
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
 
@@ -144,46 +144,21 @@ def is_reached_by(conv: LinearConvolution, in_degree: Tensor) -> Tensor:
 # --- on a worker ----------
 
 
-@dataclass(frozen=True)
-class LabelPropagation:
-    """Label propagation on one worker; a retexo.tasks.output_heads.Smoother."""
+def make_smoother(
+    context: Context, count_apart: Callable[[], AbstractContextManager[None]] | None = None
+) -> Smoother:
+    """Return the label propagation of this worker; count_apart: see Smoother.
 
-    context: Context
-    count_apart: Callable[[], AbstractContextManager[None]] | None = None
-    """app=plan: counts bytes apart that depend on the first step, and sends them in any case."""
-
-    @property
-    def always(self) -> bool:
-        return self.count_apart is not None
-
-    @property
-    def tries_first(self) -> bool:
-        """Whether one step is tried at the validation nodes to decide on the others."""
-        info, context = self.context.graph_info, self.context
-        smoothing = context.settings.smoothing
-        if context.is_heterogeneous or context.plan_options.all_halo_rows:
-            return False
-        few_validate = info.num_val <= MAX_VALIDATING * sum(info.part_sizes)
-        return few_validate and smoothing.steps > 1 and 1 in smoothing.alphas
-
-    def first_step(self, start: Tensor) -> Tensor:
-        """Return the predictions after one step, [I, C], at validation nodes; NaN elsewhere.
-
-        All workers call it.
-        """
-        _, first = propagate(self.context, start, 1, self.context.partition.val_mask)
-        return first
-
-    def all_steps(self, start: Tensor, steps: int) -> Iterator[Tensor]:
-        """Yield the predictions `start`, then the result of each of `steps` steps.
-
-        All workers call it; see `propagate`.
-        """
-        return propagate(self.context, start, steps)
-
-    def counting_apart(self) -> AbstractContextManager[None]:
-        """With app=plan, count the bytes sent inside apart; see output_heads.Smoother."""
-        return contextlib.nullcontext() if self.count_apart is None else self.count_apart()
+    One step is tried first where it costs less than it may save.
+    """
+    info, smoothing = context.graph_info, context.settings.smoothing
+    tries_first = (
+        not (context.is_heterogeneous or context.plan_options.all_halo_rows)
+        and info.num_val <= MAX_VALIDATING * sum(info.part_sizes)
+        and smoothing.steps > 1
+        and 1 in smoothing.alphas
+    )
+    return Smoother(partial(propagate, context), tries_first, count_apart)
 
 
 def propagate(

@@ -26,7 +26,7 @@ from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score, score_nodes
 from retexo.tasks.task_context import Scores
 from retexo.trainers.context import Clock, Context, return_freed_memory
-from retexo.trainers.label_propagation import LabelPropagation
+from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.lazy import infer
 from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
@@ -110,7 +110,7 @@ def run(
             context = context.with_num_layers(len(trained.rounds))
         with clock.phase("evaluate"):
             heads, scores = choose_and_score(
-                context, stages, trained.logits, LabelPropagation(context)
+                context, stages, trained.logits, make_smoother(context)
             )
         transductive = {}
         if whole_part is not None:

@@ -53,7 +53,7 @@ from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy, registry, sign
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import LabelPropagation, propagate
+from retexo.trainers.label_propagation import make_smoother, propagate
 from retexo.worker.make_context import make_context, schema_of
 
 pytestmark = pytest.mark.timeout(120)
@@ -144,7 +144,7 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
         context = context_of(settings, parts, comm, stages[0], log=log)
         trained = copy.deepcopy(stages)
         result = lazy.train(context, trained)
-        answer = choose_heads(context, result.logits, LabelPropagation(context))
+        answer = choose_heads(context, result.logits, make_smoother(context))
         return (
             log.scores,
             result.logits,

@@ -31,7 +31,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy, look_ahead, registry
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import LabelPropagation, propagate
+from retexo.trainers.label_propagation import make_smoother, propagate
 from retexo.worker.make_context import make_context
 
 ROUNDS = 4
@@ -291,7 +291,7 @@ def _train(
     if not settings.model.grows:  # then the last layer passes on its logits
         np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
-        answer = choose_heads(context, trained.logits, LabelPropagation(context))
+        answer = choose_heads(context, trained.logits, make_smoother(context))
         embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
@@ -645,7 +645,7 @@ def test_smoothing_is_the_power_of_the_adjacency(
         rows[context.plan.required_layers < 1] = torch.nan
         powers, val = list(propagate(context, rows, 3)), partition.val_mask
         if "exchange=plain" not in more:
-            first = LabelPropagation(context).first_step(rows)
+            _, first = propagate(context, rows, 1, val)
             assert torch.allclose(first[val], powers[1][val], rtol=1e-12)
         return partition.node_ids.numpy(), [each.numpy() for each in powers]
 

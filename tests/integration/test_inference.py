@@ -46,7 +46,7 @@ from retexo.settings.compose import compose
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.trainers.label_propagation import LabelPropagation
+from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.lazy import infer
 from retexo.worker.graph import make_inference_context
 from retexo.worker.make_context import make_context
@@ -178,7 +178,7 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
             run_dir=tmp_path,
         )
         answer, logits = choose_heads(
-            context, lazy.train(context, stages).logits, LabelPropagation(context)
+            context, lazy.train(context, stages).logits, make_smoother(context)
         )
         if comm.rank == 0:
             about = {"multilabel": False, "partition_digest": directory.digest()}

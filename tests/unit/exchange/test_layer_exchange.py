@@ -57,7 +57,7 @@ from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers import lazy
 from retexo.trainers.context import Clock
-from retexo.trainers.label_propagation import LabelPropagation
+from retexo.trainers.label_propagation import make_smoother
 from retexo.worker import make_context
 from retexo.worker.graph import make_architecture, read_graph
 
@@ -633,7 +633,7 @@ def test_training_on_a_device(
             settings, part, info, comm, stages[0].conv, clock=Clock(), use="train"
         )
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
-        _, scores = choose_and_score(context, stages, trained.logits, LabelPropagation(context))
+        _, scores = choose_and_score(context, stages, trained.logits, make_smoother(context))
         return trained.logits, scores.to_json(), comm.meter.total
 
     def train_on_device(comm: Communicator) -> tuple[Any, Counter[str]]:
