@@ -38,7 +38,7 @@ def assign(
 
     METIS and km1 partition the nodes of all types together; `hypergraph.balance` limits the nodes
     of each type and, unless partition.balance_train=false, the training nodes in a part. Partitions
-    can be empty.
+    can be empty. Random choices are by partition.seed; partition_method=file reads the file.
 
     Args:
         train_mask: bool [N_t] of the target's nodes.

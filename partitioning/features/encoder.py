@@ -197,11 +197,13 @@ class EncodedFeatures:
     def __init__(
         self, raw: Rows, schema: Schema, state: State, zeroed: NDArray[np.bool_] | None = None
     ) -> None:
-        """Args:
-        raw: [N, W].
-        schema: of its columns.
-        state: of the fitted pipeline.
-        zeroed: bool [N], rows that become zeros: nodes without features.
+        """Keep the raw matrix [N, W], not a copy; nothing is encoded yet.
+
+        Args:
+            raw: [N, W].
+            schema: of its columns.
+            state: of the fitted pipeline.
+            zeroed: bool [N], rows that become zeros: nodes without features.
         """
         self.raw, self.schema, self.state, self.zeroed = raw, schema, state, zeroed
         self.shape = raw.shape[0], count_columns(state)

@@ -127,7 +127,7 @@ def compute_share(
     columns: Sequence[AgreedColumn],
     settings: FeatureSettings,
 ) -> Share:
-    """Compute the numbers of a site's table.
+    """Compute the numbers of a site's table. Hashes of blanks have a key that is drawn here.
 
     Args:
         features: [N, W] raw numbers, NaN where blank.

@@ -40,6 +40,9 @@ def adamic_adar(adjacency: sp.csr_array) -> Floats:
 def weighted_neighbours(graph: GraphData, pairs: Ints) -> Ints:
     """Return node, neighbour z and weight of z for each edge, int64 [E, 3].
 
+    Weights are scaled so that the training pairs, a sample by a fixed seed, have a mean score of
+    ONE. Edges whose weight is rounded to 0 are left out.
+
     Args:
         pairs: training pairs, int64 [n, 2]. The result is empty where none has a common neighbour.
     """

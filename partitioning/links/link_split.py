@@ -345,7 +345,7 @@ def _draw_negatives(
     known: Ints,
     rng: np.random.Generator,
 ) -> Ints:
-    """Draw pairs without an edge, int64 [count, 2].
+    """Draw pairs without an edge, int64 [count, 2]: no loops; a pair may be drawn twice.
 
     Args:
         count: number of pairs to draw.

@@ -277,6 +277,8 @@ def find_eigenvectors(
         multiply: multiplies the matrix [size, size] by a block of vectors.
         size: at least 1.
         count: fewer are returned where the matrix is smaller.
+
+    Always starts from the same random vectors.
     """
     count = min(count, size)
     block = min(count + EXTRA_VECTORS, size)

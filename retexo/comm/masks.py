@@ -18,14 +18,15 @@ class PairwiseMasks:
     """Masks with which one worker hides its shares of sums; they cancel in the sum of all."""
 
     def __init__(self, rank: int, keys: dict[int, bytes]) -> None:
-        """Args:
-        keys: 32 bytes shared with each peer, by rank.
-        """
+        """Begin with the first masks; keys: 32 bytes shared with each peer, by rank."""
         self._rank, self._keys = rank, keys
         self._number = 0
 
     def hide(self, shares: Sequence[Tensor]) -> list[Tensor]:
-        """Return copies of this worker's shares of one message as integers, masks added."""
+        """Return copies of this worker's shares of one message as integers, masks added.
+
+        Each call takes new masks: all workers hide the same messages in the same order.
+        """
         words = [to_words(share) for share in shares]
         self.add_to(words)
         return words
@@ -59,7 +60,7 @@ class PairwiseMasks:
 def to_words(values: Tensor) -> Tensor:
     """Return a copy of a share on the host, as integers; floats in fixed point, int64.
 
-    NaN and larger values become LARGEST, smaller ones -LARGEST.
+    Values beyond -LARGEST or LARGEST are clipped to it; NaN becomes LARGEST.
     """
     if not values.dtype.is_floating_point:
         return values.detach().cpu().clone()

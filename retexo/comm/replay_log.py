@@ -35,8 +35,9 @@ class ReplayLog:
     """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """Args:
-        identity: hex digest of the run and worker. A file with another digest counts as empty.
+        """Open or create the file, and cut off a record that is not intact.
+
+        identity: hex digest of the run and worker. A file with another digest is emptied.
         """
         self.path, self._start = path, FORMAT_VERSION + bytes.fromhex(identity)
         self._ends = self._find_record_ends()

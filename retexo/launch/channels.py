@@ -59,7 +59,8 @@ class Channel:
     """One end of a connection. Methods raise ChannelClosed once the other end is gone."""
 
     def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
-        """Args:
+        """Take over a connection, and set its timeout.
+
         tls: for an accepted connection, which may begin with TLS.
         """
         connection.settimeout(SEND_TIMEOUT)

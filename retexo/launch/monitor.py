@@ -199,9 +199,11 @@ class NodeMonitor:
         may_restart: bool = False,
         look: Look | None = None,
     ) -> None:
-        """Args:
-        may_restart: whether a curable failure raises Interrupted on all nodes. Node 0 decides.
-        look: called a few times per second; what it raises ends the run.
+        """Watch workers by rank that run already; `run` begins to read their messages.
+
+        Args:
+            may_restart: whether a curable failure raises Interrupted on all nodes. Node 0 decides.
+            look: called a few times per second; what it raises ends the run.
         """
         self._call_look = look
         self._workers, self._node, self._may_restart = workers, node, may_restart
@@ -217,7 +219,7 @@ class NodeMonitor:
         """The cause, says node 0; of a curable kind if all nodes restart."""
 
     def run(self) -> dict[int, Any]:
-        """Wait until all workers of all nodes are done; results by local rank.
+        """Wait until all workers of all nodes are done; return this node's results by rank.
 
         Raises:
             Interrupted: a process or connection failed, and all nodes restart.

@@ -129,10 +129,7 @@ class Convolution(nn.Module):
     """[F, D]; a convolution with another name for it overrides `neighbour_weight`."""
 
     def __init__(self, num_out: int, dropout: float) -> None:
-        """Args:
-        num_out: D
-        dropout: rate in [0, 1)
-        """
+        """Keep D = num_out and the dropout rate in [0, 1); subclasses add the parameters."""
         super().__init__()
         self.output_dim, self.dropout_rate = num_out, dropout
 

@@ -67,11 +67,13 @@ class RelationalConvolution(Convolution):
     def __init__(
         self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
     ) -> None:
-        """Args:
-        groups: the relations whose sum makes one part of the output, for each part.
-        num_out: D of each part.
-        dropout: rate, applied to inputs whose relation has none of its own.
-        num_bases: B; None gives each relation its own weights.
+        """Draw the weights by torch's generator; relations of a group may share B bases of them.
+
+        Args:
+            groups: the relations whose sum makes one part of the output, for each part.
+            num_out: D of each part.
+            dropout: rate, applied to inputs whose relation has none of its own.
+            num_bases: B; None gives each relation its own weights.
         """
         super().__init__(num_out * len(groups), dropout)
         self.groups, self.width, self.num_bases = groups, num_out, num_bases

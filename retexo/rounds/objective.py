@@ -210,7 +210,10 @@ class LayerObjective(Objective):
             yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
     def _choose_batches(self) -> list[tuple[RowIndex, float]]:
-        """Return the positions in `train` that a step uses, and the factor of their loss."""
+        """Return the positions in `train` that a step uses, and the factor of their loss.
+
+        All of them, or a random batch of `batch_size`, drawn by torch's generator.
+        """
         size, count = self.batch_size, self.num_train
         if size is None or size >= count:
             return [(place, 1.0) for place in self.train.chunks]

@@ -38,7 +38,7 @@ FEWEST_SITES = 3
 
 
 def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: str) -> None:
-    """Hide the shares of every sum from here on.
+    """Hide the shares of every sum from here on: agree on `comm.masks`; all workers call it.
 
     Args:
         num_ranks_by_split: the number of workers with training, validation and test nodes.

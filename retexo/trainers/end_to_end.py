@@ -100,7 +100,7 @@ def fit_network(
 ) -> list[int]:
     """Train to convergence; return the number of rounds, in a list. All workers call it.
 
-    The module ends with the parameters of its best validation round.
+    The module ends with the parameters of its best validation round, set to evaluation.
     """
     partition = context.partition
     objective = NetworkObjective(

@@ -63,7 +63,9 @@ class Endpoints:
 
 
 def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
-    """Agree on the endpoints once, before the first layer.
+    """Return the endpoints, which all workers agree on in the first call and the context keeps.
+
+    All workers call it before the first layer.
 
     linear: whether a layer needs only one row of an endpoint, its aggregate.
     """
@@ -209,7 +211,8 @@ class LinkObjective(_PairObjective, LayerObjective):
         """Return the inputs with some nodes as if they had no neighbours, as in DropoutNet.
 
         Endpoints of training pairs have at least one neighbour; those of held-out pairs may have
-        none (Volkovs, Yu and Poutanen, "DropoutNet", 2017).
+        none (Volkovs, Yu and Poutanen, "DropoutNet", 2017). Drawn by torch's generator in each
+        call.
         """
         if not self.neighbour_dropout or not any(self.from_neighbours):
             return inputs

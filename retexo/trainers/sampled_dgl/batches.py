@@ -65,7 +65,7 @@ class Batches:
         self._nodes, self._step = share.train, 0
 
     def begin_round(self, number: int) -> None:
-        """Choose the batch of a round; shuffle at the start of an epoch."""
+        """Choose the batch of a round; at the start of an epoch, shuffle by torch's generator."""
         self._step = number % len(self.share.weights)
         if not self._step:
             self._nodes = self._nodes[torch.randperm(len(self._nodes))]
