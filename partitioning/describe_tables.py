@@ -175,7 +175,10 @@ class SharedTables:
 
     @classmethod
     def read(cls, dataset: DatasetSettings, sites: SiteFolders, ranks: range) -> Self:
-        """Read the columns that `features.spec` names, and compute the sites' shares."""
+        """Read the columns that `features.spec` names, and compute the shares of the sites `ranks`.
+
+        Nothing is sent. InputError without such a file, or if a table does not fit it.
+        """
         features = dataset.features
         if not features.spec or sites.is_hetero:
             raise InputError(

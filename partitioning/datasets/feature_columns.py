@@ -224,7 +224,7 @@ def _read_categories(cells: Cells, requested: str | None) -> tuple[Column, NDArr
 def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:
     """Return cells that are lists of numbers, NaN where blank.
 
-    Raises InputError for a list of another length.
+    Raises InputError for a list of another length, or of something else.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -96,7 +96,7 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
 
 
 def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
-    """Return a type's kinds of features: for `given` without features, `neighbours`.
+    """Return a type's kinds of features: for `given` without features, `neighbours`; warns of it.
 
     Raises InputError if only some nodes have features.
     """

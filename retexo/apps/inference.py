@@ -136,7 +136,8 @@ def run_workers(
     run_dir: Path,
     predict: PredictSettings | None,
 ) -> dict[str, Any]:
-    """Run inference on this node's partitions; return the content of the result file.
+    """Connect to the other nodes, run inference on this node's partitions, and return the content
+    of the result file, which the caller writes. Makes `run_dir`; workers write predictions there.
 
     predict: how predictions are written; None for scores only.
     """

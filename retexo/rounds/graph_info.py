@@ -80,7 +80,8 @@ def agree_on_graph_info(
         training: whether training nodes are needed.
         task: None for node classification.
     Raises:
-        InputError: if the features or labels of workers differ in form, naming their ranks.
+        InputError: if the features or labels of workers differ in form, naming their ranks, or no
+            worker has the training nodes that are needed.
     """
     masks = (partition.train_mask, partition.val_mask, partition.test_mask)
     edges = partition.relations.get(PLAIN_RELATION)

@@ -56,9 +56,9 @@ class BNSTrainer(FullGraphTrainer):
 def draw_boundary(
     plan: ExchangePlan, rank: int, share: float, seed: int, epoch: int
 ) -> BoundarySample:
-    """Draw the boundary nodes that take part in an epoch.
+    """Draw the boundary nodes that take part in an epoch, each with probability `share`.
 
-    Sender and receiver draw the same nodes from the seed.
+    Nothing is sent. Sender and receiver draw the same nodes from the seed.
     """
 
     def of_pair(

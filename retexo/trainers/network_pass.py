@@ -119,7 +119,8 @@ class Pass:
     ) -> Iterator[tuple[dict[str, Tensor], Tensor]]:
         """Yield the rows that each layer computes, [n, D] by type, and a zero, [], for the loss.
 
-        With it every worker takes part in each exchange of the backward pass.
+        All workers take all of it: a pass with exchanges sends rows before a layer computes. With
+        the zero every worker takes part in each exchange of the backward pass.
         """
         like = next(layers[0].parameters())
         rows: dict[str, Tensor] = {}
