@@ -92,6 +92,8 @@ def choose_heads(
 def _smooth(context: TaskContext, start: Tensor, smoother: Smoother) -> tuple[float, Tensor]:
     """Smooth averaged logits by label propagation, with alpha chosen by validation.
 
+    All workers call it.
+
     Return alpha and the smoothed logits, [I, C].
     """
     count_apart = None

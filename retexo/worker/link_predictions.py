@@ -105,7 +105,10 @@ def score_own_pairs(
 def _score_pairs(
     embedded: EmbeddedNodes, path: Path, types: Sequence[str], *, named: bool
 ) -> Columns:
-    """Return id, partner and score of the pairs in predict.pairs whose source is here."""
+    """Return id, partner and score of the pairs in predict.pairs whose source is here.
+
+    All workers call it.
+    """
     ids = read_ids(path, "predict.pairs", 2)
     own, scores = score_own_pairs(embedded, ids, f"predict.pairs={path}", types, named=named)
     return {**_id_columns(ids[own, 0], ids[own, 1], named=named), "score": scores}
