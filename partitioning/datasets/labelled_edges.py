@@ -61,6 +61,7 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
     for name, wrong in (
         ("duplicates=merge", settings.duplicates == "merge"),
         (f"columns.relation={settings.columns.relation}", settings.columns.relation is not None),
+        (f"target={settings.target}", settings.target is not None),
     ):
         if wrong:
             raise InputError(
@@ -103,8 +104,7 @@ def read_edge_nodes(
         settings: How it is read.
     """
     if isinstance(table, Path) and table.suffix == ".npz":
-        arrays = read_arrays(table, ("src", *AS_NODES), warn=False)
-        raw = take_edge_arrays(table, arrays)
+        raw = take_edge_arrays(table, read_arrays(table, ("src", *AS_NODES), warn=False))
         return raw, Nodes(raw.num_nodes, raw.node_id, grows=False)
     roles = {} if relation.schema is None else relation.schema.roles
     skip = [name for role in ("src", "dst", "weight") for name in roles.get(role, ())]
@@ -126,19 +126,16 @@ def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
     Raises:
         InputError: an array has not as many rows as `src`.
     """
-    edge_arrays = {name: arrays[name] for name in AS_NODES if name in arrays}
+    of_nodes = {of_node: arrays[name] for name, of_node in AS_NODES.items() if name in arrays}
     where = {of_node: f"{path}: array `{name}`" for name, of_node in AS_NODES.items()}
     count = len(arrays["src"])
-    for name, array in edge_arrays.items():
+    for name, array in of_nodes.items():
         if np.shape(array)[:1] != (count,):
             raise InputError(
-                f"{where[AS_NODES[name]]} has {len(np.atleast_1d(array))} rows; expected {count},"
-                " one per edge"
+                f"{where[name]} has {len(np.atleast_1d(array))} rows; expected {count}, one per"
+                " edge"
             )
-    of_nodes = {AS_NODES[name]: array for name, array in edge_arrays.items()}
-    raw = RawNodes.of_arrays(path, of_nodes, count)
-    times = {name: array for name, array in of_nodes.items() if name == "time"}
-    return replace(raw, values={**raw.values, **times}, where=where)
+    return replace(RawNodes.of_arrays(path, of_nodes, count), where=where)
 
 
 def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGraph:

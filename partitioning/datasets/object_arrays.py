@@ -39,8 +39,12 @@ INDICES = {
 """Lists of nodes, and the masks that are made of them."""
 OF_ALL = {name: name for name in (*MASKS, "node_id")}
 PYG_NODES = OF_ALL | INDICES | {"x": "feat", "y": "label"}
-PYG_EDGES = {"edge_weight": "edge_weight", "edge_attr": "edge_feat", "edge_label": "edge_label"}
-PYG_TYPED_EDGES = PYG_EDGES | {"y": "edge_label"} | {mask: f"edge_{mask}" for mask in MASKS}
+PYG_EDGES = {"edge_attr": "edge_feat"} | {
+    f"edge_{name}": f"edge_{name}" for name in ("weight", "label", "time", *MASKS)
+}
+PYG_TYPED_EDGES = (
+    PYG_EDGES | {"y": "edge_label"} | {name: f"edge_{name}" for name in ("time", *MASKS)}
+)
 DGL_NODES = OF_ALL | {"feat": "feat", "feature": "feat", "label": "label"}
 """From the names of attributes to ours; so are those above."""
 

@@ -35,8 +35,9 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
     """Write a torch_geometric.data.Data as an npz, and return its path.
 
     It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
-    test_idx, node_id, edge_weight and edge_attr, which become edge features. A HeteroData is
-    written as a folder, by type and relation.
+    test_idx, node_id, edge_weight and edge_attr, which become edge features; edge_label, edge_time
+    and edge_train_mask ... of labelled edges. A HeteroData is written as a folder, by type and
+    relation.
     """
     return _write(read_pyg(data), path, overwrite)
 

@@ -84,14 +84,14 @@ class RawNodes:
     def of_arrays(
         cls, path: str | Path, arrays: Mapping[str, Array], num_nodes: int | None = None
     ) -> Self:
-        """Take the arrays of OF_NODES, unchecked but for their axes.
+        """Take the arrays of OF_NODES, and `time`, unchecked but for their axes.
 
         InputError if there is none of them. Without labels and ids there are at least `num_nodes`
         nodes; None: as many as rows.
         """
         check_axes(arrays, OF_NODES, str(path))
         values: dict[str, Any] = {
-            name: arrays[name] for name in ("label", *MASKS) if name in arrays
+            name: arrays[name] for name in ("label", "time", *MASKS) if name in arrays
         }
         if {"feat", *CSR} & arrays.keys():
             values["feat"] = features_among(arrays, path)

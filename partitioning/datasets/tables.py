@@ -474,8 +474,9 @@ def _read_relation(
 ) -> RawRelation:
     """Read the table of edges of one relation; InputError if an end is of an unknown type.
 
-    `skips`: its features are read elsewhere. With links, only a plain graph's edges have any.
+    `skips`: times and features are read elsewhere. With links, only plain graphs' edges have these.
     """
+    columns = columns_of_relation(settings.columns, edge_type)
     for end in (edge_type[0], edge_type[2]):
         if end not in nodes:
             raise InputError(
@@ -484,7 +485,7 @@ def _read_relation(
             )
     return read_edges(
         table,
-        columns_of_relation(settings.columns, edge_type),
+        replace(columns, time=None) if skips else columns,
         (nodes[edge_type[0]], nodes[edge_type[2]]),
         drop_unknown=settings.drop_unknown,
         # Means of the features of edges by type would reveal the edges to predict.

@@ -39,7 +39,7 @@ def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
     if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
         raise InputError(
-            f"trainer={name}: not for heterogeneous graphs; choose one of "
+            f"trainer={name}: not for heterogeneous graphs, nor labels of edges; choose one of "
             f"{names_with(lambda trainer: trainer.HETEROGENEOUS)}"
         )
     return TRAINERS[name]
@@ -64,6 +64,12 @@ def check_trainer_settings(settings: TrainSettings) -> None:
         )
     _check_saves(settings, trainer)
     _check_growth(settings, trainer)
+    if settings.of_edges and not heterogeneous:
+        raise InputError(
+            f"model={settings.model.name}: an edge with a label is learned as a node of a type of"
+            " its own, by the models for heterogeneous graphs; choose --config-name"
+            " edge_classification or edge_regression, or another model with them"
+        )
     if heterogeneous:
         _check_heterogeneous(settings, trainer)
     else:

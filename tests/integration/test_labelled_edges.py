@@ -98,8 +98,7 @@ def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
     graph = read("columns.label=is_fraud", "columns.time=day")
     assert list(graph.nodes) == ["node", "edge"]
     assert (graph.target, graph.labelled, graph.class_names) == ("edge", PAYS, ("no", "yes"))
-    names = graph.nodes["node"].node_names
-    assert names is not None
+    names: Any = graph.nodes["node"].node_names
     for each, column in ((FROM, "src"), (TO, "dst")):
         ends = graph.relations[each]
         assert np.array(names.tolist())[ends.src].tolist() == bank[column].tolist()
@@ -108,8 +107,7 @@ def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
     assert graph.labels.tolist() == known
     np.testing.assert_allclose(graph.nodes["edge"].features[:, 0], bank["amount"], rtol=1e-6)
     assert graph.nodes["edge"].features.shape[1] == 1
-    assert graph.target_time is not None
-    assert graph.target_time.tolist() == bank["day"].tolist()
+    np.testing.assert_array_equal(graph.target_time, bank["day"])
     assert graph.relations[PAYS].edge_feat is None
 
 
@@ -133,6 +131,13 @@ def test_edges_that_are_held_out_carry_no_messages(
         assert found.relations[each].src.tolist() == getattr(whole, ends[0])[expected].tolist()
         assert found.relations[each].dst.tolist() == getattr(whole, ends[1])[expected].tolist()
     assert not [each for each in found.relations if each[0] == "edge"]
+
+
+def test_an_edge_without_label_needs_no_time(bank: pd.DataFrame) -> None:
+    times = bank["day"].where(bank["is_fraud"].notna())
+    bank.assign(day=times).to_csv("bank/edges.csv", index=False)
+    graph = read("columns.label=is_fraud", "columns.time=day")
+    np.testing.assert_array_equal(graph.target_time, times)
 
 
 def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
@@ -209,6 +214,21 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
         train.run(compose([*settings, "split.inductive=true"], TASK), Path("other"))
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("model=gcn", "model=gcn: an edge with a label is .*choose --config-name edge_class"),
+        ("trainer=bns", "trainer=bns: not for .*, nor labels of edges; choose one of lazy, full"),
+    ],
+)
+def test_models_and_trainers_of_plain_graphs_are_refused_at_once(
+    setting: str, message: str, bank: pd.DataFrame
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train.run(compose([*GIVEN, *SHARES, setting], TASK), Path("run"))
+    assert not Path("data").exists()  # nothing is partitioned
+
+
 def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFrame) -> None:
     pytest.importorskip("uvicorn", reason="the extra serve")
     from test_service import Service
@@ -265,34 +285,44 @@ def test_edges_of_npz(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     np.savez(tmp_path / "g.npz", src=src, dst=dst, feat=np.eye(9), **of_edges)
     graph = read(folder=str(tmp_path / "g.npz"))
     assert "left out" not in caplog.text
-    assert graph.target_time is not None
-    assert graph.target_time.tolist() == of_edges["edge_time"].tolist()
-    weight = graph.relations[PAYS].edge_weight
-    assert weight is not None
-    assert weight.tolist() == (src + 1).tolist()
-    assert graph.labels.tolist() == label.tolist()
-    np.testing.assert_allclose(graph.nodes["edge"].features, feat.astype(np.float32))
-    assert graph.relations[FROM].src.tolist() == src.tolist()
+    for found, expected in (
+        (graph.target_time, np.arange(30)),
+        (graph.relations[PAYS].edge_weight, src + 1),
+        (graph.labels, label),
+        (graph.nodes["edge"].features, feat.astype(np.float32)),
+        (graph.relations[FROM].src, src),
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_edges_of_pyg(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_edges_of_pyg(is_typed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pyg = pytest.importorskip("torch_geometric.data")
     rng = np.random.default_rng(0)
     ends, labels = torch.from_numpy(rng.integers(9, size=(2, 30))), torch.arange(30) % 2
-    data = pyg.HeteroData()
-    data["u"].x = torch.eye(9)
-    for name in ("rated", "knows"):
-        data["u", name, "u"].edge_index, data["u", name, "u"].edge_attr = ends, ends.T.float()
-    data["u", "rated", "u"].y = labels
+    data, prefix = (pyg.HeteroData(), "") if is_typed else (pyg.Data(x=torch.eye(9)), "edge_")
+    rated, knows = (data["u", "rated", "u"], [ends.T]) if is_typed else (data, [])
+    if is_typed:
+        data["u"].x = torch.eye(9)
+        data["u", "knows", "u"].update({"edge_index": ends, "edge_attr": ends.T.float()})
+    rated.edge_index, rated.edge_attr = ends, ends.T.float()
+    rated["y" if is_typed else "edge_label"] = labels
+    rated[f"{prefix}time"] = torch.arange(30)
     for name, mask in zip(MASKS, (labels == 0, labels == 1, labels == 2), strict=True):
-        data["u", "rated", "u"][name] = mask
+        rated[f"{prefix}{name}"] = mask
     graph = read(folder=retexo.from_pyg(data, tmp_path / "g.npz"))
     assert "left out" not in caplog.text
-    assert graph.labels.tolist() == labels.tolist()
-    source = graph.relations[graph.from_ends["source"]]
-    assert source.src.tolist() == ends[0].tolist()
-    assert graph.train_mask is not None
-    np.testing.assert_array_equal(graph.relations["u", "knows", "u"].edge_feat, ends.T)
+    sources = graph.relations[graph.from_ends["source"]].src
+    for found, expected in (
+        (graph.labels, labels),
+        (sources, ends[0]),
+        (graph.train_mask, labels == 0),
+        (graph.target_time, torch.arange(30)),
+        (graph.relations[graph.labelled].edge_feat, None),
+        (graph.nodes[graph.target].features, ends.T),
+        ([each.edge_feat for name, each in graph.relations.items() if "knows" in name], knows),
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_labels_of_edges_are_left_out_of_node_tasks(
@@ -321,21 +351,18 @@ def test_arrays_of_edges_are_refused_by_their_names(
         read(folder=str(tmp_path / "g.npz"))
 
 
-@pytest.mark.parametrize("name", ["bank", "shop"])
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("bank", ["label=is_fraud"]),
+        ("shop", ["label=stars", "src={rated: user}", "dst={rated: item}"]),
+    ],
+)
 def test_a_task_of_nodes_says_how_labels_of_edges_are_learned(
-    name: str, bank: pd.DataFrame
+    name: str, columns: list[str], bank: pd.DataFrame
 ) -> None:
-    if name == "shop":
-        write_ratings(Path("shop"))
-    given = {
-        "bank": ("columns.label=is_fraud",),
-        "shop": (
-            "columns.label=stars",
-            "columns.src={rated: user}",
-            "columns.dst={rated: item}",
-        ),
-    }[name]
-    given = ("dataset_name=file", f"dataset_file={name}", *given)
+    write_ratings(Path("shop"))
+    given = ["dataset_name=file", f"dataset_file={name}", *(f"columns.{each}" for each in columns)]
     with pytest.raises(InputError, match="labels of edges are learned with --config-name edge_cl"):
         datasets.read_graph(compose(given))
 
@@ -355,6 +382,7 @@ def test_a_task_of_nodes_says_how_labels_of_edges_are_learned(
         ("unknown end", [], "row 3 is"),
         ("fine", ["task.relation=likes"], "task.relation=likes"),
         ("fine", ["duplicates=merge"], "duplicates=merge"),
+        ("fine", ["target=node"], "target=node: not with labels of edges"),
         ("fine", ["symmetrize=true"], "relations.reverse=true"),
     ],
 )
