@@ -19,7 +19,7 @@ from partitioning.update.place import MAX_IMBALANCE
 
 MAX_MOVED = 0.05
 """Share of the nodes that may move to cut fewer edges, besides those that leave partitions that are
-too large, because the rows and files of moved nodes are written again.
+too large: the rows and files of moved nodes are written again. Repeated commands move more.
 """
 PASSES = 3
 """Most passes over the nodes that gain by a move: later ones move few."""
