@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from retexo.models.block import MAX_CHUNK_EDGES, HaloRows, InEdges, Sources
+from retexo.models.block import HaloRows, InEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import as_matrix, sum_rows
@@ -141,8 +141,8 @@ class AggregateAccumulator:
         """
         first = 0
         for chunk in self._chunks:
-            edge, row_ptr = self._in_edges(chunk)
-            row = _index_or_slice(self._edges.src, edge)
+            edge, row_ptr = self._edges.in_edges(chunk)
+            row = self._edges.src.index_select(0, edge)
             if row_of is not None:
                 # index_select is much faster than indexing for int32
                 row = row_of.index_select(0, row)
@@ -153,27 +153,12 @@ class AggregateAccumulator:
             row = _compress(row, received)
             weight = None if scale is None else scale.index_select(0, row)
             if self._edges.weight is not None:
-                edge_weight = _compress(_index_or_slice(self._edges.weight, edge), received)
+                edge_weight = _compress(self._edges.weight.index_select(0, edge), received)
                 weight = edge_weight if weight is None else weight.mul_(edge_weight)
             weight = None if weight is None else weight.to(self._device)
             sums = sum_rows(values, row.to(self._device), kept[row_ptr].to(self._device), weight)
-            if len(sums) > len(chunk):
-                sums = sums.index_select(0, (chunk - chunk[0]).to(self._device))
             self._total[first : first + len(chunk)] += sums
             first += len(chunk)
-
-    def _in_edges(self, nodes: Tensor) -> tuple[slice | Tensor, Tensor]:
-        """Return the in-edges of nodes and their row pointers.
-
-        If the nodes are dense enough, these are of all nodes from the first to the last, as a
-        slice.
-        """
-        first, last = int(nodes[0]), int(nodes[-1])
-        row_ptr = self._edges.row_ptr[first : last + 2]
-        begin, end = int(row_ptr[0]), int(row_ptr[-1])
-        if last - first < 2 * len(nodes) and end - begin <= 2 * MAX_CHUNK_EDGES:
-            return slice(begin, end), row_ptr - begin
-        return self._edges.in_edges(nodes)
 
     def _add_sums(self, values: Tensor, vectors: HaloRows) -> None:
         """Add received partial sums to their destinations."""
@@ -192,11 +177,6 @@ class AggregateAccumulator:
         )
         for target, sums in zip(*pieces, strict=True):
             self._total.index_add_(0, target, values.index_select(0, sums))
-
-
-def _index_or_slice(values: Tensor, places: slice | Tensor) -> Tensor:
-    """Return values[places], [n], with index_select for int64 indices, which is faster."""
-    return values[places] if isinstance(places, slice) else values.index_select(0, places)
 
 
 def _compress(values: Tensor, mask: Tensor) -> Tensor:
