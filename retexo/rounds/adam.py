@@ -23,8 +23,10 @@ class Adam:
     def __init__(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
     ) -> None:
-        self.param_groups: list[dict[str, Any]] = [{"params": list(parameters)}]
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.param_groups: list[dict[str, Any]] = [
+            {"params": list(parameters), "lr": learning_rate}
+        ]
+        self.weight_decay = weight_decay
         self._state: dict[int, dict[str, Tensor]] = {}
 
     @torch.no_grad()
@@ -54,7 +56,7 @@ class Adam:
             amsgrad=False,
             beta1=BETAS[0],
             beta2=BETAS[1],
-            lr=self.learning_rate,
+            lr=self.param_groups[0]["lr"],
             weight_decay=self.weight_decay,
             eps=EPSILON,
             maximize=False,

@@ -24,7 +24,6 @@ from retexo.rounds.update_rules import (
     LocalOptimizer,
     build_optimizer,
     build_update_rule,
-    set_learning_rate,
 )
 from retexo.settings.run_settings import TrainSettings
 
@@ -165,5 +164,5 @@ def _set_learning_rate(round_state: RoundState, settings: TrainSettings) -> None
     factor = round_state.schedule.rate_factor(
         round_state.number, round_state.stopping.last_improvement
     )
-    base = settings.learning_rate[round_state.layer]
-    set_learning_rate(round_state.local.optimizer, base * factor)
+    for group in round_state.local.optimizer.param_groups:
+        group["lr"] = settings.learning_rate[round_state.layer] * factor

@@ -35,15 +35,6 @@ def build_optimizer(
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer | Adam, learning_rate: float) -> None:
-    """Set the learning rate of the next steps."""
-    if isinstance(optimizer, Adam):
-        optimizer.learning_rate = learning_rate
-        return
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-
-
 @dataclass(frozen=True, eq=False)
 class LocalOptimizer:
     """One worker's optimiser and objective."""
