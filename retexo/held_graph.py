@@ -163,7 +163,7 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     )
     part = replace(context.partition, nodes={PLAIN_TYPE: own}, **masks)
     required = context.plan.required_layers[nodes]
-    means = None if context.edge_means is None else context.edge_means[nodes]
+    means = None if context.target.edge_means is None else context.target.edge_means[nodes]
     only = replace(
         context.target,
         features=context.features[nodes],

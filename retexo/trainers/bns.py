@@ -96,6 +96,6 @@ def _first_matrices(context: Context, stage: Stage, features: Sources) -> list[M
     Columns without any value are then known: sums of these rows are zero there, too.
     """
     rows = as_matrix(torch.cat((context.features, features.unprojected.values)))
-    edges = [] if context.edge_means is None else [as_matrix(context.edge_means)]
+    edges = [] if context.target.edge_means is None else [as_matrix(context.target.edge_means)]
     of_skips = [edges[0] if name == "edges" else rows for name in stage.skips]
     return [rows] * len(stage.conv.first_weights) + of_skips

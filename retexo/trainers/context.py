@@ -121,10 +121,6 @@ class Context(TaskContext):
         return self.target.features
 
     @property
-    def edge_means(self) -> Tensor | None:
-        return self.target.edge_means
-
-    @property
     def edges(self) -> InEdges:
         """Return the in-edges of a plain graph's nodes."""
         return self.target.out_edges.edges

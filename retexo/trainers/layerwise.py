@@ -250,7 +250,7 @@ class LayerInput(AnyLayerInput):
             features,
             features if "features" in read else None,
             torch.zeros_like(features) if "aggregate" in read else None,
-            context.edge_means if "edges" in read else None,
+            context.target.edge_means if "edges" in read else None,
         )
 
     def skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:

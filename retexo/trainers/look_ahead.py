@@ -175,8 +175,8 @@ class LookAheadInput(AnyLayerInput):
         if "features" in names:
             first_input.skips["features"] = as_matrix(torch.cat((rows, first_input.halo)))
         if "edges" in names:
-            assert context.edge_means is not None
-            means = context.edge_means
+            assert context.target.edge_means is not None
+            means = context.target.edge_means
             received = exchange_rows(context, plan, 1, means, None, traffic_layer=0)
             first_input.skips["edges"] = torch.cat((means, _rows_of_halo(received)))
         return first_input
