@@ -1,11 +1,13 @@
 """Update rules: what each worker computes from its nodes, and how the sum is applied.
 
+A rule writes to flat.gradient [P] what is summed over workers (`compute`), and updates the
+parameters from the sum (`apply`).
+
 P parameters of a stage.
 """
 
 import inspect
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -70,21 +72,6 @@ class LocalOptimizer:
         self.optimizer.step()
 
 
-class UpdateRule(Protocol):
-    """One way to update parameters: `compute`, then the sum over all workers, then `apply`."""
-
-    def compute(self) -> float:
-        """Write what is summed over workers to flat.gradient [P].
-
-        That is the gradient of the summed loss, or the change of the parameters in local steps,
-        weighted by this worker's training nodes. Returns the loss summed over these nodes, before
-        any step.
-        """
-
-    def apply(self) -> None:
-        """Update the parameters from flat.gradient, which now holds the sum over all workers."""
-
-
 class SynchronousSGD:
     """One exact full-batch step per round: the mean gradient over all training nodes."""
 
@@ -92,6 +79,7 @@ class SynchronousSGD:
         self.local = local
 
     def compute(self) -> float:
+        """Write the gradient of the summed loss to flat.gradient; return that loss."""
         return self.local.backward()
 
     def apply(self) -> None:
@@ -147,7 +135,9 @@ class LocalSGD:
         flat.values.add_(flat.gradient, alpha=1 / self.local.objective.graph_info.num_train)
 
 
-def build_update_rule(settings: CommunicationSettings, local: LocalOptimizer) -> UpdateRule:
+def build_update_rule(
+    settings: CommunicationSettings, local: LocalOptimizer
+) -> SynchronousSGD | LocalSGD:
     """Build the update rule that gradient.mode names."""
     return (
         SynchronousSGD(local)
