@@ -45,13 +45,13 @@ def headline_of(summary: Mapping[str, Any]) -> str:
 
 def _describe_score(summary: Mapping[str, Any], name: str) -> str:
     """Say the test score with its standard error, beside the baseline."""
-    value = summary.get("test", {}).get(name)
+    value, title = summary.get("test", {}).get(name), title_of(name)
+    title = title[0].upper() + title[1:]
     if value is None or not math.isfinite(value):
-        return "There are no test nodes to judge it by."
+        return f"{title} on test is not defined: too few test nodes, or none."
     error = standard_error(summary, name)
     sure = "" if error is None else f" (standard error {error:.4f})"
-    title = title_of(name)
-    text = f"{title[0].upper()}{title[1:]} on test is {value:.4f}{sure}"
+    text = f"{title} on test is {value:.4f}{sure}"
     reference, baseline = _baseline_of(summary, name)
     if baseline is None:
         return f"{text}."

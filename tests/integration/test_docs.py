@@ -295,10 +295,11 @@ from retexo.settings.compose import compose
 from retexo.settings.table import markdown
 
 settings = compose(
-    ["model=graphconv", "model.aggregator=mean", "trainer=edgeless", "stopping.warm_up=3"]
+    ["model=graphconv", "model.reduce=mean", "trainer=edgeless", "stopping.warm_up=3"]
 )
 print(settings.model.own, settings.trainer.name, settings.stopping.warm_up)
-print("stopping.warm_up" in markdown(), "model=graphconv" in open("docs/training.md").read())
+print({"`model.reduce`", "`stopping.warm_up`"} <= set(markdown().split("|")))
+print("model=graphconv" in open("docs/training.md").read())
 sys.exit(main())
 """
 
@@ -330,7 +331,7 @@ def test_what_contributing_adds(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ADDED, *ADDED_SETTINGS]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(" with model.aggregator=mean edgeless 3\nTrue True\n")
+    assert done.stdout.startswith(" with model.reduce=mean edgeless 3\nTrue\nTrue\n")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["chosen"]["metric"] == "matthews"
     assert -1 <= summary["test"]["matthews"] <= 1

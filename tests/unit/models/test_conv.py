@@ -291,16 +291,16 @@ def graphconv() -> Iterator[None]:
         del store.repo["model"]["graphconv.yaml"]
 
 
-@pytest.mark.parametrize("aggregator", ["add", "mean"])
+@pytest.mark.parametrize("reduce", ["add", "mean"])
 @pytest.mark.usefixtures("graphconv")
-def test_a_convolution_that_is_added_is_found(aggregator: str) -> None:
-    settings = compose(["model=graphconv", f"model.aggregator={aggregator}", "hidden_dim=8"])
+def test_a_convolution_that_is_added_is_found(reduce: str) -> None:
+    settings = compose(["model=graphconv", f"model.reduce={reduce}", "hidden_dim=8"])
     registry.check_trainer_settings(settings)
-    assert default_model_settings("graphconv", 2, 8).own == " with model.aggregator=add"
+    assert default_model_settings("graphconv", 2, 8).own == " with model.reduce=add"
     conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
     x, count = (
         rows("dense"),
-        COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if aggregator == "mean" else COUNT,
+        COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if reduce == "mean" else COUNT,
     )
     weight_root, weight = conv.first_weights
     torch.testing.assert_close(

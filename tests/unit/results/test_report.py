@@ -796,7 +796,10 @@ def test_the_command_of_a_report_is_read_back_by_hydra(run_dir: str) -> None:
             {"test": {"accuracy": 0.65}},
             "not clearly above the 0.6000 of always predicting a, the most",
         ),
-        ({"test": {"accuracy": None}}, "There are no test nodes to judge it by."),
+        (
+            {"test": {"accuracy": None}},
+            "Accuracy on test is not defined: too few test nodes, or none.",
+        ),
         ({"chosen": {"metric": "loss"}}, "Accuracy on test is 0.8000"),
         (
             {
