@@ -180,6 +180,7 @@ def _take_given(graph: GraphData) -> list[Mask]:
         raise InputError(
             f"split=given, but {graph.name} comes without train, val and test masks: "
             "set split=per_class, split=fraction or split=files, or add the masks to the data"
+            " (columns.split=NAME names a column of train, val and test)"
         )
     return masks
 

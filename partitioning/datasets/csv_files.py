@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SEPARATORS = (",", "\t", ";", "|", "::")
 BLANKS = r"\s+"
 """Separator of a .txt file in which no other fits."""
-COMMENT = re.compile(r"[#%]+(\s|$)|%%|(?i:sep=.\s*$)")
+COMMENT = re.compile(r"[#%]+(\s|$)|%%|//|(?i:sep=.\s*$)")
 """How a line before the table begins that is no part of it; Excel's says the separator."""
 APART = "\x1f"
 """The separator of ASCII for units, in place of those of several letters; texts may have tabs."""

@@ -23,7 +23,7 @@ from partitioning.datasets.cells import (
     Cells,
     words_to_digits,
 )
-from partitioning.datasets.times import is_date, read_times
+from partitioning.datasets.times import is_date, parse_compact, read_times
 from partitioning.errors import InputError
 from partitioning.features.schema import Column, Schema, Source
 
@@ -40,9 +40,11 @@ BOOLEANS = [{*pair} for pair in zip(TRUE, FALSE, strict=True)]
 CURRENCY = "[$€£¥]|USD|EUR|GBP|CHF|JPY|CNY|INR"
 UNIT = (
     rf"^(?P<sign>[+-]?)(?P<before>(?:{CURRENCY})?)\s?(?P<number>[0-9+.,' \x{{a0}}\x{{202f}}-]*?)"
-    rf"\s?(?P<after>(?:%|{CURRENCY})?)$"
+    rf"\s?(?P<after>(?:%|{CURRENCY}|[A-Za-z°]{{1,5}})?)$"
 )
-"""A number, with a currency or a percent sign."""
+"""A number, with a currency, a percent sign or a unit."""
+BRACKETS = r"^(?:array|tensor)?[\[({<\s]+|[\])}>\s]+(?:,\s*dtype=[\w.]+\))?$"
+"""What is around the numbers of a vector: of a list, of Postgres, of NumPy's and torch's repr."""
 NOTATION = f"{DECIMAL_COMMA}|{GROUPED}"
 REMEDY = (
     "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name}"
@@ -102,6 +104,9 @@ def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[n
     if cells.kind != "text" or requested == "numeric":
         role = "embedding" if requested == "embedding" else "numeric"
         values = cells.numbers(REMEDY.format(name=cells.name))
+        if requested is None and parse_compact(values) is not None:
+            said = "%s: dates such as %.0f are read as numbers; columns.date=%s reads dates"
+            log.warning(said, cells.where, values[0], cells.name)
         return _to_float32(cells, replace(column, role=role), values)
     return _read_texts(cells, requested)
 
@@ -125,6 +130,9 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     bare, unit = _split_unit(text)
     if pc.any(pc.match_substring_regex(bare, NUMBER)).as_py():
         expected = REMEDY.format(name=cells.name)
+        if unit.isalpha():
+            said = "%s: read as numbers, without their `%s`; columns.categorical=%s keeps the texts"
+            log.warning(said, cells.where, unit, cells.name)
         values = replace(cells, data=bare if unit else text).numbers(expected)
         return _to_float32(cells, column, values / 100 if unit == "%" else values)
     first = int(pc.index(pc.is_valid(text), True).as_py())
@@ -154,7 +162,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
 
 
 def _split_unit(text: "pa.ChunkedArray") -> tuple["pa.ChunkedArray", str]:
-    """Return texts without a currency or percent sign, and this sign.
+    """Return texts without a currency, percent sign or unit, and what was left out.
 
     They stay as they are, with "", unless all have the same.
     """
@@ -170,7 +178,7 @@ def _split_unit(text: "pa.ChunkedArray") -> tuple["pa.ChunkedArray", str]:
 
 
 def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
-    """Parse texts such as [0.1, 0.2], 0.1,0.2 and 0.1 0.2, NaN where blank, [N, width].
+    """Parse texts such as [0.1, 0.2], {0.1,0.2}, 0.1|0.2 and 0.1 0.2, NaN where blank, [N, width].
 
     None unless all have the same number of numbers, at least two.
     """
@@ -181,8 +189,8 @@ def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
     for rows in (known.slice(0, 1), known):  # most texts are told from vectors by the first
         # NumPy writes its numbers in a list as np.float64(0.1).
         plain = pc.replace_substring_regex(rows, r"np\.\w+\(([^()]*)\)", r"\1")
-        inner = pc.replace_substring_regex(plain, r"^[\[(]\s*|\s*[\])]$", "")
-        parts = pc.split_pattern_regex(inner, r"\s*[,;]\s*|\s+")
+        inner = pc.replace_substring_regex(plain, BRACKETS, "")
+        parts = pc.split_pattern_regex(inner, r"\s*[,;|]\s*|\s+")
         widths = pc.unique(pc.list_value_length(parts)).to_pylist()
         try:
             numbers = pc.list_flatten(parts).cast(pa.float64()).to_numpy()

@@ -34,10 +34,13 @@ log = logging.getLogger(__name__)
 
 FEW_CLASSES = 20
 """So many classes are no reason to warn, even of few nodes."""
-UNKNOWN = ("?", "-", "missing", "undefined", "unknown", "unlabeled", "unlabelled")
-"""Names of classes that often stand for no label."""
+UNKNOWN = {word.casefold() for word in BLANK} | {
+    *("?", "-", "missing", "none", "not available", "tbd", "unassigned", "undefined", "unknown"),
+    *("unlabeled", "unlabelled", "unspecified"),
+}
+"""Names of classes that often stand for no label, in lower case."""
 SEVERAL = re.compile(r"[|;,]")
-LIST = re.compile(r"[|;]|^[\[({].*[\])}]$")
+LIST = re.compile(rf"{SEVERAL.pattern}|^[\[({{].*[\])}}]$")
 """A name of a class that may be several labels."""
 OF_NUMBERS = "; numbers are predicted with task=node_regression or edge_regression"
 OF_EDGES_TOO = "; labels of edges are learned with --config-name edge_classification"
@@ -85,7 +88,8 @@ def unknown_labels(settings: LabelSettings) -> tuple[str, ...]:
     """Return the texts that stand for no label."""
     unknown = settings.unknown
     several = unknown if isinstance(unknown, list | tuple) else [unknown]
-    return () if unknown is None else tuple(map(str, several))
+    texts = ("null" if text is None else str(text) for text in several)  # as YAML reads null
+    return () if unknown is None else tuple(texts)
 
 
 def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array:
@@ -98,7 +102,8 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
         return array
     if array.dtype.kind in "OUS":
         texts = np.array([None if cell is None else str(cell).strip() for cell in array], object)
-        is_unknown = np.isin(texts.astype(str), unknown)
+        folded = [text.casefold() for text in unknown]  # [NaN] is nan
+        is_unknown = np.isin([str(text).casefold() for text in texts], folded)
         known_labels = texts
         known_labels[is_unknown] = None
     else:
@@ -280,19 +285,12 @@ def _number(text: str) -> int | float | None:
 
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
-    """Return names [N], None where a row is blank or -1; warn of names that may mean no label.
+    """Return names [N], None where a row is blank or -1.
 
     Args:
         texts: By code.
         codes: [N]; -1: blank.
     """
-    blanks = [text for text in texts if text and text in BLANK]
-    if blanks:
-        log.warning(
-            "%s: %s is read as the name of a class; leave the cell blank where there is none",
-            where,
-            join_names(blanks, "`"),
-        )
     if "-1" in texts:
         log.warning("%s: -1 beside names of classes is read as no label", where)
     names = [None if text in ("", "-1") else text for text in texts]
@@ -409,12 +407,14 @@ def _warn_odd_classes(labels: Labels, where: str) -> None:
     counts = np.bincount(labels.values[labels.values >= 0], minlength=labels.num_classes)
     absent = np.flatnonzero(counts == 0)
     if len(absent):
+        largest = f"; labels.unknown=[{len(counts) - 1}] if the largest stands for no label"
         log.warning(
-            "%s: %d of %d classes have no node, the first is %d",
+            "%s: %d of %d classes have no node, the first is %d%s",
             where,
             len(absent),
             len(counts),
             absent[0],
+            largest * (2 * len(absent) > len(counts)),
         )
     if (counts > 0).sum() == 1:
         log.warning(

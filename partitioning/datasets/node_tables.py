@@ -261,6 +261,9 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = Fal
             expected = f"expected a row of {largest.path}"
             refuse(table.ids, (table.ids < 0) | (table.ids >= longest), table.ids_where, expected)
             log.info("%s: its ids are rows of %s", table.path, largest.path)
+        for table in placed:
+            if table.rows != longest:
+                raise _rows_differ(largest, table)
         return Nodes(longest, None, grows=False, kind=kind)
     for table in placed:
         if table.rows != named[0].rows:

@@ -141,16 +141,24 @@ class Nodes:
             self._index(np.concatenate((self.ids, keys[new])))
             rows = self.index.get_indexer(pd.Index(keys))
         if not keep_unknown and (rows < 0).any():
-            hint = self._hint_of_blanks(wanted[rows < 0][0])
+            hint = self._hint_of_spelling(wanted[rows < 0][0])
             refuse(wanted, rows < 0, where, self.expected + hint + remedy, begin)
         return rows
 
-    def _hint_of_blanks(self, unknown: Any) -> str:
-        """Return what a message says of an unknown name that differs by blanks around it alone."""
-        names = (str(name).strip() for piece in self._names for name in piece)
-        if not self.named or str(unknown).strip() not in names:
+    def _hint_of_spelling(self, unknown: Any) -> str:
+        """Return what a message says of an unknown name that is one of the names but for its form.
+
+        That is blanks around it, leading zeros, or capitals.
+        """
+        names = ((str(name), _plain_name(name)) for piece in self._names for name in piece)
+        known = next((name for name, plain in names if plain == _plain_name(unknown)), None)
+        if known is None:
             return ""
-        return "; blanks around an id are part of it: take them out of both tables"
+        return f"; {known!r} is another one: write it in the same way in both tables"
+
+
+def _plain_name(name: Any) -> str:
+    return str(name).strip().lstrip("0").casefold()
 
 
 def check_ids(array: Array, where: str) -> Array:

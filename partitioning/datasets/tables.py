@@ -169,10 +169,9 @@ def _find_plain(path: Path) -> GraphTables:
     edges = [path] if is_edges else files_named(path, "edges", EDGES)
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
-        there = sorted(file.name for file in path.iterdir())
-        listed = ", ".join(there[:10]) + (" ..." if len(there) > 10 else "")
+        there = join_names(sorted(file.name for file in path.iterdir()))
         raise InputError(
-            f"dataset_file={path}: expected one of {names}; found {listed or 'nothing'}: rename the"
+            f"dataset_file={path}: expected one of {names}; found {there or 'nothing'}: rename the"
             " table of edges, and that of nodes (nodes.csv ...), or set dataset_file=FILE of edges"
         )
     tables = [
@@ -451,14 +450,15 @@ def _read_nodes(
         )
         for table in sources
     ]
-    has_labels = "label" in find_tables(tables)
     is_blank = settings.task.links or settings.is_unlabelled or settings.of_edges
-    if is_plain and not has_labels and not is_blank:
+    if is_plain and not is_blank and "label" not in find_tables(tables):
+        names = chain.from_iterable(map(column_names, filter(has_columns, sources)))
         raise InputError(
             f"{paths.folder}: no labels: expected a column `label` in nodes or features"
             " (columns.label=NAME for another), or a table labels.csv, .parquet or .npy; found"
-            f" {', '.join(table.name for table in sources) or 'no such table'}; split=none"
-            f" partitions a graph without labels for app=predict{OF_EDGES_TOO}"
+            f" {join_names(table.name for table in sources) or 'none'}, columns"
+            f" {join_names(names) or 'none'}; split=none partitions a graph without labels for"
+            f" app=predict{OF_EDGES_TOO}"
         )
     return tables
 

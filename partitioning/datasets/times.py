@@ -41,6 +41,8 @@ EXPECTED = (
 DAY = 86400.0
 START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 ORDERS = ("day", "month")
+FIRST_DAY, LAST_DAY = 19000101, 21001231
+"""Numbers between them may be dates without dashes, such as 20240131."""
 
 
 def is_date(text: str) -> bool:
@@ -56,14 +58,18 @@ def to_seconds(times: Array) -> NDArray[np.float64]:
 
 
 def read_times(cells: Cells) -> NDArray[np.float64]:
-    """Return the times of a column [K], seconds since 1970, NaN where blank; numbers as they are.
+    """Return the times of a column [K], seconds since 1970, NaN where blank.
+
+    Numbers stay as they are, unless all are dates such as 20240131.
 
     InputError for a cell that is none, or a date whose day may be the month.
     """
     import pyarrow as pa
 
     if cells.kind in ("number", "blank"):
-        return np.asarray(cells.data.to_numpy(), np.float64)
+        numbers = np.asarray(cells.data.to_numpy(), np.float64)
+        dates = parse_compact(numbers)
+        return numbers if dates is None else dates
     kind = cells.data.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         unit = pa.timestamp("us", getattr(kind, "tz", None))
@@ -76,6 +82,16 @@ def read_times(cells: Cells) -> NDArray[np.float64]:
         cells.refuse(int(cells.known.argmax()), EXPECTED)
     codes, texts = cells.factorize()
     return np.append(_parse_texts(cells, codes, [text.strip() for text in texts]), np.nan)[codes]
+
+
+def parse_compact(numbers: Array) -> NDArray[np.float64] | None:
+    """Return numbers such as 20240131 [K] as seconds since 1970; None unless all are such dates."""
+    different, place = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)
+    if not len(different) or different[0] < FIRST_DAY or different[-1] > LAST_DAY:
+        return None
+    seconds = np.full(len(numbers), np.nan)
+    seconds[~np.isnan(numbers)] = np.array([_parse_iso(f"{day:.9g}") for day in different])[place]
+    return None if (np.isnan(seconds) & ~np.isnan(numbers)).any() else seconds
 
 
 def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.float64]:

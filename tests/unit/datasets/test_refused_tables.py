@@ -203,7 +203,15 @@ def dated(*cells):
                 (
                     PEOPLE | {"edges.csv": "from,to\nann,bob\nann,bob \n"},
                     NAMED,
-                    r"row 1 is bob ; .* 3 node ids; blanks around an id are part of it: take them",
+                    r"row 1 is bob ; .* 3 node ids; 'bob' is another one: write it in the same way",
+                ),
+                (
+                    {
+                        "nodes.csv": "id,x,label\n007,1,0\n012,2,1\nB,0,1\n",
+                        "edges.csv": "src,dst\n7,12\nb,007\n",
+                    },
+                    {},
+                    r"row 0 is 7; .* 3 node ids; '007' is another one: write it in the same way",
                 ),
                 (
                     PEOPLE | {"edges.csv": "src,dst\nann,bob\n,bob\n"},
@@ -361,7 +369,7 @@ def dated(*cells):
                 (
                     ROWS | {"labels.csv": "label\n0\n1\n1\n"},
                     {},
-                    "labels.csv: column `label` has 3 rows; expected 4, one per node",
+                    r"labels\.csv: has 3 rows, and .*features\.\w+ has 4; expected as many",
                 ),
                 (ROWS | {"labels.csv": "id\n0\n1\n2\n3\n"}, {}, "no column besides the ids"),
                 *(

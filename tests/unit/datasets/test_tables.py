@@ -355,6 +355,11 @@ def masked(*cells):
                 ([1, -1, 1], "all labelled nodes are of one class"),
                 ([0, 1, -100], "labels.unknown=[-100] if it"),
                 (["0", "1", "?"], "labels.unknown=[?] if it"),
+                (["low", "high", "n/a"], "labels.unknown=[n/a] if it"),
+                (["low", "high", "TBD"], "labels.unknown=[TBD] if it"),
+                ([0, 1, 999], "labels.unknown=[999] if the largest"),
+                (["low", "high", "low;high"], "`low;high` is one class; labels=multilabel"),
+                (["low", "high", '"low, high"'], "`low, high` is one class; labels=multilabel"),
             )
         ),
         *(
@@ -613,6 +618,12 @@ def masked(*cells):
                 (["[0.5, -2]", "[1e-3, 4]", "[1, 2]"], [[0.5, -2], [0.001, 4], [1, 2]]),
                 (["0.5,-2.0", "1,4.5", "3.0,2"], [[0.5, -2], [1, 4.5], [3, 2]]),
                 (["(0.5 -2)", "(1  4)", "(3 2)"], [[0.5, -2], [1, 4], [3, 2]]),
+                (["{0.5,-2}", "{1,4}", "{3,2}"], [[0.5, -2], [1, 4], [3, 2]]),
+                (["0.5|-2", "1|4", "3|2"], [[0.5, -2], [1, 4], [3, 2]]),
+                (
+                    ["array([0.5, -2], dtype=float32)", "tensor([1., 4.])", "[[3, 2]]"],
+                    [[0.5, -2], [1, 4], [3, 2]],
+                ),
                 (["12%", "7.5 %", "1%"], [[0.12], [0.075], [0.01]]),
                 (["€0.50", "-€1.50", "€ 3"], [[0.5], [-1.5], [3]]),
                 (["5 USD", "1.5 USD", "-2 USD"], [[5], [1.5], [-2]]),
@@ -722,6 +733,7 @@ def masked(*cells):
                     "# edges of a toy\n# src,dst\n0,7\n7,14\n",
                 ),
                 ("comments before a header", PLAIN, "edges.csv", f"# made by\n#\n{LINKS}"),
+                ("comments as in C", PLAIN, "edges.csv", f"// made by\n{LINKS}"),
                 ("colons", PLAIN, "edges.csv", LINKS.replace(",", "::")),
                 ("tabs", PLAIN, "edges.tsv", LINKS.replace(",", "\t")),
                 (
@@ -837,6 +849,23 @@ def masked(*cells):
             id="codes that become numbers",
         ),
         pytest.param(
+            {"nodes.csv": THREE.assign(x=["7 kg", "-1.5 kg", "2 kg"]), "edges.csv": RING * 10 + 10},
+            {},
+            {"features": [[7], [-1.5], [2]]},
+            ["without their `kg`; columns.categorical=x keeps the texts"],
+            id="numbers with a unit",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": THREE.assign(x=[20231231, 20240101, 20240301]),
+                "edges.csv": RING * 10 + 10,
+            },
+            {},
+            {"num_features": 1},
+            ["dates such as 20231231 are read as numbers; columns.date=x reads dates"],
+            id="dates that become numbers",
+        ),
+        pytest.param(
             {
                 "nodes.csv": THREE.assign(id=range(3), blank=NAN, one=7),
                 "edges.csv": RING.assign(Type="Directed", Label="", kind=["a", "b", "a"]),
@@ -917,6 +946,7 @@ NOON = datetime.datetime(2024, 1, 2, 12)
         ),
         (["01/01/2024", "02/02/2024"], [0, 32]),
         (["2024/01/02", "2024.01.03"], [1, 2]),
+        (["20240101", "", "20240301"], [0, NAN, 60]),
         (["9999-12-31", "2024-01-01", "31.12.9999", "0001-01-01"], [2913173, 0, 2913173, -738885]),
         (["2 Jan 2024", "Wed Jan 10 12:00:00 +0000 2024", "Feb 1, 2024"], [1, 9.5, 31]),
         ([datetime.date(9999, 12, 31), datetime.date(2024, 1, 1), None], [2913173, 0, NAN]),
