@@ -173,6 +173,10 @@ def test_commands_in_a_fresh_folder(
         for language, text in fenced(page):
             if language == "python" and "retexo.load" in text:
                 exec(text, {})
+            assert language != "text" or any(
+                set(text.splitlines()) <= set(json.loads(file.read_text())["features"])
+                for file in folder.rglob("summary.json")
+            )
 
 
 def run(command: str, folder: Path, number: int, small: tuple[str, ...]) -> None:
@@ -194,8 +198,13 @@ def run(command: str, folder: Path, number: int, small: tuple[str, ...]) -> None
         )
         run_main(*words[2:], *small, *named, cwd=folder)
     else:
-        script = [sys.executable, str(ROOT / words[1]), *words[2:]]
-        done = subprocess.run(script, cwd=folder, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, str(ROOT / words[1]), *words[2:]],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
