@@ -44,11 +44,7 @@ from partitioning.reverse_relations import REVERSE
 
 def known_nodes(table: NodeTable) -> Nodes:
     """Return the nodes of a type, to look up the ends of new edges."""
-    if table.node_names is not None:
-        return Nodes(
-            table.num_nodes, np.array(table.node_names.tolist(), dtype=object), grows=False
-        )
-    return Nodes(table.num_nodes, table.node_ids, grows=False)
+    return Nodes.of_table(table.node_ids, table.node_names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -320,9 +320,7 @@ def _nodes_with_ids(graph: GraphData) -> "Nodes | None":
 
     if graph.node_names is None and (graph.node_ids == np.arange(graph.num_nodes)).all():
         return None
-    names = graph.node_names
-    ids = graph.node_ids if names is None else np.array(names.tolist(), object)
-    return Nodes(graph.num_nodes, ids, grows=False)
+    return Nodes.of_table(graph.node_ids, graph.node_names)
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:

@@ -48,6 +48,13 @@ class Nodes:
         nodes._names = [np.zeros(0, object)] if named else []
         return nodes
 
+    @classmethod
+    def of_table(cls, ids: Ints, names: Names | None) -> "Nodes":
+        """Return the nodes [N] of a graph by the ids, or names, of the data set."""
+        return cls(
+            len(ids), ids if names is None else np.array(names.tolist(), object), grows=False
+        )
+
     @property
     def named(self) -> bool:
         """Whether nodes are known by names, not by integers."""
