@@ -177,6 +177,7 @@ def find_sites(
 
 
 def _read_pipeline(features: FeatureSettings) -> State:
+    """Read the encoding of nodes from features.spec; InputError if it has node types instead."""
     states = read_spec(features)
     if "nodes" not in states:
         raise InputError(

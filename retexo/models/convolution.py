@@ -77,7 +77,7 @@ class Inputs:
         return *self.matrices, *self.skips
 
     def with_matrices(self, matrices: Sequence[Matrix], num_rows: int) -> "Inputs":
-        """Return the inputs with others in place of `all_matrices`."""
+        """Return the inputs with others, in the same order, in place of `all_matrices`."""
         count = len(self.matrices)
         chosen, skips = tuple(matrices[:count]), tuple(matrices[count:])
         return replace(self, matrices=chosen, skips=skips, num_rows=num_rows)

@@ -255,7 +255,10 @@ def _shorten(text: str) -> str:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that define an experiment: without seeds and paths."""
+    """Return the settings that define an experiment, in normal form: without seeds and paths.
+
+    Of the data's file its name without folder and suffix is kept.
+    """
     known = normal_form(settings)
     kept = {name: value for name, value in known.items() if not _is_ignored(name)}
     for name in ("dataset_file", "partition_file"):

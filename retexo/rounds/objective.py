@@ -233,7 +233,9 @@ class LayerObjective(Objective):
 def count_validation(
     task: Any, metric: Any, pieces: Iterable[tuple[Tensor, Tensor]], factor: int = 1
 ) -> Validation:
-    """Return the counts and the loss of the validation nodes of a node task.
+    """Return the counts and the summed loss of the validation nodes of a node task.
+
+    Starts the metric anew. The loss is 0 unless the metric asks for it.
 
     Args:
         task: NodeClassification or another node task.

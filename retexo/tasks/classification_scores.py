@@ -271,6 +271,7 @@ def score_baseline(
 
     With several labels, each label's more frequent value. Rankings are random. Frequencies count
     training and validation nodes: a split by class has as many training nodes of every class.
+    Empty without test nodes, or without training and validation nodes.
 
     Args:
         task: with the positive class.
