@@ -19,7 +19,6 @@ from retexo.arrays import (
     IntArray,
     Mask,
     WeightArray,
-    counts_to_pointers,
     ids_to_mask,
     take,
     unique_inverse,
@@ -153,7 +152,8 @@ def _find_required_edges(
     group = group.astype(np.min_scalar_type(num_groups)) * most
     group += most - take(required_layers, np.compress(cut, dst))
     order = np.argsort(group, kind="stable")
-    group_ptr = counts_to_pointers(np.bincount(group, minlength=num_groups))
+    order = order.astype(np.min_scalar_type(len(order)))  # in half the memory
+    group_ptr = np.searchsorted(group[order], np.arange(num_groups + 1))
     edges = [np.compress(cut, array)[order] for array in arrays]
     source, target = edges[:2]
     descends = (target[1:] < target[:-1]) | (target[1:] == target[:-1]) & (source[1:] < source[:-1])
