@@ -10,7 +10,7 @@ import pytest
 import torch
 from support import Masks, dgl, provenance, thirds
 
-from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
@@ -103,7 +103,7 @@ def random_assignment(
 
 def hetero_parts(
     graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
-) -> list[HeteroPartition]:
+) -> list[Partition]:
     """The parts of a random assignment.
 
     Every third target trains, the next ones validate and test.
@@ -113,7 +113,7 @@ def hetero_parts(
         return [directory.read_part(part) for part in range(num_parts)]
 
 
-def reassembled(parts: list[HeteroPartition]) -> dict:
+def reassembled(parts: list[Partition]) -> dict:
     """By type the rows by id, and by relation the pairs of ids with weights, sorted."""
     ids = {name: [part.nodes[name].node_ids.tolist() for part in parts] for name in parts[0].nodes}
     rows = {

@@ -243,7 +243,3 @@ class Partition:
             for name, nodes in self.nodes.items()
         }
         return replace(self, nodes=nodes)
-
-
-HeteroPartition = Partition
-"""A partition of a heterogeneous graph."""

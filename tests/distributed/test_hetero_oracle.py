@@ -36,7 +36,7 @@ from support import (
 from test_resume import dies_at
 from torch import Tensor
 
-from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import HeteroGraphData, Relation
@@ -96,7 +96,7 @@ CASES = {
 ROUNDED = {"bf16": (*CASES["sage"], "exchange.precision=bf16")}
 
 
-def known_sizes(parts: list[HeteroPartition]) -> Any:
+def known_sizes(parts: list[Partition]) -> Any:
     number = {
         name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts)
         for name in ("train", "val", "test")
@@ -109,7 +109,7 @@ def known_sizes(parts: list[HeteroPartition]) -> Any:
     )
 
 
-def network(settings: TrainSettings, part: HeteroPartition) -> list[Any]:
+def network(settings: TrainSettings, part: Partition) -> list[Any]:
     """The stages, or the layers of a network that is trained end to end, in float64."""
     return [
         stage.double()

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from support import dgl, need_dgl, thirds
 
 from partitioning.directory.meta import HeteroMeta
-from partitioning.directory.partition import HeteroPartition
+from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
@@ -223,12 +223,12 @@ def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
     return found
 
 
-def ask(base: Path) -> list[HeteroPartition | str]:
+def ask(base: Path) -> list[Partition | str]:
     """Each site's part once the owners were asked, or its error; by threads."""
     parts = [hetero(base).read_part(rank) for rank in range(3)]
     sizes = {name: tuple(part.nodes[name].num_inner for part in parts) for name in parts[0].nodes}
 
-    def worker(comm: Communicator) -> HeteroPartition | str:
+    def worker(comm: Communicator) -> Partition | str:
         try:
             return resolve_halo_by_type(parts[comm.rank], sizes, comm, None)
         except (InputError, PeerLost) as error:
@@ -242,8 +242,8 @@ OF_NODES = ("features", "node_ids", "halo_owner", "halo_index")
 OF_EDGES = ("src", "dst", "edge_weight")
 
 
-def assert_same_part(found: HeteroPartition | str, expected: HeteroPartition) -> None:
-    assert isinstance(found, HeteroPartition), found
+def assert_same_part(found: Partition | str, expected: Partition) -> None:
+    assert isinstance(found, Partition), found
     assert_same(found, expected, *OF_PART, "self_loops")
     assert (*found.nodes, *found.relations) == (*expected.nodes, *expected.relations)
     for name, nodes in expected.nodes.items():
@@ -269,7 +269,7 @@ def test_what_a_site_has_none_of_may_be_left_out(tmp_path: Path) -> None:
         assert all(not len(array) for array in file.values())
     np.savez(south / "part.npz")
     found = ask(tmp_path)[2]
-    assert isinstance(found, HeteroPartition)
+    assert isinstance(found, Partition)
     assert [nodes.features.shape for nodes in found.nodes.values()] == [(0, 6), (0, 4), (0, 0)]
 
 
