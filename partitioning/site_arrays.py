@@ -171,13 +171,15 @@ def _group_by_owner(site: Site) -> dict[str, dict[str, Array]]:
     }
     for key in list_arrays(path):
         if key not in keys:
-            beside = [
-                other for other, (owner, _) in keys.items() if owner == key.rpartition("/")[0]
-            ]
-            raise InputError(
-                f"{path}: array `{key}` has no meaning here; it may have"
-                f" {', '.join(beside) or join_names(keys)}"
-            )
+            owner = key.rpartition("/")[0]
+            beside = [other for other in keys if other.rpartition("/")[0] == owner]
+            expected = f"it may have {', '.join(beside or keys)}"
+            if types is not None and not beside:
+                expected = (
+                    "expected TYPE/ARRAY or SOURCE__RELATION__DESTINATION/ARRAY, of"
+                    f" {DESCRIPTION}: {join_names(known)}"
+                )
+            raise InputError(f"{path}: array `{key}` has no meaning here; {expected}")
     grouped: dict[str, dict[str, Array]] = {owner: {} for owner in known}
     for key, array in read_arrays(path, keys).items():
         owner, name = keys[key]

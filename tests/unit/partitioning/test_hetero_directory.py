@@ -350,7 +350,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "weight": (
         None,
         {"person__directs__movie/edge_weight": np.ones(2)},
-        "movie: array `edge_weight` has no meaning here",
+        "movie/edge_weight` has no meaning here; it may have person__directs__movie/src",
     ),
     "no-weight": (
         {"weighted": ["person__directs__movie"]},
