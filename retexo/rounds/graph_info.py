@@ -38,6 +38,8 @@ class GraphInfo:
     """The graph's name in the Open Graph Benchmark; None where that has not one class per node."""
     weighted: bool = False
     """Whether any partition has edge weights."""
+    fast_bf16: bool = False
+    """Whether all workers compute on processors that have instructions for bfloat16 products."""
     num_edge_features: int = 0
     """K"""
     evaluator: str = ""
@@ -72,6 +74,7 @@ def agree_on_graph_info(
     *,
     training: bool = True,
     task: Task | None = None,
+    fast_bf16: bool = False,
 ) -> GraphInfo:
     """Sum the counts of all workers and compare widths, with one all-gather of 8 int64.
 
@@ -79,6 +82,7 @@ def agree_on_graph_info(
         directory: the partition directory; None for a graph in memory.
         training: whether training nodes are needed.
         task: None for node classification.
+        fast_bf16: whether this worker's products are faster in bfloat16.
     Raises:
         InputError: if the features or labels of workers differ in form, naming their ranks, or no
             worker has the training nodes that are needed.
@@ -94,11 +98,12 @@ def agree_on_graph_info(
         LABEL_KINDS.index(partition.label_kind),
         int(partition.labelled.out_degree is not None)
         + 2 * (edges is not None and edges.edge_weight is not None)
-        + 4 * (0 if edge_feat is None else edge_feat.shape[1]),
+        + 4 * fast_bf16
+        + 8 * (0 if edge_feat is None else edge_feat.shape[1]),
     ]
     everyone = comm.all_gather(torch.tensor(own), SETUP)
     nonempty = everyone[:, 5] > 0  # an empty partition need not know the width
-    widths, edge_widths = everyone[:, 3], everyone[:, 7] >> 2
+    widths, edge_widths = everyone[:, 3], everyone[:, 7] >> 3
     kinds = [LABEL_KINDS[kind] for kind in everyone[:, 6].tolist()]
     for name, values, shown, remedy in (
         ("features of another width", widths, widths.tolist(), "make them the same"),
@@ -126,6 +131,7 @@ def agree_on_graph_info(
         untrained_ranks=frozenset((everyone[:, 0] == 0).nonzero()[:, 0].tolist()),
         degrees_stored=bool((everyone[:, 7] & 1).min()),
         weighted=bool((everyone[:, 7] & 2).any()),
+        fast_bf16=bool((everyone[:, 7] & 4).all()),
         num_edge_features=int(edge_widths.max()),
         num_ranks_by_split=tuple((everyone[:, :3] > 0).sum(dim=0).tolist()),
         num_candidates=0 if meta is None else meta.links.get("rows", {}).get("candidates", 0),

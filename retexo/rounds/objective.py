@@ -23,8 +23,9 @@ from retexo.settings.run_settings import TrainSettings
 MAX_CHUNK_ROWS = 1 << 12
 """Rows that go through a stage together on a CPU; larger chunks leave the caches."""
 AUTO_BATCH_SIZE = 32_768
-"""Training nodes per step over all workers with batch_size=auto. Used for graphs with at least four
-times as many training nodes."""
+"""Training nodes per step over all workers with batch_size=auto, on large graphs."""
+LARGE = 4 * AUTO_BATCH_SIZE
+"""Training nodes from which on a graph is large."""
 AUTO_NUM_VAL = 8_192
 """Approximate number of validation nodes, over all workers, of a round with batch_size=auto."""
 
@@ -41,6 +42,14 @@ def choose_batch_size(settings: TrainSettings, own: int, total: int) -> int | No
     return (
         max(1, -(-AUTO_BATCH_SIZE * own // total)) if _uses_auto_batches(settings, total) else None
     )
+
+
+def choose_precision(settings: TrainSettings, info: GraphInfo) -> str:
+    """Return the precision of dense products, where auto stands for one of the others."""
+    if settings.compute.precision != "auto":
+        return settings.compute.precision
+    is_large = info.num_train >= LARGE and not settings.task.links
+    return "bf16" if is_large and info.fast_bf16 else "fp32"
 
 
 def choose_patience(settings: TrainSettings, objective: "Objective") -> int | None:
@@ -68,7 +77,7 @@ def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
 def _uses_auto_batches(settings: TrainSettings, total: int) -> bool:
     """Return whether batch_size=auto applies to a graph with this many training nodes."""
     is_auto = settings.batch_size == "auto" and not settings.task.links
-    return is_auto and total >= 4 * AUTO_BATCH_SIZE
+    return is_auto and total >= LARGE
 
 
 @dataclass(frozen=True, eq=False)

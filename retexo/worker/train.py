@@ -8,9 +8,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from partitioning.directory.partition import Partition
 from partitioning.graph_data import SEPARATOR, EdgeType
 from partitioning.links.score_names import FILTER
+from partitioning.setting_fields import with_values
 from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
@@ -19,6 +22,7 @@ from retexo.models.stage import OutputHeads, Stage
 from retexo.results.checkpoint import open_checkpoint, remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
+from retexo.rounds.objective import choose_precision
 from retexo.rounds.parameters import check_same_parameters
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.run_settings import TrainSettings
@@ -39,7 +43,7 @@ from retexo.worker.graph import (
 )
 from retexo.worker.make_context import link_task, make_context
 from retexo.worker.measure import MemoryWatch, gather_measurements
-from retexo.worker.process import Job, catch_termination, configure, serve
+from retexo.worker.process import Job, catch_termination, choose_device, configure, serve
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +84,11 @@ def run(
         start, comm = time.perf_counter(), disclosure.comm
         clock.progress.count_bytes = lambda: comm.meter.total
         network = _agree_on_network(job, comm, part)
+        settings = with_values(
+            settings, {"compute.precision": choose_precision(settings, network.graph_info)}
+        )
         trainer = find_trainer(settings)
-        recovery, resumed = _open_recovery(job, comm, trainer, log)
+        recovery, resumed = _open_recovery(job, settings.compute.precision, comm, trainer, log)
         with clock.phase("plan"):
             context = make_context(
                 settings,
@@ -128,10 +135,11 @@ def run(
         )
         grown = {"num_layers": depth} if settings.model.grows else {}
         kept = {"input_dropout": 0.0} if network.keeps_all_columns else {}
+        rounded = {"precision": "bf16"} if settings.compute.precision == "bf16" else {}
         return {
             **scores.to_json(),
             **transductive,
-            "chosen": {**context.task.choices(heads), **grown, **kept},
+            "chosen": {**context.task.choices(heads), **grown, **kept, **rounded},
             "rounds": trained.rounds,
             "val_by_layer": [*trained.val_by_layer],
             "resumed": resumed,
@@ -163,7 +171,14 @@ def _agree_on_network(job: TrainJob, comm: Communicator, part: Partition) -> Net
     TrainingError if they differ. From here on sums hide shares if gradient.secure.
     """
     settings = job.settings
-    graph_info = agree_on_graph_info(comm, part, job.directory, task=link_task(settings))
+    device = choose_device(settings.device, settings.local_index(comm.rank))
+    graph_info = agree_on_graph_info(
+        comm,
+        part,
+        job.directory,
+        task=link_task(settings),
+        fast_bf16=device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False),
+    )
     if settings.init is not None:
         initial = open_checkpoint(Path(settings.init), "init")
         graph_info = with_weights_of(initial, settings, graph_info)
@@ -192,6 +207,8 @@ def _warn_before_training(context: Context, network: Network) -> None:
             "model.input_dropout=0, as the features have only %d columns",
             network.architecture.num_features,
         )
+    if context.settings.compute.precision == "bf16":
+        logger.info("compute.precision=bf16: dense products round their inputs")
 
 
 def _warn_after_training(
@@ -246,9 +263,11 @@ def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphI
 
 
 def _open_recovery(
-    job: TrainJob, comm: Communicator, trainer: Trainer, log: RunLog
+    job: TrainJob, precision: str, comm: Communicator, trainer: Trainer, log: RunLog
 ) -> tuple[Recovery | None, dict[str, Any] | None]:
     """Open the saved states of a trainer that resumes.
+
+    A state of another precision of products counts as one of another run.
 
     Returns:
         The states, or None where none are saved; what summary.json says of the layer and round that
@@ -259,7 +278,7 @@ def _open_recovery(
         # From here on a worker asked to stop saves its round first; before, it ends at once.
         recovery = Recovery(
             state_dir(job.run_dir, comm.rank),
-            job.identity,
+            f"{job.identity} {precision}",
             settings.checkpoint.every,
             catch_termination(),
             rank=comm.rank,

@@ -121,7 +121,7 @@ def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, de
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("compute.precision=fp16", "compute.precision=fp16: choose one of fp32, bf16"),
+        ("compute.precision=fp16", "compute.precision=fp16: choose one of auto, fp32, bf16"),
         ("batch_size=0", "batch_size=0: must be at least 1, or auto"),
         ("batch_size=many", "batch_size=many: must be at least 1, or auto"),
         ("batch_size=2.5", "batch_size: "),

@@ -47,6 +47,7 @@ from retexo.rounds.objective import (
     LayerObjective,
     choose_batch_size,
     choose_patience,
+    choose_precision,
     choose_val_stride,
 )
 from retexo.rounds.parameters import FlatParameters
@@ -400,6 +401,33 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     parts[1] = replace(parts[1], relations={PLAIN_RELATION: edges})
     found = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
     assert [info.num_edge_features for info in found] == [3, 3]
+
+
+def test_products_are_in_bfloat16_on_large_graphs_where_all_processors_have_it(
+    tmp_path: Path,
+) -> None:
+    directory = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
+
+    def agree(ranks: tuple[int, ...]) -> list[GraphInfo]:
+        return run_threads(
+            2,
+            lambda comm: agree_on_graph_info(
+                comm, directory.read_part(comm.rank), directory, fast_bf16=comm.rank in ranks
+            ),
+        )
+
+    assert [info.fast_bf16 for info in (*agree((0,)), *agree((0, 1)))] == [False] * 2 + [True] * 2
+    auto, links = train_settings(), train_settings("task=link_prediction")
+    large = graph_info(num_train=131_072, fast_bf16=True)
+    assert choose_precision(auto, large) == "bf16"
+    assert choose_precision(links, large) == "fp32"
+    assert choose_precision(train_settings("compute.precision=fp32"), large) == "fp32"
+    assert choose_precision(auto, replace(large, num_train=131_071)) == "fp32"
+    assert choose_precision(auto, replace(large, fast_bf16=False)) == "fp32"
+    few = replace(large, num_train=1, fast_bf16=False)
+    assert choose_precision(train_settings("compute.precision=bf16"), few) == "bf16"
+    for published in ("+experiment=exact", "+experiment=retexo", "trainer=full_graph"):
+        assert choose_precision(train_settings(published), large) == "fp32"
 
 
 class Line(torch.nn.Module):

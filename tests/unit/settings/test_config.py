@@ -66,9 +66,10 @@ def test_experiments_change_what_they_are_for() -> None:
         3,
     ]
     exact = compose(["+experiment=exact"])
-    same = {each: getattr(exact, each) for each in ("exchange", "gradient", "report")}
+    same = {each: getattr(exact, each) for each in ("exchange", "gradient", "report", "compute")}
     same |= {each: getattr(exact, each) for each in ("arguments", "given", "started")}
     assert exact == replace(train, **same, batch_size=None)
+    assert (train.compute.precision, exact.compute.precision) == ("auto", "fp32")
     assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
         "sync",
         "none",
@@ -358,6 +359,7 @@ PUBLISHED = {
     "classifiers": "last",
     "smoothing.steps": 0,
     "batch_size": None,
+    "compute.precision": "fp32",
     "learning_rate": [0.003] * 2,
     "num_rounds": [200] * 2,
     "stopping.patience": 30,
