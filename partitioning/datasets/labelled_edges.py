@@ -58,10 +58,12 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
     Raises:
         InputError: there is none, or several; or settings do not go with labels of edges.
     """
+    # A model that predicts a graph names its own target.
+    has_target = settings.target is not None and not settings.is_unlabelled
     for name, wrong in (
         ("duplicates=merge", settings.duplicates == "merge"),
         (f"columns.relation={settings.columns.relation}", settings.columns.relation is not None),
-        (f"target={settings.target}", settings.target is not None),
+        (f"target={settings.target}", has_target),
     ):
         if wrong:
             raise InputError(
