@@ -170,7 +170,8 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
         nodes[name] = RawNodes.of_arrays(path / name, graph.types[name], num_nodes)
     raw = RawGraph(stem_of(path.resolve()), nodes, relations)
     if labelled is not None:
-        raw = with_edge_nodes(raw, labelled, take_edge_arrays(path, graph.relations[labelled]))
+        edge_nodes = take_edge_arrays(path, graph.relations[labelled])
+        raw = with_edge_nodes(raw, labelled, edge_nodes, settings)
     elif left := {*OF_LABELLED} & {*chain.from_iterable(graph.relations.values())}:
         log.warning("%s: arrays of labelled edges are left out: %s", path, join_names(sorted(left)))
     return build_graph(raw, settings)

@@ -58,12 +58,9 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
     Raises:
         InputError: there is none, or several; or settings do not go with labels of edges.
     """
-    # A model that predicts a graph names its own target.
-    has_target = settings.target is not None and not settings.is_unlabelled
     for name, wrong in (
         ("duplicates=merge", settings.duplicates == "merge"),
         (f"columns.relation={settings.columns.relation}", settings.columns.relation is not None),
-        (f"target={settings.target}", has_target),
     ):
         if wrong:
             raise InputError(
@@ -140,11 +137,13 @@ def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
     return replace(RawNodes.of_arrays(path, of_nodes, count), where=where)
 
 
-def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGraph:
+def with_edge_nodes(
+    raw: RawGraph, labelled: EdgeType, edges: RawNodes, settings: DatasetSettings
+) -> RawGraph:
     """Return the graph with a relation's edges as nodes of a type, and relations from their ends.
 
     The type has the relation's name, or NAME_edge if a type has it. InputError if nodes have
-    labels.
+    labels, or settings.target is another type.
     """
     for name, table in raw.nodes.items():
         if "label" in table.values:
@@ -157,6 +156,11 @@ def with_edge_nodes(raw: RawGraph, labelled: EdgeType, edges: RawNodes) -> RawGr
     relations = {_named(name): relation for name, relation in raw.relations.items()}
     source, name, destination = _named(labelled)
     target = name if name not in nodes else f"{name}_{EDGE}"
+    if settings.target not in (None, target):
+        raise InputError(
+            f"target={settings.target}: not with labels of edges, each of which is learned by"
+            " itself; leave it out"
+        )
     ends = relations[source, name, destination]
     number = np.arange(edges.num_nodes)
     for end, kind, rows in ((source, SOURCE, ends.src), (destination, DESTINATION, ends.dst)):

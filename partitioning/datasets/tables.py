@@ -335,7 +335,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
     edges, rows = read_edge_nodes(paths.edges[labelled], relations[labelled], settings)
     if has_splits:
         edges = _with_splits(edges, paths.folder, rows)
-    return with_edge_nodes(RawGraph(name, joined, relations), labelled, edges)
+    return with_edge_nodes(RawGraph(name, joined, relations), labelled, edges, settings)
 
 
 def _find_labelled(paths: GraphTables, settings: DatasetSettings) -> EdgeType:

@@ -98,6 +98,7 @@ def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
     graph = read("columns.label=is_fraud", "columns.time=day")
     assert list(graph.nodes) == ["node", "edge"]
     assert (graph.target, graph.labelled, graph.class_names) == ("edge", PAYS, ("no", "yes"))
+    assert read("columns.label=is_fraud", "columns.time=day", "target=edge").target == "edge"
     names: Any = graph.nodes["node"].node_names
     for each, column in ((FROM, "src"), (TO, "dst")):
         ends = graph.relations[each]
