@@ -106,7 +106,7 @@ def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[n
         values = cells.numbers(REMEDY.format(name=cells.name))
         if requested is None and parse_compact(values) is not None:
             said = "%s: dates such as %.0f are read as numbers; columns.date=%s reads dates"
-            log.warning(said, cells.where, values[0], cells.name)
+            log.warning(said, cells.where, values[~np.isnan(values)][0], cells.name)
         return _to_float32(cells, replace(column, role=role), values)
     return _read_texts(cells, requested)
 
@@ -130,7 +130,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     bare, unit = _split_unit(text)
     if pc.any(pc.match_substring_regex(bare, NUMBER)).as_py():
         expected = REMEDY.format(name=cells.name)
-        if unit.isalpha():
+        if any(map(str.isalpha, unit)):
             said = "%s: read as numbers, without their `%s`; columns.categorical=%s keeps the texts"
             log.warning(said, cells.where, unit, cells.name)
         values = replace(cells, data=bare if unit else text).numbers(expected)

@@ -867,6 +867,16 @@ def masked(*cells):
         ),
         pytest.param(
             {
+                "nodes.csv": THREE.assign(x=[NAN, 20240101, 20240301], y=["7 °C", "1 °C", "2 °C"]),
+                "edges.csv": RING * 10 + 10,
+            },
+            MEDIAN,
+            {"num_features": 3},
+            ["dates such as 20240101", "without their `°C`"],
+            id="a blank date, and a unit with a sign",
+        ),
+        pytest.param(
+            {
                 "nodes.csv": THREE.assign(id=range(3), blank=NAN, one=7),
                 "edges.csv": RING.assign(Type="Directed", Label="", kind=["a", "b", "a"]),
             },
