@@ -48,8 +48,7 @@ def choose_precision(settings: TrainSettings, info: GraphInfo) -> str:
     """Return the precision of dense products, where auto stands for one of the others."""
     if settings.compute.precision != "auto":
         return settings.compute.precision
-    is_large = info.num_train >= LARGE and not settings.task.links
-    return "bf16" if is_large and info.fast_bf16 else "fp32"
+    return "bf16" if info.fast_bf16 and _is_large(settings, info.num_train) else "fp32"
 
 
 def choose_patience(settings: TrainSettings, objective: "Objective") -> int | None:
@@ -76,8 +75,12 @@ def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:
 
 def _uses_auto_batches(settings: TrainSettings, total: int) -> bool:
     """Return whether batch_size=auto applies to a graph with this many training nodes."""
-    is_auto = settings.batch_size == "auto" and not settings.task.links
-    return is_auto and total >= LARGE
+    return settings.batch_size == "auto" and _is_large(settings, total)
+
+
+def _is_large(settings: TrainSettings, total: int) -> bool:
+    """Return whether nodes are trained, and so many that defaults change."""
+    return total >= LARGE and not settings.task.links
 
 
 @dataclass(frozen=True, eq=False)
