@@ -35,7 +35,7 @@ class ComputeSettings(Checked):
 
     precision: str = setting(
         "auto",
-        "dense products; auto: bf16 from 131,072 training nodes on, if all CPUs have it",
+        "of dense products; auto: bf16 from 131,072 training nodes on, if all CPUs have it",
         one_of("auto", "fp32", "bf16"),
     )
 

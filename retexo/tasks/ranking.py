@@ -347,8 +347,9 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 def _count_above_everywhere(
     embedded: EmbeddedNodes, known: KnownEdges, pairs: Tensor, own: Tensor
 ) -> Tensor:
-    """Return for each pair how many nodes of all workers score above it, plus how many at least as
-    much. All workers call it; those without pairs give none.
+    """Add up how many nodes of all workers score above each pair, and how many at least as much.
+
+    All workers call it, those without pairs, too.
 
     Args:
         embedded: this worker's nodes.
