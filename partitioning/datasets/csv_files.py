@@ -135,7 +135,10 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
             line = next(lines, "")
         head = [line, *islice(lines, HEAD - 1)]
     separator = _find_separator(head)
-    if separator not in line and ".txt" in path.suffixes:
+    # KONECT calls a table of numbers with blanks .tsv.
+    if separator not in line and (
+        ".txt" in path.suffixes or (".tsv" in path.suffixes and _are_numbers(line.split()))
+    ):
         separator = BLANKS
     first, second = [*islice(_cells(head, separator), 2), [], []][:2]
     if not first:

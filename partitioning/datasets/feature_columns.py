@@ -23,8 +23,9 @@ from partitioning.datasets.cells import (
     Cells,
     words_to_digits,
 )
-from partitioning.datasets.times import is_date, parse_compact, read_times
+from partitioning.datasets.times import are_dates, parse_compact, read_times
 from partitioning.errors import InputError
+from partitioning.features.roles import SPLITS
 from partitioning.features.schema import Column, Schema, Source
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     if any({cell.lower() for cell in different[:FEW]} <= words for words in BOOLEANS):
         values = replace(cells, data=words_to_digits(text)).numbers()
         return _to_float32(cells, replace(column, role="boolean"), values)
-    if all(map(is_date, different)):
+    if are_dates(different):
         return None
     return _read_categories(replace(cells, data=text), requested)
 
@@ -226,6 +227,9 @@ def _read_categories(cells: Cells, requested: str | None) -> tuple[Column, NDArr
                 f" columns.categorical={cells.name} as categories"
             )
         log.warning("%s: %s for instance, are categories", cells.where, example)
+    if requested is None and {name.lower() for name in places} <= SPLITS.keys() and number > 1:
+        said = "%s: is a feature; columns.split=%s takes it as the split"
+        log.warning(said, cells.where, cells.name)
     return Column(cells.name, "categorical", 0, categories=tuple(places)), values[:, None]
 
 

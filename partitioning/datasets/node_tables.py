@@ -34,6 +34,7 @@ from partitioning.features.roles import (
     SPLITS,
     find_column,
     find_labels,
+    find_masks,
     requested_role,
     without_index,
 )
@@ -113,7 +114,9 @@ def _read_columns(
     ids, ids_where, where = None, "", {}
     for name in roles.get("id", ()):
         ids, ids_where = columns[name].ids(), columns[name].where
-    values: dict[str, Any] = {name: columns[name].flags() for name in roles.get("masks", ())}
+    values: dict[str, Any] = {
+        mask: columns[name].flags() for mask, name in find_masks(roles.get("masks", ())).items()
+    }
     if names_classes:
         cells = columns[label[0]]
         where["label"] = cells.where
@@ -163,7 +166,7 @@ def _find_roles(
     split = find_column("split", names, columns, path)
     if split is not None and requested_role(split, columns, path) is not None:
         split = None
-    masks = [name for name in MASKS if name in names]
+    masks = [*find_masks(names).values()]
     if split is not None and masks:
         raise InputError(
             f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set"

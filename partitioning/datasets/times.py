@@ -45,10 +45,15 @@ FIRST_DAY, LAST_DAY = 19000101, 21001231
 """Numbers between them may be dates without dashes, such as 20240131."""
 
 
-def is_date(text: str) -> bool:
-    """Return whether a text has the form of a date, in numbers."""
-    text = text.strip()
-    return DATE.fullmatch(text) is not None or not np.isnan(_parse_iso(text))
+def are_dates(texts: list[str]) -> bool:
+    """Return whether all texts, without blanks around them, have the form of a date."""
+    if not all(
+        DATE.fullmatch(text) or WITH_MONTH.match(text) or not np.isnan(_parse_iso(text))
+        for text in texts
+    ):
+        return False
+    named = [text for text in texts if WITH_MONTH.match(text)]
+    return not np.isnan(_parse_month_names(named)).any()
 
 
 def to_seconds(times: Array) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from partitioning.errors import InputError, join_names
 from partitioning.features.schema import Source
-from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.graph_data import MASKS, SEPARATOR, EdgeType
 from partitioning.partition_settings import ColumnSettings
 
 USUAL = {
@@ -30,6 +30,12 @@ USUAL = {
     "weight": ("weight", "edgeweight"),
 }
 """Names by which columns are recognised, in lower case, without punctuation."""
+MASK_NAMES = {
+    **dict.fromkeys(("trainmask", "istrain"), "train_mask"),
+    **dict.fromkeys(("valmask", "validmask", "isval", "isvalid"), "val_mask"),
+    **dict.fromkeys(("testmask", "istest"), "test_mask"),
+}
+"""Masks by the names of their columns, likewise."""
 FEATURE_ROLES = ("numeric", "categorical", "embedding", "date", "ignore")
 """Roles of feature columns that `columns.*` can set."""
 NAMELESS = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -83,7 +89,25 @@ def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnS
 
 def find_usual(role: str, names: Iterable[str]) -> list[str]:
     """Return the columns whose names are usual for a role."""
-    return [name for name in names if re.sub("[^a-z0-9]", "", name.lower()) in USUAL[role]]
+    return [name for name in names if _letters_of(name) in USUAL[role]]
+
+
+def find_masks(names: Iterable[str]) -> dict[str, str]:
+    """Return the columns of masks, by train_mask, val_mask and test_mask.
+
+    Other names than these, such as is_test, are masks only beside one of training nodes.
+    """
+    columns: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: name not in MASKS):
+        if mask := MASK_NAMES.get(_letters_of(name)):
+            columns.setdefault(mask, name)
+    has_train = "train_mask" in columns
+    return {mask: name for mask, name in columns.items() if has_train or name in MASKS}
+
+
+def _letters_of(name: str) -> str:
+    """Return a name in lower case, without punctuation and blanks."""
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
 def find_labels(names: list[str], columns: ColumnSettings, path: Source) -> list[str]:

@@ -896,6 +896,27 @@ def masked(*cells):
             [],
             id="masks of words",
         ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x,day,kind,is_train,isValid,is_test\n"
+                "0,0,1,1-Jan-2024,train,1,0,0\n1,1,2,31-Jan-2024,test,0,1,0\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {},
+            {"train_mask": [True, False], "val_mask": [False, True], "num_features": 3},
+            ["column `kind`: is a feature; columns.split=kind takes it as the split"],
+            id="masks by other names, a split by another, a date with the name of a month",
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,x,is_test\n0,0,1,1\n1,1,2,0\n",
+                "edges.tsv": "% asym\n0 1 1 1082040961\n",
+            },
+            {"columns": {"src": "0", "dst": "1", "weight": "2", "ignore": ("3",)}},
+            {"src": [0], "dst": [1], "num_features": 2, "test_mask": None},
+            [],
+            id="a test without a training mask is a feature; blanks in a .tsv of KONECT",
+        ),
     ],
 )
 def test_a_folder_of_tables_is_read(tmp_path, caplog, files, fields, expected, said):
