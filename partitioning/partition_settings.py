@@ -212,12 +212,6 @@ class FeatureSettings(Checked):
         "nodes from which means, medians and categories are computed",
         one_of("train", "all"),
     )
-    max_categories: int = setting(
-        64,
-        "one-hot columns of a categorical column; rarer categories share one more",
-        at_least(1),
-        at_most(10_000),
-    )
     spec: str | None = setting(
         None,
         "fitted pipeline to apply: a run or partition directory, or a file of app=describe",
@@ -300,11 +294,6 @@ class PairSettings(Checked):
         "links: largest width of the spectral embedding, of which validation chooses one; 0: none",
         at_least(0),
         at_most(1024),
-        of_partitioner=True,
-    )
-    paths: bool = setting(
-        True,
-        "links: add common neighbours, weighted by Adamic-Adar, to the score",
         of_partitioner=True,
     )
 
@@ -429,7 +418,7 @@ class PartitionSettings(DatasetSettings):
 
     partition_dir: str = setting(
         "data/partitions",
-        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
+        "folder of partition directories; also s3://, gs://, https://",
         per_node=True,
         compared=False,
     )

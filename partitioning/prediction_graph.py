@@ -115,7 +115,6 @@ def read_prediction_graph(
         encoded,
         settings.split,
         settings.task.spectral,
-        paths=settings.task.paths,
         spectral_filter=spectral_filter,
     )
     features = add_kinds(links.graph, settings.features)

@@ -17,4 +17,3 @@ class UpdateSettings(Checked):
     new_edges: str | None = setting(None, "table of new edges")
     changed_edges: str | None = setting(None, "table of changed edges")
     deleted_edges: str | None = setting(None, "table of deleted edges")
-    again: bool = setting(False, "apply a change that was applied before")

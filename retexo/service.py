@@ -46,8 +46,7 @@ from partitioning.file_io import parse_json
 from partitioning.graph_data import SEPARATOR
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
-from retexo.service_limits import MAX_BYTES, MAX_ITEMS, BodyLimit, LateWork, TimedProtocol
-from retexo.settings.app_settings import ServeSettings
+from retexo.service_limits import MAX_BYTES, MAX_ITEMS, SECONDS, BodyLimit, LateWork, TimedProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +54,8 @@ Id = StrictInt | StrictStr
 Rows = list[dict[str, Any]]
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 """Seconds, of the histogram of /metrics."""
+RELOAD = 2.0
+"""Seconds between looks for a new checkpoint."""
 
 
 # --- requests ----------
@@ -176,7 +177,9 @@ class Top(Ids):
 class ModelStore:
     """Model of a run directory, which is loaded anew when its checkpoint changes."""
 
-    def __init__(self, directory: Path, load: Callable[[], Predictor], interval: float) -> None:
+    def __init__(
+        self, directory: Path, load: Callable[[], Predictor], interval: float = RELOAD
+    ) -> None:
         """Load the model.
 
         Args:
@@ -273,20 +276,23 @@ class _Counts:
 # --- the service ----------
 
 
-def make_server(store: ModelStore, settings: ServeSettings, **options: Any) -> uvicorn.Server:
-    """Return the server of a model's service; options: further ones of uvicorn."""
+def make_server(store: ModelStore, seconds: float = SECONDS, **options: Any) -> uvicorn.Server:
+    """Return the server of a model's service; options: further ones of uvicorn.
+
+    seconds: within which a request is sent, and within which it is answered.
+    """
 
     class Protocol(TimedProtocol):
-        timeout = settings.timeout
+        timeout = seconds
 
-    service = make_service(store, settings)
+    service = make_service(store, seconds)
     return uvicorn.Server(uvicorn.Config(service, http=Protocol, access_log=False, **options))
 
 
-def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
+def make_service(store: ModelStore, seconds: float) -> FastAPI:
     """Return the service of a model: /predict, /embed, /score, /top, /health and /metrics.
 
-    `store` is watched while it runs. One thread computes, within the limits of the settings.
+    `store` is watched while it runs. One thread computes, within its limits.
     """
     counts, pool = _Counts(), ThreadPoolExecutor(1, "predict")  # torch uses all cores
 
@@ -324,12 +330,10 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
         computing = LateWork(lambda: _compute(work, model))
         running = asyncio.get_running_loop().run_in_executor(pool, computing)
         try:
-            body = await asyncio.wait_for(running, settings.timeout)
+            body = await asyncio.wait_for(running, seconds)
         except TimeoutError:
             computing.end()
-            raise HTTPException(
-                503, f"no answer within {settings.timeout:g} s (serve.timeout); try again later"
-            ) from None
+            raise HTTPException(503, f"no answer within {seconds:g} s; try again later") from None
         return Response(body, media_type="application/json")
 
     def check_cells(request: Nodes) -> None:
@@ -400,7 +404,7 @@ def make_service(store: ModelStore, settings: ServeSettings) -> FastAPI:
         """Counts and times, for Prometheus."""
         return Response(counts.text(store), media_type=CONTENT_TYPE_LATEST)
 
-    service.add_middleware(BodyLimit, settings=settings, version=lambda: store.model.version)
+    service.add_middleware(BodyLimit, timeout=seconds, version=lambda: store.model.version)
     return service
 
 

@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from retexo.settings.app_settings import ServeSettings
-
 logger = logging.getLogger(__name__)
 
+SECONDS = 10.0
+"""Within which a request is sent, and within which it is answered."""
 MAX_CONNECTIONS = 500
 """Half of the files that a process may usually have open."""
 MAX_BYTES = 1_000_000
@@ -26,11 +26,11 @@ MAX_ITEMS = 1_000
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
     """HTTP connections with limits of their number and of the time for a header.
 
-    A connection ends where no whole header arrives within serve.timeout, and where there are
+    A connection ends where no whole header arrives within `timeout` seconds, and where there are
     MAX_CONNECTIONS already.
     """
 
-    timeout = 10.0
+    timeout = SECONDS
     was_full = False
     """Whether the server's last new connection was one too many."""
     _waiting: asyncio.TimerHandle | None = None
@@ -117,8 +117,8 @@ class BodyLimit:
     All others are read as JSON, whatever type they name: curl names a form's without being asked.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServeSettings, version: Callable[[], str]) -> None:
-        self.app, self.settings, self.version = app, settings, version
+    def __init__(self, app: ASGIApp, timeout: float, version: Callable[[], str]) -> None:
+        self.app, self.timeout, self.version = app, timeout, version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -128,10 +128,10 @@ class BodyLimit:
         body = b""
         if refused is None:
             try:
-                async with asyncio.timeout(self.settings.timeout):
+                async with asyncio.timeout(self.timeout):
                     body, refused = await self._read(receive)
             except TimeoutError:
-                refused = self._error(408, f"the body took longer than {self.settings.timeout:g} s")
+                refused = self._error(408, f"the body took longer than {self.timeout:g} s")
         if refused is not None:
             await refused(scope, receive, send)
             return

@@ -369,7 +369,6 @@ SHORT = {
     "reverse": "relations.reverse",
     "relation": "task.relation",
     "spectral": "task.spectral",
-    "paths": "task.paths",
     "task": "task.name",
 }
 """Names that tests give to settings of data sets."""
@@ -394,7 +393,7 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
             nodes=60, edges=150, features=5, classes=3, homophily=0.7, seed=0
         ),
         split=split_settings(),
-        task=PairSettings(spectral=0, paths=False),
+        task=PairSettings(spectral=0),
     )
     return with_values(settings, {SHORT.get(key, key): value for key, value in fields.items()})
 

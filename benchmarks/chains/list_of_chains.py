@@ -131,7 +131,6 @@ TASKS = (
             "split.by=time",
             "task.scorer=mlp",
             "split.edges=[0.8,0.1,0.1]",
-            "task.paths=false",
         ),
     ),
     Chain(
@@ -321,7 +320,7 @@ KINDS = {
     "gz": ("columns.label=subject", "features.scale=robust"),
     "excel": ("columns.label=subject", "features.scale=log", "features.missing=zero"),
     "snap": ("columns.label=label",),
-    "spark": ("columns.label=subject", "edges.unknown=drop", "features.max_categories=2"),
+    "spark": ("columns.label=subject", "edges.unknown=drop"),
     "labels": ("columns.label=[t0,t1,t2]",),
 }
 FRACTIONS = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 State = dict[str, Any]
 """A fitted pipeline, as JSON holds it."""
+MAX_CATEGORIES = 64
+"""One-hot columns of a categorical column; rarer categories share one more."""
 
 
 # --- fitting ----------
@@ -108,7 +110,7 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
     A matrix without blanks that is not scaled has no fill: later blanks are refused.
     """
     if column.role == "categorical":
-        return _fit_categories(table, column, settings.max_categories)
+        return _fit_categories(table, column)
     moments = table.moments(column)
     scale_by = _choose_scale(column, moments, settings.scale)
     is_matrix = column.role in ("matrix", "embedding")
@@ -137,8 +139,8 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
     )
 
 
-def _fit_categories(table: Statistics, column: Column, max_categories: int) -> State:
-    """Return the most frequent categories, ties in the order of their names.
+def _fit_categories(table: Statistics, column: Column) -> State:
+    """Return the MAX_CATEGORIES most frequent categories, ties in the order of their names.
 
     The others share one column.
     """
@@ -147,8 +149,8 @@ def _fit_categories(table: Statistics, column: Column, max_categories: int) -> S
     return _make_column_state(
         column,
         "none",
-        categories=sorted(ranked[:max_categories]),
-        rest=len(ranked) > max_categories,
+        categories=sorted(ranked[:MAX_CATEGORIES]),
+        rest=len(ranked) > MAX_CATEGORIES,
         indicator=num_blank > 0,
         num_blank=num_blank,
     )

@@ -109,7 +109,6 @@ def split_links(
     settings: SplitSettings,
     width: int = 0,
     *,
-    paths: bool = False,
     metric: str = "auto",
     spectral_filter: Mapping[str, float] | None = None,
 ) -> LinkSplit:
@@ -119,7 +118,6 @@ def split_links(
         graph: with all its edges.
         settings: kind, shares or files, and seed.
         width: columns of the spectral embedding, at most.
-        paths: whether `neighbours` are computed.
         metric: by which the spectral embedding is chosen, see choose_spectral_embedding.
         spectral_filter: of a trained model, taken where there are no validation pairs.
 
@@ -177,7 +175,7 @@ def split_links(
     spectral_val, spectral, chosen = choose_spectral_embedding(
         rows, num_nodes, width, metric, spectral_filter
     )
-    neighbours = weighted_neighbours(remaining, train if paths else train[:0])
+    neighbours = weighted_neighbours(remaining, train)
     return LinkSplit(
         remaining, rows, pool, description | chosen, spectral_val, spectral, neighbours
     )

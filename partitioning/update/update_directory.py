@@ -58,7 +58,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> tupl
             )
         files = _describe_files(tables)
         digest = _make_digest(files)
-        _refuse_again(path, meta, digest, again=settings.again)
+        _refuse_again(path, meta, digest)
         stored = read_graph(path, meta)
         change = read_change(stored, tables)
         changed, num_edges = apply_change(stored, change)
@@ -119,14 +119,14 @@ def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
     return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
 
 
-def _refuse_again(path: Path, meta: Meta, digest: str, *, again: bool) -> None:
-    """Raise InputError where the tables were applied before, unless update.again is set."""
+def _refuse_again(path: Path, meta: Meta, digest: str) -> None:
+    """Raise InputError where the tables were applied before."""
     for entry in meta.history:
-        if entry.get("change") == digest and not again:
+        if entry.get("change") == digest:
             raise InputError(
                 f"{path}: this change was applied at {entry.get('time')} (its tables have the"
-                f" checksum {digest[:12]}); leave it out, or set update.again=true to apply it once"
-                " more"
+                f" checksum {digest[:12]}); leave it out, or put its rows"
+                " in another order to apply them once more"
             )
 
 

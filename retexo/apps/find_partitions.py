@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 PARTITIONER_SETTINGS = {key.split(".")[0] for key in keys(lambda setting: setting.of_partitioner)}
 """Settings, or groups of settings, of the partitioner, which sees the whole graph."""
 SITE_SETTINGS = {
-    *(f"features.{name}" for name in ("spec", "scale", "missing", "max_categories")),
+    *(f"features.{name}" for name in ("spec", "scale", "missing")),
     *(
         f"columns.{name}"
         for name in ("id", "numeric", "categorical", "embedding", "date", "ignore")

@@ -246,7 +246,7 @@ def _split_pairs(
     if split.by is not None and split.by == (request["task.relation"] or "").split("__")[0]:
         split = replace(split, by="source")
     task, metric = settings.task, settings.stopping.metric
-    pairs = split_links(graph, split, task.spectral, paths=task.paths, metric=metric)
+    pairs = split_links(graph, split, task.spectral, metric=metric)
     pairs = replace(pairs, graph=add_kinds(pairs.graph, settings.features))
     no_masks = dict.fromkeys(MASKS, np.zeros(graph.num_nodes, np.bool_))
     return _SplitGraph(pairs.graph, no_masks, pairs.description, states, pairs)

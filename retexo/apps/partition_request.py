@@ -38,12 +38,14 @@ OF_NODES = {
     for name in FIXED
     if name.startswith("split.") and name not in ("split.seed", "split.edges", "split.by")
 }
-OF_LINKS = {"split.edges", "task.spectral", "task.paths"}
+OF_LINKS = {"split.edges", "task.spectral"}
 OF_PAIRS = {"split.by", "task.relation"}
 OF_LABELLED_EDGES = {"task.message_edges"}
-OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit", "max_categories")}
+OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit")}
 ONE_COLUMN = {f"columns.{name}" for name in ("id", "label", "src", "dst")}
 """Settings of which a request has a list of one column as that column."""
+GONE = {"features.max_categories", "task.paths"}
+"""Former settings, which requests of older directories have."""
 OPTIONAL = {
     *("split.stratify", "split.index", "labels.of", "labels.unknown", "target"),
     *("relations.reverse", "tables.nodes", "tables.edges", "features.spec", "partition_file"),
@@ -167,7 +169,7 @@ def find_differences(meta: Meta, request: dict[str, Any]) -> dict[str, tuple[Any
 
     A relation is named as in the request.
     """
-    there = dict(meta.request)
+    there = {name: value for name, value in meta.request.items() if name not in GONE}
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]

@@ -21,6 +21,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """
     try:
         from retexo.service import ModelStore, make_server
+        from retexo.service_limits import SECONDS
     except ImportError as error:
         raise InputError(
             f"app=serve: needs the package {error.name}: pip install -e '.[serve]'"
@@ -34,7 +35,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         )
     path = Path(settings.checkpoint_dir)
     served = open_checkpoint(path).directory
-    store = ModelStore(served, lambda: load(settings, path), settings.serve.reload)
+    store = ModelStore(served, lambda: load(settings, path))
     host, port = settings.serve.host, settings.serve.port
     setting, remedy = f"serve.host={host}, serve.port={port}", "choose others, or serve.port=0"
     # A socket made from its number knows its protocol, TCP: only then does asyncio send small
@@ -49,9 +50,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     )
     server = make_server(
         store,
-        settings.serve,
         log_level="warning",
-        timeout_graceful_shutdown=int(settings.serve.timeout) + 1,
+        timeout_graceful_shutdown=int(SECONDS) + 1,
     )
     with listener:
         server.run(sockets=[listener])

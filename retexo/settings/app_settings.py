@@ -3,7 +3,6 @@
 from typing import Any
 
 from partitioning.setting_fields import (
-    FINITE,
     Check,
     Checked,
     at_least,
@@ -77,12 +76,6 @@ class ServeSettings(Checked):
 
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(8000, "port to listen on; 0: a free one", at_least(0), at_most(65_535))
-    timeout: float = setting(
-        10.0, "seconds within which a request is sent and answered", at_least(0.001), FINITE
-    )
-    reload: float = setting(
-        2.0, "seconds between looks for a new checkpoint; 0: never", at_least(0), FINITE
-    )
 
 
 @group("report")
@@ -97,9 +90,6 @@ class ReportSettings(Checked):
     label: str | None = setting(None, "app=train: name of the method in reports, besides its model")
 
 
-A_FOLDER = Check(
-    lambda value: value.strip() != "" and "://" not in value, "expected a folder of this machine"
-)
 WRITABLE = Check(
     lambda value: value.startswith(("s3://", "gs://")),
     "expected a folder to write to, s3://BUCKET/PATH or gs://BUCKET/PATH",
@@ -110,11 +100,6 @@ WRITABLE = Check(
 class RemoteSettings(Checked):
     """Object stores."""
 
-    cache: str = setting(
-        "data/remote",
-        "folder of local copies of object stores (docs/data.md)",
-        A_FOLDER,
-    )
     upload: str | None = setting(
         None, "s3:// or gs:// folder to which node 0 copies a finished run", WRITABLE
     )

@@ -87,11 +87,6 @@ class TaskSettings(PairSettings):
         "links: train on edges between two partitions, or skip them",
         one_of("train", "skip"),
     )
-    neighbour_dropout: float = setting(
-        0.0,
-        "links with sage or rgcn: probability that a node trains without its neighbours",
-        BELOW_ONE,
-    )
     ranked: int = setting(
         20_000,
         "links: number of sources whose pairs are ranked for a score; more are sampled",

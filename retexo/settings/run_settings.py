@@ -195,12 +195,6 @@ class TrainSettings(
             "must be between 0 and 1, or auto",
         ),
     )
-    histogram_bins: int = setting(
-        512,
-        "bins of the final ROC AUC, average precision and threshold; fewer disclose less",
-        at_least(8),
-        at_most(1 << 20),
-    )
     checkpoint: CheckpointSettings = subgroup(CheckpointSettings)
     sites: SiteSettings = subgroup(SiteSettings)
     resume: str | None = setting(

@@ -39,8 +39,8 @@ from retexo.tasks.task_context import RunScores, TaskContext
 
 PASSES = 3
 """Histograms of the final scores, each of which divides bins of the one before."""
-FEWEST_BINS, BINS_PER_NODE = 64, 4
-"""Small splits have fewer bins than histogram_bins."""
+MOST_BINS, FEWEST_BINS, BINS_PER_NODE = 512, 64, 4
+"""Bins of a histogram, by the size of the split."""
 CALIBRATION_BINS = 15
 MAX_CONFUSED = 30
 """Most classes of a confusion matrix, whose square is sent."""
@@ -71,7 +71,7 @@ def sum_histograms(context: TaskContext, logits: Tensor) -> dict[str, Histogram]
         return {}
     info, labels = context.graph_info, context.labels.cpu()
     enough = max(FEWEST_BINS, BINS_PER_NODE * max(info.num_val, info.num_test))
-    num_bins = min(context.settings.histogram_bins, enough)
+    num_bins = min(MOST_BINS, enough)
     scored = {
         name: task.scores(logits[mask], labels[mask])
         for name, (mask, size) in context.split_masks.items()

@@ -38,6 +38,9 @@ from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import Forward, NetworkObjective
 from retexo.trainers.layerwise import LayerInput
 
+NEIGHBOUR_DROPOUT = 0.2
+"""Rate at which a node trains without its neighbours, unless nothing is dropped (dropout=0)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Endpoints:
@@ -253,7 +256,7 @@ def make_link_objective(
         available=available,
         seeds=make_seeds(context, endpoints, layer),
         scorer=stage.scorer,
-        neighbour_dropout=context.settings.task.neighbour_dropout,
+        neighbour_dropout=NEIGHBOUR_DROPOUT if context.settings.dropout else 0.0,
         from_neighbours=_find_inputs_from_neighbours(context, layer, stage),
     )
 

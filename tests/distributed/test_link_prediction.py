@@ -45,7 +45,6 @@ COMMON = (
     "hidden_dim=12",
     "task.dim=6",
     "dropout=0",
-    "task.neighbour_dropout=0",
     "task.ranked=70",
     "stopping=none",
     "num_rounds=6",
@@ -95,9 +94,7 @@ def with_relations() -> Any:
 
 
 def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDirectory:
-    split = split_links(
-        whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True
-    )
+    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
     made_by = {
@@ -271,7 +268,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
 
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the embeddings of two stages, the spectral ones, paths of two and the split."""
-    split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH, paths=True)
+    split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     monkeypatch.setattr(ranking, "SHARES", (0.5, 0.9))
     _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
     by_part = {"val": split.spectral_val, "test": split.spectral}

@@ -1011,12 +1011,11 @@ def service() -> Any:
 
     folder = tempfile.TemporaryDirectory()
     run = run_of_tables(Path(folder.name) / "run")
-    settings = replace(compose(["app=train"]).serve, timeout=20.0)
 
     def load_model() -> Any:
         return retexo.load(run, output="arrays").attach(tables())
 
-    app = make_service(ModelStore(run / "checkpoint", load_model, 0), settings)
+    app = make_service(ModelStore(run / "checkpoint", load_model, 0), 20.0)
     return TestClient(app, headers={"content-type": "application/json"}), folder
 
 

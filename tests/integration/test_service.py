@@ -51,15 +51,13 @@ from retexo.service_limits import LateWork
 class Service:
     """A server in a thread of this process."""
 
-    def __init__(self, directory: Path, graph: Any, **limits: Any) -> None:
-        limits = {"reload": 0.05, "timeout": 30.0, **limits}
-        self.settings = dataclasses.replace(compose(["app=train"]).serve, **limits)
+    def __init__(self, directory: Path, graph: Any, seconds: float = 30.0) -> None:
 
         def load() -> Predictor:
             return retexo.load(directory, output="arrays").attach(graph)
 
-        self.store = ModelStore(directory / "checkpoint", load, self.settings.reload)
-        self.server = make_server(self.store, self.settings, port=0, log_level="error")
+        self.store = ModelStore(directory / "checkpoint", load, 0.05)
+        self.server = make_server(self.store, seconds, port=0, log_level="error")
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         wait_until(lambda: self.server.started, "the server")
@@ -275,7 +273,7 @@ def test_columns_that_the_model_does_not_read_are_left_out(
 
 
 def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> None:
-    started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=0.5)
+    started = Service(run_of_tables(tmp_path / "run"), tables(), seconds=0.5)
     ended = threading.Event()
 
     def never_ends(**_: Any) -> None:
@@ -304,7 +302,7 @@ def test_connections_without_a_whole_header_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("retexo.service_limits.MAX_CONNECTIONS", 4)
-    started = Service(run_of_tables(tmp_path / "run"), tables(), timeout=1.0)
+    started = Service(run_of_tables(tmp_path / "run"), tables(), seconds=1.0)
     health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
     try:
         waiting = [socket.create_connection(("127.0.0.1", started.port), 30) for _ in range(4)]

@@ -19,6 +19,7 @@ from support import dataset_settings, random_graph, split_settings
 from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
 from partitioning.errors import InputError
+from partitioning.features import encoder
 from partitioning.features.agreed import read_agreed
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures, State, apply_pipeline, fit_pipeline
@@ -42,7 +43,6 @@ def settings(**fields: Any) -> FeatureSettings:
         "scale": "auto",
         "missing": "median",
         "fit": "train",
-        "max_categories": 64,
     }
     return FeatureSettings(**{**defaults, "spec": None, **fields})
 
@@ -160,7 +160,7 @@ KINDS = "id,label,kind\n" + "".join(f"{row},0,{kind}\n" for row, kind in enumera
         (FIVE, {"scale": "none", "missing": "mean"}, [[1, 2, 26.5, 3, 100], BLANK]),
         (
             KINDS,
-            {"max_categories": 2},  # c, d, and the others
+            {},  # c, d, and the others
             [np.repeat([0, 1, 0], [3, 3, 4]), np.repeat([0, 1], [6, 4]), np.repeat([1, 0], [3, 7])],
         ),
         (  # milliseconds have more digits than float32; a constant has no scale
@@ -176,8 +176,13 @@ KINDS = "id,label,kind\n" + "".join(f"{row},0,{kind}\n" for row, kind in enumera
     ],
 )
 def test_columns_are_scaled_filled_and_merged(
-    tmp_path: Path, nodes: str, fields: dict[str, Any], columns: list[Any]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: str,
+    fields: dict[str, Any],
+    columns: list[Any],
 ) -> None:
+    monkeypatch.setattr(encoder, "MAX_CATEGORIES", 2)
     made = values(encode_tables(read(tmp_path, nodes), settings(**fields), None)[0])
     np.testing.assert_allclose(made, np.column_stack(columns), atol=1e-6)
 
@@ -406,9 +411,10 @@ def add_up(folder: Path, *, masked: bool, **fields: Any) -> State:
     ],
 )
 def test_the_pipeline_of_all_sites_is_that_of_all_rows(
-    tmp_path: Path, scale: str, missing: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: str, missing: str
 ) -> None:
-    asked = {"scale": scale, "missing": missing, "max_categories": 3}
+    monkeypatch.setattr(encoder, "MAX_CATEGORIES", 3)
+    asked = {"scale": scale, "missing": missing}
     one = fit_pipeline(np.concatenate(TABLES), SCHEMA, settings(**asked), np.concatenate(TRAINED))
     merged = add_up(tmp_path, masked=False, **asked)
     assert merged == add_up(tmp_path, masked=True, **asked)

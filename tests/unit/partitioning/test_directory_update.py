@@ -55,7 +55,7 @@ ONCE = [HealthCheck.function_scoped_fixture]
 RELATIONS: list[EdgeType] = [("a", "cites", "a"), ("b", "makes", "a"), ("a", "likes", "b")]
 NO_CHANGE: dict[str, Any] = dict.fromkeys(
     f"{kind}_{what}" for kind in ("new", "changed", "deleted") for what in ("nodes", "edges")
-) | {"again": True}
+)
 
 Tables = dict[tuple[str, Any], list[dict[str, Any]]]
 """Rows by setting, and by type or relation."""
@@ -613,7 +613,8 @@ def test_a_change_is_applied_once_by_one_process(path: Path, tmp_path: Path) -> 
     assert made.num_edges == before.num_edges + 3
     with pytest.raises(InputError, match="this change was applied at"):
         update(path, **change)
-    again = update(path, **change, again=True)
+    other = {"new_edges": "src,dst,weight bob,bob,1 ann,eve,1"}
+    again = update(path, **write_change(tmp_path, other))
     assert len(again.history) == 2
     assert again.num_edges == made.num_edges + 3  # self loops are counted, and not stored
 
@@ -660,7 +661,7 @@ def test_a_killed_update_leaves_the_old_directory_or_the_new_one(
         assert process.exitcode == 9
     assert verify_directory(path) == {}
     assert (contents(path) != before) == is_new
-    update(path, **change, again=True)
+    update(path, **write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,2"}))
     assert not [*path.parent.glob(".*")]
 
 
