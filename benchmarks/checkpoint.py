@@ -11,7 +11,7 @@ range over the repeats, and the bytes on rank 0's disk at the end.
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
 
 import common
@@ -24,7 +24,7 @@ from retexo.settings.compose import compose
 from retexo.worker import train as train_worker
 
 
-def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
+def timed(rank: int, job: train_worker.TrainJob, parent: socket, streams: Any) -> None:
     """Run a worker that also reports the seconds it spent writing."""
     spent = [0.0]
 
@@ -48,7 +48,7 @@ def timed(rank: int, job: train_worker.TrainJob, parent: Connection) -> None:
         "writing": spent[0],
         "kept": sum(file.stat().st_size for file in place.rglob("*")),
     }
-    train_worker.main(rank, job, parent)
+    train_worker.main(rank, job, parent, streams)
 
 
 def main() -> None:

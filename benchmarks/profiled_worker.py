@@ -5,7 +5,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
 
 from retexo.comm import collectives, process_group, socket_transport
@@ -78,7 +78,7 @@ class Stopwatch:
         self._since = now
 
 
-def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
+def main(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
     """Run retexo.worker.train.main and write profile-RANK.json into the run directory."""
     started, watch, run = time.time(), Stopwatch(), train.run
     for name, places in WATCHED.items():

@@ -15,8 +15,8 @@ import json
 import tempfile
 import time
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import common
@@ -92,7 +92,7 @@ def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -
 def messages_alone(
     rank: int,
     job: tuple[Rendezvous, list[int], Path | None],
-    parent: Connection,
+    parent: socket,
     streams: Streams | None,
 ) -> None:
     """Run one worker: return the seconds of ROUNDS all-reduces of each size (float32 values)."""

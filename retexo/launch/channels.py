@@ -58,15 +58,24 @@ class Disconnected(ChannelClosed):
 class Channel:
     """One end of a connection. Methods raise ChannelClosed once the other end is gone."""
 
-    def __init__(self, connection: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        tls: Tls | None = None,
+        limit: int | None = MAX_MESSAGE_BYTES,
+    ) -> None:
         """Take over a connection, and set its timeout.
 
-        tls: for an accepted connection, which may begin with TLS.
+        Args:
+            connection: over TCP, or to a process of this machine.
+            tls: for an accepted connection, which may begin with TLS.
+            limit: bytes of the longest message that is accepted; None for this run's own workers.
         """
         connection.settimeout(SEND_TIMEOUT)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket, self._tls = connection, tls
-        self.peer = str(connection.getpeername()[0])
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket, self._tls, self._limit = connection, tls, limit
+        self.peer = str((connection.getpeername() or ["this machine"])[0])
         self.node: int | None = None
         """The node that the other end's certificate belongs to; None without a certificate."""
         self._received = b""
@@ -142,8 +151,8 @@ class Channel:
         if not content:
             raise Disconnected("connection closed")
         *lines, self._received = (self._received + content).split(b"\n")
-        if max(map(len, (*lines, self._received))) > MAX_MESSAGE_BYTES:
-            raise ChannelClosed(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
+        if self._limit and max(map(len, (*lines, self._received))) > self._limit:
+            raise ChannelClosed(f"a message of more than {self._limit} bytes")
         return [*map(decode, lines)]
 
     def _read(self) -> bytes:

@@ -1,19 +1,14 @@
 """A node's parent watches its workers and the other nodes until all are done or one fails."""
 
-import json
 import logging
 import signal
-import socket
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import connection
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from retexo.errors import Interrupted, TrainingError
@@ -37,10 +32,7 @@ CAUSE_WAIT = 2.0
 DONE = "done"
 """Phase of a node whose workers are done."""
 LOOK_INTERVAL = 0.25
-"""Most seconds between two looks of callbacks at the run."""
-Look = Callable[[str, int, Sequence[dict[str, Any]]], None]
-"""From the phase of this node's first worker, the bytes that its workers have sent, and the lines
-of metrics.jsonl since the last look."""
+"""Most seconds until another thread's `stop` is seen, and between two looks of callbacks."""
 STOP_TIMEOUT = 5.0
 """Seconds within which workers have to finish their round and save it after SIGTERM."""
 
@@ -68,76 +60,31 @@ def read_failure(content: Any) -> Failure:
     return failure
 
 
-class Inbox:
-    """Messages of the workers' pipes; a source to wait for."""
-
-    def __init__(self) -> None:
-        self._messages: SimpleQueue[tuple[Worker, bytes | None]] = SimpleQueue()
-        self._arrival, self._notify = socket.socketpair()
-        for end in (self._arrival, self._notify):
-            end.setblocking(False)
-
-    def fileno(self) -> int:
-        return self._arrival.fileno()
-
-    def put(self, worker: "Worker", content: bytes | None) -> None:
-        """Add a message, from any thread, and wake whoever waits for this source."""
-        self._messages.put((worker, content))
-        with suppress(OSError):  # many notices are unread, or the run has ended
-            self._notify.send(b".")
-
-    def take(self) -> list[tuple["Worker", bytes | None]]:
-        """Return the messages since the last call, in order; None: the pipe was closed."""
-        with suppress(BlockingIOError):
-            self._arrival.recv(4096)
-        return [self._messages.get() for _ in range(self._messages.qsize())]
-
-    def close(self) -> None:
-        for end in (self._arrival, self._notify):
-            end.close()
-
-
 class Worker:
     """A worker process, as its parent sees it."""
 
-    def __init__(self, process: BaseProcess, receiver: Connection) -> None:
-        self.process, self._receiver = process, receiver
+    def __init__(self, process: BaseProcess, channel: Channel) -> None:
+        self.process, self.channel = process, channel
         self.monitor = ProcessMonitor(process.pid or 0)
         self.phase = "start"
         self.bytes_sent = 0
-        self.rounds: list[dict[str, Any]] = []
-        """Lines of metrics.jsonl that no callback has seen."""
+        self.rounds: deque[dict[str, Any]] = deque()
+        """Lines of metrics.jsonl that no callback has seen; another thread may take them."""
         self.outcome: dict[str, Any] | None = None
         """Its last message: a result or an error."""
         self._out_of_memory = _oom_kills()
 
-    def read_to(self, inbox: Inbox) -> None:
-        """Read the pipe in a thread, so that a slow callback never blocks the worker.
+    def receive(self) -> list[Message]:
+        """Return its messages so far; once it has ended, an error that says how."""
+        try:
+            return self.channel.receive()
+        except ChannelClosed:
+            error = {"kind": "died", "message": self._how_it_died(), "traceback": ""}
+            return [{"error": error}]
 
-        The thread closes the pipe, as nobody may while it reads.
-        """
-
-        def read() -> None:
-            content: bytes | None = b""
-            with self._receiver:
-                while content is not None:
-                    try:
-                        content = self._receiver.recv_bytes()
-                    except (EOFError, OSError):
-                        content = None
-                    inbox.put(self, content)
-
-        threading.Thread(target=read, daemon=True).start()
-
-    def handle(self, content: bytes | None) -> None:
-        """Take a heartbeat, a log line, a round or the outcome; None: the worker died."""
+    def handle(self, message: Message) -> None:
+        """Take a heartbeat, a log line, a round or the outcome."""
         self.monitor.idle_seconds = 0.0
-        if content is None:
-            self.outcome = {
-                "error": {"kind": "died", "message": self._how_it_died(), "traceback": ""}
-            }
-            return
-        message: dict[str, Any] = json.loads(content)
         if "beat" in message:
             self.phase, self.bytes_sent = message["beat"], message.get("sent", 0)
         elif "log" in message:
@@ -186,9 +133,10 @@ class Peer:
 
 
 class NodeMonitor:
-    """Loop of a parent.
+    """Loop of a parent, which reads its workers' and the other nodes' messages and sends its own.
 
-    It reads its workers' and the other nodes' messages and sends its own.
+    It runs in a thread of its own, so that a slow callback delays neither workers nor heartbeats.
+    Other threads may call `take_rounds` and `stop`.
     """
 
     def __init__(
@@ -197,22 +145,19 @@ class NodeMonitor:
         node: Node,
         *,
         may_restart: bool = False,
-        look: Look | None = None,
     ) -> None:
         """Watch workers by rank that run already; `run` begins to read their messages.
 
         Args:
             may_restart: whether a curable failure raises Interrupted on all nodes. Node 0 decides.
-            look: called a few times per second; what it raises ends the run.
         """
-        self._call_look = look
-        self._workers, self._node, self._may_restart = workers, node, may_restart
-        self._inbox = Inbox()
+        self._workers, self._may_restart = workers, may_restart
         self._peers = {other: Peer(channel) for other, channel in node.links.items()}
         self._own, self._describe = node.rank, node.cluster.describe_node
         self._phase = "start"
         self._timeout = node.cluster.distributed.heartbeat_timeout
         self._failures: list[Failure] = []
+        self._stopped_by: str | None = None
         self._deadline = float("inf")
         """When the cause is raised, even if node 0 has not decided or workers still run."""
         self._decision: Failure | None = None
@@ -225,68 +170,54 @@ class NodeMonitor:
             Interrupted: a process or connection failed, and all nodes restart.
             TrainingError: another failure; both as soon as it is known.
         """
-        for worker in self._workers.values():
-            worker.read_to(self._inbox)
-        try:
-            self._run_until_done()
-        finally:
-            self._inbox.close()
-        return {
-            rank: worker.outcome["result"]
-            for rank, worker in self._workers.items()
-            if worker.outcome
-        }
-
-    def _run_until_done(self) -> None:
         interval = heartbeat_interval(self._timeout)
         stopwatch, next_beat = Stopwatch(interval), 0.0
         while self._phase != DONE or not all(peer.is_done for peer in self._peers.values()):
             if time.monotonic() >= next_beat:
                 self._send_heartbeat()
                 next_beat = time.monotonic() + interval
-            wait = min(next_beat, self._deadline) - time.monotonic()
-            self._read(wait if self._call_look is None else min(wait, LOOK_INTERVAL))
-            self._look()
+            self._read(min(LOOK_INTERVAL, next_beat - time.monotonic()))
             self._check_heartbeats(stopwatch.elapsed())
+            self._check_stopped()
             self._check_done()
             self._check_failed()
+        outcomes = {rank: worker.outcome or {} for rank, worker in self._workers.items()}
+        return {rank: outcome["result"] for rank, outcome in outcomes.items()}
 
-    def _look(self) -> None:
-        """Call `look` with phase, bytes and new rounds, unless a failure is known.
+    def take_rounds(self) -> tuple[str, int, list[dict[str, Any]]]:
+        """Return the first worker's phase, the bytes sent by all here, and the new rounds.
 
-        The phase is the first worker's; the bytes are those sent by all workers here.
+        Rounds are lines of metrics.jsonl, each returned once.
         """
-        if self._call_look is not None and not self._failures:
-            workers = [*self._workers.values()]
-            rounds = [line for worker in workers for line in worker.rounds]
-            for worker in workers:
-                worker.rounds.clear()
-            self._call_look(workers[0].phase, sum(worker.bytes_sent for worker in workers), rounds)
+        workers = [*self._workers.values()]
+        rounds = [w.rounds.popleft() for w in workers for _ in range(len(w.rounds))]
+        return workers[0].phase, sum(worker.bytes_sent for worker in workers), rounds
 
-    def announce_stop(self, why: str) -> None:
-        """Tell the other nodes that this one ends, so that all workers save the same round."""
-        message = f"{self._describe(self._own)} was ended by {why}; phase: {self._phase}"
-        self._send(
-            {"failed": asdict(Failure("ended", -1, message))}, only=0 if self._own != 0 else None
-        )
+    def stop(self, why: str) -> None:
+        """Let `run` end the workers of all nodes, after a round that all save, and raise."""
+        self._stopped_by = why
 
     # --- receiving ---
 
     def _read(self, timeout: float) -> None:
         """Wait for messages of workers and nodes, at most `timeout` seconds, and read them."""
         nodes = {peer.channel: other for other, peer in self._peers.items() if not peer.is_lost}
-        sources: list[Any] = [self._inbox, *nodes]
+        running = [worker for worker in self._workers.values() if worker.outcome is None]
+        workers = {worker.channel: worker for worker in running}
+        sources: list[Any] = [*workers, *nodes]
         ready: list[Any] = connection.wait(sources, max(0.0, timeout))
-        for worker, content in self._inbox.take():
-            if worker.outcome is None:
-                self._handle_worker(worker, content)
-        for channel in nodes.keys() & {*ready}:
-            self._read_node(nodes[channel])
+        for channel in ready:
+            if channel in nodes:
+                self._read_node(nodes[channel])
+                continue
+            for message in workers[channel].receive():
+                if workers[channel].outcome is None:
+                    self._handle_worker(workers[channel], message)
 
-    def _handle_worker(self, worker: Worker, content: bytes | None) -> None:
+    def _handle_worker(self, worker: Worker, message: Message) -> None:
         """Take a worker's message, and tell the other nodes when its phase changes, or it fails."""
         before = worker.phase
-        worker.handle(content)
+        worker.handle(message)
         if worker.phase.partition(",")[0] != before.partition(",")[0]:
             self._send_heartbeat()  # the others know the phase, should this node die
         if worker.outcome is not None and "error" in worker.outcome:
@@ -408,6 +339,12 @@ class NodeMonitor:
     def _is_stopping(self) -> bool:
         """Whether a signal told a node to end."""
         return any(failure.kind == "ended" for failure in self._failures)
+
+    def _check_stopped(self) -> None:
+        """Note as a failure that another thread has called `stop`."""
+        if self._stopped_by is not None and not self._is_stopping:
+            message = f"{self._describe(self._own)} was ended by {self._stopped_by}"
+            self._add_failure(Failure("ended", -1, f"{message}; phase: {self._phase}"))
 
     def _check_done(self) -> None:
         """Tell the other nodes at once when the workers here are done."""

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
 from multiprocessing.process import BaseProcess
@@ -14,13 +15,16 @@ from types import FrameType
 from typing import Any
 
 from retexo.comm.socket_transport import Streams, StreamsByRank
-from retexo.errors import TrainingError
 from retexo.launch import fork_server
-from retexo.launch.monitor import STOP_TIMEOUT, Look, NodeMonitor, Worker
+from retexo.launch.channels import Channel
+from retexo.launch.monitor import LOOK_INTERVAL, STOP_TIMEOUT, NodeMonitor, Worker
 from retexo.launch.rendezvous import Node
 
 SPARE_FILES = 256
 """Files that a process opens besides its streams."""
+Look = Callable[[str, int, Sequence[dict[str, Any]]], None]
+"""From the phase of this node's first worker, the bytes that its workers have sent, and the lines
+of metrics.jsonl since the last look."""
 
 
 def run_workers(
@@ -30,15 +34,17 @@ def run_workers(
     node: Node,
     *,
     may_restart: bool = False,
-    look: Look | None = None,
+    look: Look = lambda phase, bytes_sent, rounds: None,
 ) -> dict[int, Any]:
-    """Run target(rank, job, connection, streams) in a process for each rank.
+    """Run target(rank, job, parent, streams) in a process for each rank.
 
+    `parent` is a socket that takes the worker's messages (retexo.worker.process).
     `streams` are the connections to the other workers, or None for gloo, which opens its own. All
     processes have ended when this function returns or raises.
 
     Args:
-        may_restart, look: see NodeMonitor.
+        may_restart: see NodeMonitor.
+        look: called a few times per second; what it raises ends the run.
 
     Returns:
         Results by rank.
@@ -47,39 +53,44 @@ def run_workers(
         Interrupted, TrainingError: see NodeMonitor.run. They name rank, node and phase.
     """
     context = multiprocessing.get_context("forkserver")
-    pipes = {rank: context.Pipe(duplex=False) for rank in ranks}
+    sockets = {rank: socket.socketpair() for rank in ranks}
     handed_over = ExitStack()
     streams = (
         add_local_streams(ranks, node.streams, handed_over) if node.streams is not None else {}
     )
+    for _, parent in sockets.values():
+        handed_over.callback(parent.close)
     processes = [
         context.Process(
             target=target,
-            args=(rank, job, sender, streams.get(rank)),
+            args=(rank, job, parent, streams.get(rank)),
             name=f"rank {rank}",
             daemon=True,
         )
-        for rank, (_, sender) in pipes.items()
+        for rank, (_, parent) in sockets.items()
     ]
     with terminate_as_exit(), ExitStack() as stack:
+        for own, _ in sockets.values():
+            stack.callback(own.close)
         stack.enter_context(handed_over)
-        stack.push(
-            lambda kind, *_: _end_all(processes, save=kind in (KeyboardInterrupt, SystemExit))
-        )
+        stack.callback(_kill_all, processes)
         fork_server.start_processes(processes, node.cluster.distributed.init_timeout)
         handed_over.close()  # a worker then notices when the other end of a stream has ended
-        for _, sender in pipes.values():
-            sender.close()
-        started = zip(processes, pipes.items(), strict=True)
-        workers = {rank: Worker(process, receiver) for process, (rank, (receiver, _)) in started}
-        watch = NodeMonitor(workers, node, may_restart=may_restart, look=look)
+        workers = {
+            rank: Worker(process, Channel(own, limit=None))
+            for process, (rank, (own, _)) in zip(processes, sockets.items(), strict=True)
+        }
+        watch = NodeMonitor(workers, node, may_restart=may_restart)
+        results = stack.enter_context(ThreadPoolExecutor(1)).submit(watch.run)
         try:
-            return watch.run()
-        except TrainingError:  # which all nodes know
+            while wait([results], LOOK_INTERVAL).not_done:
+                look(*watch.take_rounds())
+            results_by_rank = results.result()
+            look(*watch.take_rounds())
+        except BaseException as error:  # a signal, or an error of a callback
+            watch.stop(name_of(error))
             raise
-        except BaseException as error:  # a signal, an error of a callback or of this program
-            watch.announce_stop(name_of(error))
-            raise
+        return results_by_rank
 
 
 def add_local_streams(
@@ -151,26 +162,13 @@ def name_of(error: BaseException) -> str:
     return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else type(error).__name__
 
 
-def _end_all(processes: Sequence[BaseProcess], save: bool) -> None:
-    """End the workers.
-
-    Args:
-        save: let them finish and save their round first, unless a second signal arrives.
-    """
-    try:
-        if save:
-            _end(processes, "terminate")
-    finally:
-        _end(processes, "kill")
-    if any(process.is_alive() for process in processes):  # as a stopped fork server reports
-        fork_server.kill()
-
-
-def _end(processes: Sequence[BaseProcess], method: str) -> None:
-    """Call a method of the processes that run, and wait for them for at most STOP_TIMEOUT."""
+def _kill_all(processes: Sequence[BaseProcess]) -> None:
+    """Kill the workers that run, and wait for them for at most STOP_TIMEOUT."""
     alive = [process for process in processes if process.is_alive()]
     for process in alive:
-        getattr(process, method)()
+        process.kill()
     deadline = time.monotonic() + STOP_TIMEOUT
     for process in alive:
         process.join(timeout=max(0.0, deadline - time.monotonic()))
+    if any(process.is_alive() for process in alive):  # as a stopped fork server reports
+        fork_server.kill()

@@ -4,7 +4,7 @@ The sums are secure with gradient.secure. Rows stay at their site.
 """
 
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ class DescribeJob(Job):
     tables: SharedTables
 
 
-def main(rank: int, job: DescribeJob, parent: Connection, streams: Streams | None) -> None:
+def main(rank: int, job: DescribeJob, parent: socket, streams: Streams | None) -> None:
     """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 

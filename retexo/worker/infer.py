@@ -6,7 +6,7 @@ Predictions never cross the network: each worker writes those of its own partiti
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from socket import socket
 from typing import Any
 
 from retexo.comm.socket_transport import Streams
@@ -40,7 +40,7 @@ class InferJob(Job):
     """How predictions are written; None for scores only, which need fewer rows."""
 
 
-def main(rank: int, job: InferJob, parent: Connection, streams: Streams | None) -> None:
+def main(rank: int, job: InferJob, parent: socket, streams: Streams | None) -> None:
     """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 

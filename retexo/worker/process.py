@@ -1,10 +1,10 @@
 """A worker process: its start, threads and device, and the reports to its parent."""
 
 import errno
-import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,7 @@ from retexo.comm.process_group import Rendezvous, connected
 from retexo.comm.socket_transport import Streams
 from retexo.comm.transport import PeerLost
 from retexo.errors import Stopped, TrainingError, describe_error
+from retexo.launch.channels import encode_message
 from retexo.launch.cores import usable_cores
 from retexo.launch.heartbeat import Progress
 from retexo.settings.cluster_settings import ClusterSettings
@@ -69,7 +69,7 @@ def serve(
     run: Callable[[int, AnyJob, Streams | None, Progress], dict[str, Any]],
     rank: int,
     job: AnyJob,
-    parent: Connection,
+    parent: socket.socket,
     streams: Streams | None,
 ) -> None:
     """Call run(rank, job, streams, progress); send heartbeats, then the result or the error.
@@ -82,7 +82,7 @@ def serve(
 
     def transmit(message: dict[str, Any]) -> None:
         with suppress(OSError):  # the parent has ended, and so does this process
-            parent.send_bytes(json.dumps(message).encode())
+            parent.sendall(encode_message(message) + b"\n")
 
     progress = Progress(transmit)
     try:

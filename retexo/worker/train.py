@@ -4,8 +4,8 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ class TrainJob(Job):
     """sha256 (hex) of the run that a saved state has to belong to."""
 
 
-def main(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
+def main(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
     """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
     serve(run, rank, job, parent, streams)
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing import parent_process
-from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import psutil
@@ -98,7 +98,7 @@ def struck(
     when: Path,
     rank: int,
     job: Any,
-    parent: Connection,
+    parent: socket,
     streams: Streams | None,
 ) -> None:
     """A worker, struck once as it enters the phase; of the rounds the fourth of layer 1.

@@ -11,8 +11,8 @@ import shutil
 import signal
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import numpy as np
@@ -104,7 +104,7 @@ def settings(parts: Path, *more: str) -> Settings:
     )
 
 
-def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
+def dies_at(message: int, rank: int, job: Any, parent: socket, streams: Streams | None) -> None:
     """A worker; rank 1 is killed before it takes part in a message, counted from the start."""
     if rank == 1:
         swap, left = GlooTransport.swap, [message]
@@ -120,7 +120,7 @@ def dies_at(message: int, rank: int, job: Any, parent: Connection, streams: Stre
 
 
 def replaces_features(
-    file: Path, rank: int, job: Any, parent: Connection, streams: Streams | None
+    file: Path, rank: int, job: Any, parent: socket, streams: Streams | None
 ) -> None:
     """A worker, of which rank 1 finds other features than the parent has checked."""
     if rank == 1:

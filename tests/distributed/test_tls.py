@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -537,7 +536,7 @@ def arguments(parts: Path, *more: str) -> list[str]:
     return [*small, "dataset_name=file", "dataset_file=toy.npz", f"partition_dir={parts}", *more]
 
 
-def in_the_open(rank: int, job: Any, parent: Connection, streams: Streams | None) -> None:
+def in_the_open(rank: int, job: Any, parent: socket.socket, streams: Streams | None) -> None:
     """A worker whose masks are all zero."""
     PairwiseMasks.add_to = lambda self, shares: None  # type: ignore[method-assign]
     train_worker.main(rank, job, parent, streams)

@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ def nodes_of(num_partitions: int, parts_per_node: int, **limits: float) -> Setti
 # --- what workers do ----------
 
 
-def serve(rank: int, job: dict[int, str], parent: Connection, streams: None = None) -> None:
+def serve(rank: int, job: dict[int, str], parent: socket.socket, streams: None = None) -> None:
     distributed = SimpleNamespace(heartbeat_timeout=TIMEOUT)
     worker: Any = SimpleNamespace(settings=SimpleNamespace(distributed=distributed), what=job[rank])
     process.serve(act, rank, worker, parent, streams)
@@ -74,6 +74,13 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
         time.sleep(1)
         KEPT.touch()
         raise Stopped("told to stop")
+    elif what == "stop late":
+        stop_requested = process.catch_termination()
+        progress.enter("evaluation")
+        while not stop_requested():
+            time.sleep(0.01)
+        KEPT.touch()
+        time.sleep(1000)
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
     elif what != "return":
@@ -105,19 +112,20 @@ def run_node(node: Node, what: str) -> Any:
     As start_workers.run_workers, in a thread.
     """
     context = start_workers.multiprocessing.get_context("forkserver")  # type: ignore[attr-defined]
-    receiver, sender = context.Pipe(duplex=False)
+    own, parent = socket.socketpair()
     process = context.Process(
-        target=serve, args=(node.rank, {node.rank: what}, sender), daemon=True
+        target=serve, args=(node.rank, {node.rank: what}, parent), daemon=True
     )
     process.start()
-    sender.close()
-    workers = {node.rank: monitor.Worker(process, receiver)}
+    parent.close()
+    workers = {node.rank: monitor.Worker(process, Channel(own, limit=None))}
     try:
         return monitor.NodeMonitor(workers, node).run()[node.rank]
     except TrainingError as error:
         return str(error)
     finally:
-        start_workers._end_all([process], save=False)
+        start_workers._kill_all([process])
+        own.close()
         assert not process.is_alive()
 
 
@@ -135,13 +143,13 @@ def run_both(first: str, second: str) -> list[Any]:
 # --- on one node ----------
 
 
-def alone(*what: str, look: monitor.Look | None = None) -> dict[int, Any]:
+def alone(*what: str, **look: Any) -> dict[int, Any]:
     """Run a node with these workers, in this thread, as app=train does."""
     warm_up()
     cluster = nodes_of(len(what), len(what), heartbeat_timeout=TIMEOUT)
     node = Node(cluster, "run", None)  # type: ignore[arg-type]
     jobs = dict(enumerate(what))
-    return start_workers.run_workers(range(len(what)), serve, jobs, node, look=look)
+    return start_workers.run_workers(range(len(what)), serve, jobs, node, **look)
 
 
 def test_a_slow_callback_does_not_block_a_worker() -> None:
@@ -156,6 +164,26 @@ def test_a_slow_callback_does_not_block_a_worker() -> None:
     alone("many rounds", look=look)
     KEPT.unlink()
     assert rounds == [*range(20_000)]
+
+
+def test_a_slow_callback_delays_no_heartbeat_to_another_node() -> None:
+    warm_up()
+    looked, enough = threading.Event(), threading.Event()
+
+    def look(phase: str, bytes_sent: int, lines: Sequence[dict[str, Any]]) -> None:
+        looked.set()
+        enough.wait(60)
+        raise ValueError("of a callback")
+
+    with node_pair(60.0) as pair, ThreadPoolExecutor(1) as pool:
+        run = pool.submit(start_workers.run_workers, [0], serve, {0: "wait"}, pair[0], look=look)
+        assert looked.wait(60)
+        pair[1].links[0].receive()  # what was sent before
+        heard = [pair[1].links[0].receive_one(10.0) for _ in range(3)]
+        enough.set()
+        assert all("beat" in message for message in heard)
+        with pytest.raises(ValueError, match="of a callback"):
+            run.result(60)
 
 
 DEATHS = {
@@ -208,23 +236,24 @@ def test_a_callback_that_exits_is_no_signal(error: BaseException, name: str) -> 
     assert start_workers.name_of(error) == name
 
 
-def test_a_second_ctrl_c_kills_workers_that_are_saving() -> None:
-    """multiprocessing would wait for them at the end of the command, without a limit."""
-    told: list[str] = []
+def test_a_second_ctrl_c_kills_workers_that_are_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is told to stop, and would take as long as a test may."""
+    monkeypatch.setattr(monitor, "STOP_TIMEOUT", 1000.0)
+    KEPT.unlink(missing_ok=True)
 
-    def join(timeout: float) -> None:
-        if told == ["terminate"]:
+    def look(phase: str, bytes_sent: int, lines: Sequence[dict[str, Any]]) -> None:
+        if phase == "evaluation":
             raise KeyboardInterrupt
 
-    worker: Any = SimpleNamespace(
-        is_alive=lambda: told[-1:] != ["kill"],
-        terminate=lambda: told.append("terminate"),
-        kill=lambda: told.append("kill"),
-        join=join,
-    )
-    with pytest.raises(KeyboardInterrupt):
-        start_workers._end_all([worker], save=True)
-    assert told == ["terminate", "kill"]
+    def interrupt_again() -> None:
+        wait_until(KEPT.exists, "the worker saves")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(interrupt_again)
+        with pytest.raises(KeyboardInterrupt):
+            alone("stop late", look=look)
+    KEPT.unlink()
 
 
 # --- on two nodes ----------
@@ -308,7 +337,10 @@ def test_a_node_that_was_told_to_end_lets_the_others_keep_their_round(
         link = next(iter(pair[victim].links.values()))
         while link.receive_one(60.0) != {"beat": "evaluation"}:
             pass
-        monitor.NodeMonitor({}, pair[victim]).announce_stop(why)
+        leaving = monitor.NodeMonitor({}, pair[victim])
+        leaving.stop(why)
+        with pytest.raises(TrainingError, match=f"was ended by {why}"):
+            leaving.run()
         next(iter(pair[victim].links.values())).close()
         message = outcome.result(60)
     assert message.startswith(f"node {victim} (rank {victim}) was ended by {why}; phase: ")

@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import pytest
@@ -130,7 +130,7 @@ def test_workers_share_all_that_they_load(tmp_path: Path, monkeypatch: pytest.Mo
     assert loaded == ["torch.utils._device"] * 2
 
 
-def note_modules(rank: int, job: TrainJob, parent: Connection, streams: Streams | None) -> None:
+def note_modules(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
     """Be a worker that writes the names of the modules that it loads."""
 
     def run(rank: int, job: TrainJob, *others: Any) -> Any:

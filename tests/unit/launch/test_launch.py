@@ -7,8 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-from multiprocessing import Pipe, current_process
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ import pytest
 from retexo.launch.channels import ChannelClosed, decode
 from retexo.launch.cores import usable_cores
 from retexo.launch.heartbeat import Progress, heartbeat_interval
-from retexo.launch.monitor import Inbox, Worker
 from retexo.launch.ticker import Ticker
 
 CORES = 16
@@ -173,21 +170,3 @@ def test_the_last_heartbeat_has_the_last_phase() -> None:
     progress.enter("load")
     slow.join()
     assert arrived == ["start", "load"]
-
-
-def test_the_thread_that_reads_a_worker_closes_its_pipe() -> None:
-    """Nobody else may: a connection that is closed while it is read raises errors of all kinds."""
-    receiver, sender = Pipe(duplex=False)
-    inbox, worker = Inbox(), Worker(current_process(), receiver)
-    worker.read_to(inbox)
-    sender.send_bytes(b"last")
-    sender.close()
-    found: list[bytes | None] = []
-    while None not in found:
-        wait([inbox], 5)
-        found += [content for _, content in inbox.take()]
-    inbox.close()
-    for thread in set(threading.enumerate()) - {threading.current_thread()}:
-        thread.join(5)
-    assert found == [b"last", None]
-    assert receiver.closed
