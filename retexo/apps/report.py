@@ -98,13 +98,15 @@ def _report_runs(
     last = [table for table in (tables.unfinished_table(runs), _notes(data_sets)) if table]
     if last:
         sections.append(Section("Notes", last, plain=True))
+    import pandas as pd
+
     rows = {
         "summary.csv": tables.summary_rows(data_sets),
         "comparisons.csv": tables.comparison_rows(data_sets),
         "runs.csv": tables.run_rows(data_sets, runs),
     }
     for name, content in rows.items():
-        (out / name).write_text(tables.format_csv(content), encoding="utf-8")
+        pd.DataFrame(content, dtype=object).to_csv(out / name, index=False, lineterminator="\n")
     introduction = f"{_count_statuses(runs)}, read from {folders}."
     return Report("Training runs", introduction, sections)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.errors import InputError
 from retexo.results.formats import SPLITS, format_bytes
-from retexo.results.groups import DataSet, measure_of
+from retexo.results.groups import DataSet
 from retexo.results.runs import Run
 from retexo.results.tables import MAX_METHODS
 from retexo.scores import title_of
@@ -100,18 +100,20 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
 
     figure, (axes,) = make_axes(1, width, 3.6)
     by_bytes = measure == "bytes total"
-    across, up = (data.summarise(measure_of(name)) for name in (measure, data.headline))
+    if not {measure, data.headline} <= {*data.draws}:
+        return None
+    across, up = (data.summary[name] for name in (measure, data.headline))
     drawn: dict[int, str] = {}
     without_bytes = []
     is_many = len(data.methods) > MAX_METHODS
     for index, method in enumerate(data.methods):
-        x, y = across[index], up[index]
-        if not x.n or not y.n:
+        x, y = across.loc[index], up.loc[index]
+        if not x["count"] > 0 or not y["count"] > 0:
             continue
-        if by_bytes and x.mean <= 0:
+        if by_bytes and x["mean"] <= 0:
             without_bytes.append(method.name)
             continue
-        drawn[index] = f"{method.name} (n = {y.n})"
+        drawn[index] = f"{method.name} (n = {y['count']:.0f})"
         if is_many:
             continue
         colour, marker = _style(index)
@@ -127,10 +129,10 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
             rasterized=dots.shape[1] > MAX_DOTS,
         )
         axes.errorbar(
-            x.mean,
-            y.mean,
-            xerr=x.std if x.n > 1 else None,
-            yerr=y.std if y.n > 1 else None,
+            x["mean"],
+            y["mean"],
+            xerr=x["std"] if x["count"] > 1 else None,
+            yerr=y["std"] if y["count"] > 1 else None,
             color=colour,
             marker=marker,
             markersize=7,
@@ -141,7 +143,7 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     if not drawn:
         return None
     if is_many:
-        sent, scores = ([column[index].mean for index in drawn] for column in (across, up))
+        sent, scores = (column["mean"].loc[[*drawn]] for column in (across, up))
         axes.scatter(sent, scores, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
     names = ", ".join(without_bytes[:MAX_METHODS])
     remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""
@@ -209,7 +211,7 @@ def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
         {"": [content]} if isinstance(content, Run) else {m.name: m.done for m in content.methods}
     )
     tables_drawn = [
-        (name, np.mean([run.bytes_sent["by_peer"] for run in done], axis=0))
+        (name, np.mean([run.summary["bytes"]["by_peer"] for run in done], axis=0))
         for name, done in runs.items()
         if done
     ]

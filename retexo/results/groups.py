@@ -2,14 +2,11 @@
 
 import hashlib
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from retexo.results.formats import format_setting
 from retexo.results.runs import BYTES, Run, identity
@@ -22,16 +19,6 @@ HEADLINES = {name: f"test {score.label}" for name, score in SCORES.items() if sc
 """Setting stopping.metric -> measure."""
 GROUP_NAMES = {key: key.partition(".")[0] for key in keys(lambda setting: setting.is_group)}
 """Setting that a file of conf/GROUP sets -> GROUP, its name for users."""
-
-
-Measure = Callable[[Run], float | None]
-"""A number of a finished run; None where the run has none."""
-
-
-def measure_of(name: str) -> Measure:
-    """Return the measure with a name of Run.measures; bytes that a run did not send are 0."""
-    absent = 0.0 if name.startswith(BYTES) else None
-    return lambda run: run.measures.get(name, absent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,28 +43,6 @@ class Method:
         """Number of finished runs that repeat the seeds of another one."""
         return len(self.done) - len({run.draw for run in self.done})
 
-    def samples(self, measure: Measure) -> dict[str, float]:
-        """Return a measure of the finished runs by draw of the seeds; repeated draws are averaged.
-
-        Runs without the measure are left out.
-        """
-        values: defaultdict[str, list[float]] = defaultdict(list)
-        for run in self.done:
-            value = measure(run)
-            if value is not None:
-                values[run.draw].append(value)
-        return {draw: sum(repeats) / len(repeats) for draw, repeats in values.items()}
-
-
-class Summary(NamedTuple):
-    """A measure of a method over draws."""
-
-    n: int
-    mean: float
-    """NaN without a draw."""
-    std: float
-    """Sample deviation; NaN for fewer than two draws."""
-
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -86,48 +51,59 @@ class DataSet:
     name: str
     methods: list[Method]
 
+    def average_draws(self, read: Callable[[Run], Mapping[str, Any]]) -> Any:
+        """Return numbers of the finished runs; runs that repeat a draw of the seeds are averaged.
+
+        Args:
+            read: returns numbers of a run by name; None or a missing one counts in no mean.
+
+        Returns:
+            A DataFrame: a column per name; rows by number of the method and draw.
+        """
+        import pandas as pd
+
+        runs = [(number, run) for number, method in enumerate(self.methods) for run in method.done]
+        rows = [[number for number, _ in runs], [run.draw for _, run in runs]]
+        table: Any = pd.DataFrame([read(run) for _, run in runs], index=rows, dtype=float)
+        absent = {name: 0.0 for name in table if name.startswith(BYTES)}  # kinds not sent
+        return table.fillna(absent).groupby(level=[0, 1], sort=False).mean()
+
+    def summarise(self, draws: Any) -> Any:
+        """Return count, mean and std (sample deviation) over draws: a DataFrame, a row per method.
+
+        Columns are by name and statistic; NaN without a value, or a deviation.
+        """
+        by_method = draws.groupby(level=0).agg(["count", "mean", "std"])
+        return by_method.reindex(range(len(self.methods)))
+
     @cached_property
-    def measures(self) -> list[str]:
-        """Names of measures that at least one finished run has."""
-        runs = [run for method in self.methods for run in method.done]
-        return [*dict.fromkeys(name for run in runs for name in run.measures)]
+    def draws(self) -> Any:
+        """The measures of `average_draws`."""
+        return self.average_draws(lambda run: run.measures)
 
-    def summarise(self, measure: Measure) -> list[Summary]:
-        """Summarise a measure over the draws of each method."""
-        samples = [[*method.samples(measure).values()] for method in self.methods]
-        return [
-            Summary(
-                len(values),
-                float(np.mean(values)) if values else math.nan,
-                float(np.std(values, ddof=1)) if len(values) > 1 else math.nan,
-            )
-            for values in samples
-        ]
+    @cached_property
+    def summary(self) -> Any:
+        """The measures of `summarise`."""
+        return self.summarise(self.draws)
 
-    @property
+    @cached_property
     def headline(self) -> str:
         """Return the name of the test measure to compare methods by.
 
         MRR or R2 if a run has it, else the metric of early stopping if all runs have it, else
         accuracy.
         """
-        others = [name for name in ("test MRR", "test R2") if name in self.measures]
+        others = [name for name in ("test MRR", "test R2") if name in self.draws]
         if others:
             return others[0]
-        runs = [run for method in self.methods for run in method.done]
-        metrics = {run.metric for run in runs}
+        metrics = {run.metric for method in self.methods for run in method.done}
         name = HEADLINES.get(metrics.pop() or "", "") if len(metrics) == 1 else ""
-        return name if name and all(name in run.measures for run in runs) else "test accuracy"
+        return name if name in self.draws and self.draws[name].notna().all() else "test accuracy"
 
     @cached_property
     def kinds(self) -> list[str]:
         """Return the kinds of messages with at least one byte in some run, without the total."""
-        names = [name for name in self.measures if name.startswith(BYTES)]
-        sent = [
-            name
-            for name in names
-            if any(summary.n and summary.mean for summary in self.summarise(measure_of(name)))
-        ]
+        sent = [name for name in self.draws if name.startswith(BYTES) and self.draws[name].any()]
         return [name.removeprefix(BYTES) for name in sent if name != f"{BYTES}total"]
 
 

@@ -4,9 +4,8 @@ A damaged file affects only its own run, which keeps the reason.
 """
 
 import json
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -14,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.file_io import parse_json, read_text
-from partitioning.json_shape import COUNT, NUMBER, check_shape
+from partitioning.file_io import UNREADABLE, parse_json, read_text
+from partitioning.json_shape import NUMBER, check_shape
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import keys, normal_form
 
 SEEDS = sorted(keys(lambda setting: setting.is_seed))
 IGNORED = keys(lambda setting: not setting.compared or setting.is_seed)
-MEASURES = {
+SCORES_SHOWN = {
     **{
         f"{split} {score.label}": f"{split}.{name}"
         for name, score in SCORES.items()
@@ -30,56 +29,12 @@ MEASURES = {
         if score.label and (split == "test" or score.validates)
     },
     "test hits@20": "test.hits@20",
-    "bytes total": "bytes.total",
-    "seconds train": "seconds.train",
-    "seconds total": "seconds.total",
 }
 """Name in reports -> field of summary.json; scores of other tasks are left out."""
 BYTES = "bytes "
 """Begins the name of the measure of a kind of message."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
-BIN = dict.fromkeys(("count", "confidence", "accuracy"), NUMBER)
-SCORE_BIN = dict.fromkeys(("probability", "positives", "negatives"), NUMBER)
-SCORES_SHAPE = {"*": NUMBER}
-OF_ANY: dict[str, Any] = {
-    "settings": {},
-    "versions": {},
-    "partition_digest?": (None, str),
-    "data_checksums?": {"*": str},
-    "chosen?": {"metric?": str},
-}
-"""What the report reads of any run's summary.json: with ? a name may be missing, * is any name."""
-SHAPE: dict[str, Any] = {
-    **dict.fromkeys(("train?", "val?", "test?", "standard_error?"), SCORES_SHAPE),
-    "baselines?": {"*": SCORES_SHAPE},
-    "baseline?": {},
-    "features?": [str],
-    "rounds": [COUNT],
-    "val_by_layer?": [NUMBER],
-    "peak_memory_bytes": [COUNT],
-    "peak_private_bytes": [COUNT],
-    "seconds": {"train": COUNT, "total": COUNT, "phase?": {"*": COUNT}},
-    "bytes": {
-        "total": COUNT,
-        "by_kind": {"*": COUNT},
-        "by_layer_and_kind?": [{"*": COUNT}],
-        "by_peer": [[COUNT]],
-    },
-    "classes?": {"test?": [dict.fromkeys(CLASS_SCORES, NUMBER)]},
-    "confusion?": [[COUNT]],
-    "calibration?": {"*": [BIN]},
-    "score_bins?": {"*": [SCORE_BIN]},
-}
-"""What it reads besides of a finished run's."""
-POINT = {
-    "layer": int,
-    "round": int,
-    **dict.fromkeys(("val_metric", "train_loss?", "val_loss?"), NUMBER),
-}
-"""What it reads of a line of metrics.jsonl."""
 REASON_LENGTH = 300
-MAX_FOLDERS = 10_000
-"""Limit of folders without runs that a search visits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,48 +47,29 @@ class Run:
     reason: str = ""
     """Why the run is not done."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Content of summary.json; of a finished run checked by SHAPE; empty of a damaged one."""
+    """Content of summary.json; empty of a damaged run."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted name, as in config.json."""
-
-    @cached_property
-    def measures(self) -> dict[str, float | None]:
-        """Return the scores, bytes and costs of a finished run by name; None without data."""
-        if self.status != "done":
-            return {}
-        numbers = {
-            f"{group}.{name}": value
-            for group in ("test", "val", "bytes", "seconds")
-            for name, value in self.summary.get(group, {}).items()
-        }
-        return {
-            **{name: numbers[key] for name, key in MEASURES.items() if key in numbers},
-            "rounds": sum(self.summary["rounds"]),
-            "memory": max(self.summary["peak_memory_bytes"], default=None),
-            "private memory": max(self.summary["peak_private_bytes"], default=None),
-            **{f"{BYTES}{kind}": sent for kind, sent in self.bytes_sent["by_kind"].items()},
-        }
+    measures: dict[str, float | None] = field(default_factory=dict)
+    """Scores, bytes and costs of a finished run by name; None without data."""
 
     @cached_property
     def classes(self) -> dict[str, dict[str, float]]:
-        """Return CLASS_SCORES of the test nodes by class; empty for links."""
+        """Return the scores of the test nodes by class; empty for links."""
         rows = self.summary.get("classes", {}).get("test", [])
-        return {_shorten(str(row.get("class"))): row for row in rows}
-
-    @property
-    def bytes_sent(self) -> dict[str, Any]:
-        """Return the field `bytes` of a finished run: by_kind, by_layer_and_kind, by_peer."""
-        return self.summary["bytes"] if self.status == "done" else {}
+        return {_shorten(str(row["class"])): row for row in rows}
 
     @cached_property
     def bytes_by_layer(self) -> dict[str, dict[str, int]]:
-        """Return the bytes by kind, and their total, for each layer and outside the layers."""
-        layers = self.bytes_sent.get("by_layer_and_kind", [])
+        """Return a finished run's bytes by kind, and total: by layer, outside layers and in all."""
+        layers = self.summary["bytes"].get("by_layer_and_kind", [])
         names = [*(f"layer {layer}" for layer in range(len(layers) - 1)), "outside layers"]
-        return {
+        by_layer = {
             name: {**by_kind, "total": sum(by_kind.values())}
             for name, by_kind in zip(names, layers, strict=False)
         }
+        counted = self.summary["bytes"]
+        return by_layer | {"total": {**counted["by_kind"], "total": counted["total"]}}
 
     def read_curve(self) -> list[dict[str, Any]]:
         """Read the rounds with a validation metric."""
@@ -160,9 +96,7 @@ class Run:
         # Without the file the run counts, but for its curve, which is a picture.
         with suppress(OSError, ValueError, RecursionError):
             for line in read_text(self.path / "metrics.jsonl").splitlines():
-                entry = json.loads(line)
-                check_shape(entry, POINT, "")
-                rounds.append(entry)
+                rounds.append(json.loads(line))
         return rounds
 
 
@@ -178,7 +112,7 @@ def read_runs(*folders: Path) -> list[Run]:
         raise InputError(
             f"{setting}: no such folder; give one that holds run directories of app=train"
         )
-    paths = _find_run_dirs(existing, setting)
+    paths = {file.parent for folder in existing for file in folder.rglob("summary.json")}
     if not paths:
         raise InputError(
             f"{setting}: no summary.json below it; train first (app=train"
@@ -187,62 +121,42 @@ def read_runs(*folders: Path) -> list[Run]:
     return [read_run(path) for path in sorted(paths)]
 
 
-def _find_run_dirs(folders: Sequence[Path], setting: str) -> set[Path]:
-    """Find the run directories among `folders` and all folders below, also inside other runs.
-
-    Raises:
-        InputError: more than MAX_FOLDERS folders are neither runs nor directly inside one; its
-            text begins with `setting`.
-    """
-    folders_found: set[Path] = set()
-    others = 0
-    for folder, within, files in (entry for top in folders for entry in os.walk(top)):
-        path = Path(folder)
-        if {"summary.json", "metrics.jsonl"} & {*within, *files}:
-            folders_found.add(path)
-        elif path.parent not in folders_found:
-            others += 1
-        if others > MAX_FOLDERS:
-            raise InputError(
-                f"{setting}: more than {MAX_FOLDERS:,} folders below it are no run directories;"
-                " give the folder that holds these"
-            )
-    return folders_found
-
-
 def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = parse_json(read_text(path / "summary.json"))
-        check_shape(summary, OF_ANY, "summary")
-        status, reason = summary.get("status"), ""
-        if status == "done":
-            _check_results(summary)
-        elif status == "failed":
+        settings, status, reason = flatten(summary["settings"]), summary.get("status"), ""
+        measures = _read_measures(summary) if status == "done" else {}
+        if status == "failed":
             reason = _shorten(str(summary.get("error", "no reason given")))
         elif status == "running":
             files = (path / "summary.json", path / "metrics.jsonl")
             written = max(file.stat().st_mtime for file in files if file.exists())
             when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written))
             status, reason = "unfinished", f"running or killed; last written {when}"
-        else:
-            raise ValueError(f"status is {_shorten(repr(status))}, not done, failed or running")
-        return Run(path, status, reason, summary, flatten(summary["settings"]))
-    except (OSError, ValueError, RecursionError) as error:
-        return Run(path, "damaged", _shorten(f"summary.json: {error}"))
+        elif status != "done":
+            raise ValueError(f"status is {status!r}, not done, failed or running")
+        return Run(path, status, reason, summary, settings, measures)
+    except UNREADABLE as error:
+        reason = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        return Run(path, "damaged", _shorten(f"summary.json: {reason}"))
 
 
-def _check_results(summary: dict[str, Any]) -> None:
-    """Raise ValueError unless the summary of a finished run has SHAPE and square tables."""
-    check_shape(summary, SHAPE, "")
-    peers, parts = summary["bytes"]["by_peer"], summary["settings"].get("num_partitions")
-    confusion = summary.get("confusion", [])
-    for name, rows, size in (
-        ("bytes.by_peer", peers, parts),
-        ("confusion", confusion, len(confusion)),
-    ):
-        if len(rows) != size or any(len(row) != size for row in rows):
-            raise ValueError(f"{name} is not {size} x {size}")
+def _read_measures(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return `Run.measures`; UNREADABLE errors if the file is no summary of a finished run."""
+    numbers = flatten({group: summary.get(group, {}) for group in ("test", "val")})
+    measures = {name: numbers[key] for name, key in SCORES_SHOWN.items() if key in numbers}
+    measures |= {
+        "bytes total": summary["bytes"]["total"],
+        "seconds train": summary["seconds"]["train"],
+        "seconds total": summary["seconds"]["total"],
+        "rounds": sum(summary["rounds"]),
+        "memory": max(summary["peak_memory_bytes"], default=None),
+        "private memory": max(summary["peak_private_bytes"], default=None),
+        **{f"{BYTES}{kind}": sent for kind, sent in summary["bytes"]["by_kind"].items()},
+    }
+    check_shape(measures, {"*": NUMBER}, "")
+    return measures
 
 
 def _shorten(text: str) -> str:

@@ -1,14 +1,10 @@
 """Tables of a report as markdown and csv."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
-
-import numpy as np
 
 from retexo.results.formats import (
     NO_VALUE,
@@ -19,8 +15,8 @@ from retexo.results.formats import (
     format_score,
     format_seconds,
 )
-from retexo.results.groups import DataSet, Measure, Method, measure_of
-from retexo.results.runs import BYTES, CLASS_SCORES, MEASURES, Run
+from retexo.results.groups import DataSet, Method
+from retexo.results.runs import BYTES, CLASS_SCORES, SCORES_SHOWN, Run
 from retexo.results.statistics import Difference, compare_pairs
 
 MAX_CLASSES = 20
@@ -28,6 +24,8 @@ MAX_CLASSES = 20
 MAX_METHODS = 49
 """Most methods of which a report lists classes and layers, compares all pairs and draws each."""
 Cell = str | int | float | None
+SPREADS = {"mean": "mean", "std": "spread"}
+"""Statistic -> its name in csv files."""
 
 
 @dataclass(frozen=True)
@@ -57,37 +55,32 @@ class Table:
         return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
 
-def format_csv(rows: Sequence[dict[str, Cell]]) -> str:
-    """Format rows as csv with the union of their columns; missing values are empty."""
-    columns = [*dict.fromkeys(name for row in rows for name in row)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
 # --- how figures are written ----------
 
 
-def format_samples(data: DataSet, measure: Measure, text: Callable[[float], str]) -> list[str]:
-    """Format mean and deviation for each method; one draw has no deviation."""
-    return [
-        (text(mean) + (f" ± {text(std)}" if count > 1 else "")) if count else NO_VALUE
-        for count, mean, std in data.summarise(measure)
-    ]
+def format_samples(summary: Any, name: str, text: Callable[[float], str]) -> dict[int, str]:
+    """Format mean and deviation of each method by its number; one draw has no deviation.
+
+    summary: of `DataSet.summarise`. Methods without a value are left out.
+    """
+    values = summary[name] if name in summary else summary.iloc[:0]
+    return {
+        number: text(mean) + (f" ± {text(std)}" if count > 1 else "")
+        for number, count, mean, std in values.itertuples()
+        if count > 0
+    }
 
 
 FORMATS: dict[str, tuple[str, Callable[[float], str]]] = {
-    **{name: (name.replace("val ", "validation "), format_score) for name in MEASURES},
+    **{name: (name.replace("val ", "validation "), format_score) for name in SCORES_SHOWN},
     **{
         name: (name, partial(format_score, name=name.removeprefix("test ").lower()))
         for name in ("test MAE", "test RMSE")
     },
     "bytes total": ("bytes sent", format_bytes),
-    "rounds": ("rounds", format_count),
     "seconds train": ("training, s", format_seconds),
     "seconds total": ("whole run, s", format_seconds),
+    "rounds": ("rounds", format_count),
     "memory": ("memory, largest worker", format_memory),
 }
 """Measure -> heading and format, in the order of columns."""
@@ -111,21 +104,21 @@ def format_runs(method: Method) -> str:
 def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
     without = ONLY_AS_HEADLINE - {data.headline}
-    done = [run.measures for method in data.methods for run in method.done]
-    if all(run.get("test micro F1") == run.get("test accuracy") for run in done):
+    shown = data.draws.reindex(columns=["test micro F1", "test accuracy"])
+    if shown.iloc[:, 0].equals(shown.iloc[:, 1]):
         without |= {"test micro F1"}  # as for all but multi-label data
     measures = {
-        name: FORMATS[name] for name in FORMATS if name in data.measures and name not in without
+        name: FORMATS[name] for name in FORMATS if name in data.draws and name not in without
     }
-    columns = [
-        [method.name for method in data.methods],
-        [format_runs(method) for method in data.methods],
-        *(format_samples(data, measure_of(name), text) for name, (_, text) in measures.items()),
+    columns = [format_samples(data.summary, name, text) for name, (_, text) in measures.items()]
+    rows = [
+        [method.name, format_runs(method), *(cells.get(number, NO_VALUE) for cells in columns)]
+        for number, method in enumerate(data.methods)
     ]
     return Table(
         "Results",
         ["method", "n", *(heading for heading, _ in measures.values())],
-        [list(row) for row in zip(*columns, strict=True)],
+        rows,
         "Mean ± sample standard deviation over n draws of the seeds; one draw has no deviation. "
         "Rounds: sum over layers. Training: from the start of the process group to the test"
         " metric.",
@@ -140,33 +133,40 @@ def class_table(data: DataSet) -> Table | None:
     if not 0 < len(names) <= MAX_CLASSES or len(data.methods) > MAX_METHODS:
         return None
     texts = dict(zip(CLASS_SCORES, (*[format_score] * 3, format_count), strict=True))
-    cells = {
-        name: [
-            format_samples(data, _cell_of("classes", name, score), text)
-            for score, text in texts.items()
-        ]
-        for name in names
-    }
     columns = ["method", "class", "precision", "recall", "F1", "support"]
     note = "On the test nodes; support is the number of nodes of the class."
-    return Table("Classes", columns, _rows_by_method(data, cells), note)
+    rows = _rows_by_method(data, lambda run: run.classes, names, texts)
+    return Table("Classes", columns, rows, note)
 
 
-def _cell_of(table: str, row: str, column: str) -> Measure:
-    """Return the measure that is a cell of Run.classes or Run.bytes_by_layer."""
-    return lambda run: getattr(run, table).get(row, {}).get(column)
+def _rows_by_method(
+    data: DataSet,
+    read: Callable[[Run], Mapping[str, Mapping[str, Any]]],
+    names: Iterable[str],
+    texts: Mapping[str, Callable[[float], str]],
+) -> list[list[str]]:
+    """Return for each method one row per name, if it has a value: a row of what `read` returns.
 
-
-def _rows_by_method(data: DataSet, cells: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
-    """Return for each method one row per name, if it has a value.
-
-    cells: by name the columns, each with a cell per method.
+    texts: the formats of its columns.
     """
+    summary = data.summarise(
+        data.average_draws(
+            lambda run: {
+                f"{name}: {column}": read(run).get(name, {}).get(column)
+                for name in names
+                for column in texts
+            }
+        )
+    )
+    cells = {
+        name: [format_samples(summary, f"{name}: {column}", text) for column, text in texts.items()]
+        for name in names
+    }
     return [
-        [method.name, name, *row]
+        [method.name, name, *(column.get(number, NO_VALUE) for column in columns)]
         for number, method in enumerate(data.methods)
         for name, columns in cells.items()
-        if set(row := [column[number] for column in columns]) != {NO_VALUE}
+        if any(number in column for column in columns)
     ]
 
 
@@ -176,20 +176,11 @@ def bytes_table(data: DataSet) -> Table | None:
     None without bytes.
     """
     kinds = [*data.kinds, "total"]
-    done = [run.bytes_by_layer for method in data.methods for run in method.done]
-    layers = max(done, key=len, default={})
-    cells = {
-        layer: [
-            format_samples(data, _cell_of("bytes_by_layer", layer, kind), format_bytes)
-            for kind in kinds
-        ]
-        for layer in (layers if len(data.methods) <= MAX_METHODS else ())
-    }
-    cells["total"] = [
-        format_samples(data, measure_of(f"{BYTES}{kind}"), format_bytes) for kind in kinds
-    ]
+    layers = max((run.bytes_by_layer for m in data.methods for run in m.done), key=len, default={})
+    names = list(layers) if len(data.methods) <= MAX_METHODS else ["total"]
     note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
-    rows = _rows_by_method(data, cells)
+    texts = dict.fromkeys(kinds, format_bytes)
+    rows = _rows_by_method(data, lambda run: run.bytes_by_layer, names, texts)
     columns = ["method", "layer", *kinds]
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
 
@@ -199,15 +190,13 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
 
     With more than MAX_METHODS methods, each is compared with the best one.
     """
-    if data.headline not in data.measures:
+    if data.headline not in data.draws:
         return []
-    samples = {
-        n: method.samples(measure_of(data.headline)) for n, method in enumerate(data.methods)
-    }
-    by_draw = {number: values for number, values in samples.items() if len(values) > 1}
+    scores = data.draws[data.headline].dropna()
+    by_draw = {number: own.droplevel(0) for number, own in scores.groupby(level=0) if len(own) > 1}
     pairs: Iterable[tuple[Any, Any]] = combinations(by_draw, 2)
     if len(by_draw) > MAX_METHODS:
-        best = max(by_draw, key=lambda number: np.mean([*by_draw[number].values()]))
+        best = max(by_draw, key=lambda number: by_draw[number].mean())
         pairs = ((number, best) for number in by_draw if number != best)
     return [
         (data.methods[first], data.methods[second], difference)
@@ -255,20 +244,17 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
     rows = []
     for data in data_sets:
         sent = {f"{BYTES}{kind}" for kind in [*data.kinds, "total"]}
-        names = [name for name in data.measures if name in sent or not name.startswith(BYTES)]
-        summaries = {name: data.summarise(measure_of(name)) for name in names}
-        for number, method in enumerate(data.methods):
+        names = [name for name in data.draws if name in sent or not name.startswith(BYTES)]
+        numbers = data.summary[names].drop(columns="count", level=1)
+        numbers.columns = [f"{name}, {SPREADS[of]}" for name, of in numbers.columns]
+        for method, values in zip(data.methods, numbers.to_dict("records"), strict=True):
             row: dict[str, Cell] = {
                 "data": data.name,
                 "method": method.name,
                 "n": len(method.done) - method.repeats,
             }
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
-            for name, summary in summaries.items():
-                count, mean, std = summary[number]
-                row[f"{name}, mean"] = mean if count else None
-                row[f"{name}, spread"] = std if count > 1 else None
-            rows.append(row)
+            rows.append(row | values)
     return rows
 
 
