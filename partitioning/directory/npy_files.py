@@ -32,9 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.array_checks import Array
-from partitioning.directory.meta import Meta
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
-from partitioning.errors import InputError
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
     EDGE_DATA,
@@ -43,7 +41,6 @@ from partitioning.graph_data import (
     PLAIN_TYPE,
     SEPARATOR,
     EdgeType,
-    label_kind,
 )
 
 LINKS = (
@@ -80,26 +77,14 @@ def load_array(path: Path) -> Array:
         return np.asarray(load_npy(path, mmap_mode="c"))
 
 
-def check_stated_shape(array: Array, shape: tuple[int, ...], path: Path) -> Array:
-    """Return an array of a partition; InputError for another shape than meta.json says.
-
-    Files have checksums in meta.json, which has none itself.
-    """
-    if array.shape != shape:
-        raise InputError(f"{path}: has shape {array.shape}, meta.json says {shape}; {REMEDY}")
-    return array
-
-
-def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int, num_features: int) -> PartNodes:
+def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int) -> PartNodes:
     """Read the inner and halo nodes of one type.
 
     Args:
         folder: node_folder of the type.
         bounds: int64 [P + 1], partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the type.
     """
-    first, end = bounds[part : part + 2].tolist()
     feat, ids, halo = (load_array(folder / f"{name}.npy") for name in ("feat", "orig_id", "halo"))
-    check_stated_shape(feat, (end - first, num_features), folder / "feat.npy")
     owner = np.searchsorted(bounds, halo, side="right") - 1
     return PartNodes(
         features=torch.from_numpy(feat),
@@ -126,22 +111,12 @@ def read_edges(folder: Path, stated: Container[Path]) -> PartEdges:
     )
 
 
-def read_target(folder: Path, num_inner: int, meta: Meta) -> dict[str, Any]:
-    """Read labels and masks of the target's inner nodes, by the names of their fields in Partition.
-
-    InputError where labels do not fit the task or the number of classes in meta.json.
-    """
-    label, *masks = (load_array(folder / f"{name}.npy") for name in ("label", *MASKS))
-    check_stated_shape(label, (num_inner, *label.shape[1:]), folder / "label.npy")
-    task = label_kind(label)
-    num_classes = label.shape[1] if label.ndim == 2 else int(label.max(initial=-1)) + 1
-    fits = num_classes == meta.num_classes or (label.ndim == 1 and num_classes < meta.num_classes)
-    if not meta.is_imported and (task != meta.task or not fits):  # workers agree on imported ones
-        raise InputError(
-            f"{folder}: label has {num_classes} classes ({task}), meta.json says"
-            f" {meta.num_classes} ({meta.task}); {REMEDY}"
-        )
-    return dict(zip(("labels", *MASKS), map(torch.from_numpy, (label, *masks)), strict=True))
+def read_target(folder: Path) -> dict[str, Any]:
+    """Read the labels and masks of the target's inner nodes, by their fields in Partition."""
+    files = {"labels": "label", **dict(zip(MASKS, MASKS, strict=True))}
+    return {
+        field: torch.from_numpy(load_array(folder / f"{name}.npy")) for field, name in files.items()
+    }
 
 
 def write_links(folder: Path, links: Mapping[str, Array]) -> None:
@@ -177,12 +152,9 @@ def save_part(folder: Path, part: Partition, bounds: Mapping[str, NDArray[np.int
         np.save(path.with_name(f"{path.name}.npy"), array)
 
 
-def read_links(folder: Path, num_inner: int, width: int) -> dict[str, Tensor]:
-    """Read a partition's arrays of Partition.links; spectral ones have `width` columns."""
-    links = {name: load_array(folder / f"links_{name}.npy") for name in LINKS}
-    for name in ("spectral_val", "spectral"):
-        check_stated_shape(links[name], (num_inner, width), folder / f"links_{name}.npy")
-    return {name: torch.from_numpy(rows) for name, rows in links.items()}
+def read_links(folder: Path) -> dict[str, Tensor]:
+    """Read a partition's arrays of Partition.links."""
+    return {name: torch.from_numpy(load_array(folder / f"links_{name}.npy")) for name in LINKS}
 
 
 def content_of(checksums: Mapping[str, str], part: int) -> str:

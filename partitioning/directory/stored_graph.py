@@ -128,7 +128,7 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
     graph: Any = make_graph(
         meta.dataset,
         {name: _join_nodes(path, name, parts) for name in bounds},
-        {name: _join_edges(name, parts, bounds) for name in meta.edge_counts},
+        {name: _join_edges(name, parts, bounds) for name in meta.edge_types},
         meta.target_type,
         num_classes=meta.num_classes,
         class_names=tuple(meta.class_names) or None,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
 from partitioning.directory import dgl_config, dgl_files
-from partitioning.directory.meta import VERSION, HeteroMeta, Meta
+from partitioning.directory.meta import SHA256, VERSION, HeteroMeta, Meta, checksum_of
 from partitioning.directory.npy_files import (
     content_of,
     edge_folder,
@@ -133,7 +133,8 @@ STATISTICS = ("self_loops", "duplicates", "isolated_nodes")
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
-    _write_json(directory / "meta.json", asdict(meta), indent=2)
+    content = asdict(meta)
+    _write_json(directory / "meta.json", content | {SHA256: checksum_of(content)}, indent=2)
 
 
 def _write_json(path: Path, content: Any, indent: int) -> None:

@@ -92,7 +92,7 @@ def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:
     """Return the tables that the settings name; InputError for a missing or an unknown one."""
     tables: Tables = {}
     for kind in ("new", "changed", "deleted"):
-        for what, names in (("nodes", meta.node_counts), ("edges", meta.edge_counts)):
+        for what, names in (("nodes", meta.node_counts), ("edges", meta.edge_types)):
             setting = f"{kind}_{what}"
             value = getattr(settings, setting)
             if value is not None:

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save
 from torch import nn
 
-from partitioning.directory.meta import check_class_names
 from partitioning.errors import InputError, first_line
 from partitioning.features.schema import VERSION as VERSION_OF_STATES
 from partitioning.features.schema import check_states
@@ -241,7 +240,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         names, depth = content.get("class_names", []), architecture.model.depth
         check_states(content.get("features", {}))
         is_of_links = bool(getattr(architecture, "scorer", ""))
-        check_class_names(names, len(names) if is_of_links else architecture.num_classes)
+        _check_class_names(names, len(names) if is_of_links else architecture.num_classes)
         stored_precision = content.get("exchange_precision")
         precision = ["fp32"] * depth if stored_precision is None else stored_precision
         if len(precision) != depth:
@@ -267,6 +266,16 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         ) from error
     except (*UNREADABLE, InputError) as error:
         raise _damaged(directory, error) from error
+
+
+def _check_class_names(names: list[Any], num_classes: int) -> None:
+    """Raise ValueError unless these are distinct names or integers, one for each class, or none."""
+    if not all(isinstance(name, str) or type(name) is int for name in names):
+        raise ValueError("class_names has something else than names and integers")
+    if names and (len(names) != num_classes or len(set(names)) < len(names)):
+        raise ValueError(
+            f"class_names has {len(set(names))} different names, num_classes is {num_classes}"
+        )
 
 
 def _damaged(directory: Path, error: Exception) -> InputError:

@@ -49,7 +49,7 @@ from partitioning.directory.read_directory import PartitionDirectory, find_parti
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.file_io import UNREADABLE, file_checksum
+from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import AnyGraph
 from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
@@ -658,24 +658,6 @@ def make_parts_of_types(place: Path) -> None:
     write_hetero(place, random_hetero(sizes, relations), 2).path.rename(place / "parts")
 
 
-def edit_sealed(place: Path, rng: Random) -> Change:
-    """Something else in an array whose checksum in meta.json is right: only its part's differs."""
-    parts = (place / "parts").resolve()
-    folder = rng.choice(sorted({path.parent for path in parts.rglob("*.npy")}))
-    arrays = {path.stem: np.load(path) for path in sorted(folder.glob("*.npy"))}
-    names = [*arrays]
-    said = mutate.edit_arrays(arrays, rng)
-    for name in names:
-        (folder / f"{name}.npy").unlink()
-        if name in arrays:
-            np.save(folder / f"{name}.npy", arrays[name])
-    meta = json.loads((parts / "meta.json").read_text())
-    kept = [name for name in meta["checksums"] if (parts / name).is_file()]
-    meta["checksums"] = {name: file_checksum(parts / name) for name in kept}
-    (parts / "meta.json").write_text(json.dumps(meta))
-    return Change(f"sealed: {said} of {folder.name}")
-
-
 def read_parts(place: Path) -> Content:
     """Read both partitions, after their checksums; nodes are apart, and edges have their ends."""
     return contents_of(find_partition_directory([place / "parts"], 2))
@@ -1174,9 +1156,9 @@ def read_sites(place: Path) -> Content:
 # --- all ----------
 
 TABLES = both(edit_table, edit_table, edit_table, damage)
-# Checksums state what is read, whatever else meta.json says.
+# A changed meta.json is refused, by its own checksum.
 EDIT_META = edit_json("parts/meta.json", frozenset())
-PARTS = both(EDIT_META, EDIT_META, EDIT_META, edit_sealed, damage_folder("parts"))
+PARTS = both(EDIT_META, damage_folder("parts"))
 EDIT_MODEL = edit_json("checkpoint/model.json", None)
 DOORS: dict[str, Door] = {
     "csv": Door(make_csv, TABLES, read_tables),

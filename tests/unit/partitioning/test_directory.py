@@ -138,21 +138,20 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
         directory.read_part(1)
 
 
-@pytest.mark.parametrize(
-    ("name", "changed", "says"),
-    [
-        ("feat", lambda feat: feat[:, 1:], r"feat.npy: has shape .*, meta.json says"),
-        ("label", lambda label: label + 100, "label has 1.. classes .*, meta.json says"),
-        ("label", lambda label: label.astype(object), "Python objects"),
-    ],
-)
-def test_arrays_of_another_directory(
-    directory: PartitionDirectory, name: str, changed: Any, says: str
-) -> None:
-    path = directory.path / "part1" / f"{name}.npy"
-    np.save(path, changed(np.load(path)))
-    with pytest.raises(InputError, match=says):
+def test_an_array_of_python_objects_is_not_read(directory: PartitionDirectory) -> None:
+    path = directory.path / "part1" / "label.npy"
+    np.save(path, np.load(path).astype(object))
+    with pytest.raises(InputError, match="Python objects"):
         directory.read_part(1)
+
+
+def test_a_meta_without_its_own_checksum_is_read(directory: PartitionDirectory) -> None:
+    """As this program once wrote it."""
+    path = directory.path / "meta.json"
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    path.write_text(json.dumps(fields))
+    assert find_partition_directory([directory.path], 3) == directory
 
 
 def test_swapped_parts_without_checksums_are_found(dgls: Path) -> None:
@@ -208,31 +207,10 @@ def as_loop(path: Path) -> None:
         ("{", "not a readable"),
         ('{"version": 99}', "99"),
         ('{"version": 1}', ""),
-        ({"num_classes": 1}, ""),
-        ({"num_classes": "3"}, "num_classes"),
-        ({"num_classes": 10**9}, "num_classes"),
-        ({"num_features": 7}, ""),
-        ({"task": "multilabel"}, ""),
-        ({"checksums": []}, "checksums"),
-        ({"num_nodes": 41}, ""),
-        ({"parts": []}, "parts"),
-        ({"cut_edges": {}}, "cut_edges"),
-        ({"request": "x"}, "request"),
+        ({"num_classes": 1}, "was changed since it was written"),
+        ({"checksums": []}, "was changed"),
+        ({"sha256": "0" * 64}, "was changed"),
         ({"class_names": ["\ud800", "b", "c"]}, "not a readable"),
-        (
-            {"class_names": ["one"]},
-            r"\(class_names has 1 different names, num_classes is 3",
-        ),
-        ({"class_names": ["a", "b", "b"]}, r"damaged \(class_names has 2 different names"),
-        (
-            {"class_names": ["a", "b", ["c"]]},
-            r"\(class_names has something else than names",
-        ),
-        ({"links": {"evaluator": 5}}, r"damaged \(links.evaluator is 5"),
-        ({"links": {"relations": 5}}, r"damaged \(links.relations is 5"),
-        ({"links": {"spectral": "x"}}, r"damaged \(links.spectral is 'x'"),
-        ({"links": {"rows": [1]}}, r"damaged \(links.rows is \[1\]"),
-        ({"links": {"baselines": {"Adamic-Adar": 3}}}, r"\(links.baselines.Adamic-Adar is 3"),
     ],
 )
 def test_a_damaged_meta_is_named(directory: PartitionDirectory, content: Any, message: str) -> None:

@@ -556,7 +556,7 @@ def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path
     write_csv(tmp_path / "user.vip.csv", "id 1")
     table = write_csv(tmp_path / "user.csv.gz", "id 1")
     (tmp_path / ".DS_Store").touch()
-    meta: Any = SimpleNamespace(node_counts=["user", "user.vip"], edge_counts=[])
+    meta: Any = SimpleNamespace(node_counts=["user", "user.vip"], edge_types=[])
     given = UpdateSettings(**(NO_CHANGE | {"new_nodes": str(tmp_path)}))
     assert find_tables(given, meta)["new_nodes", "user"] == table
     table.unlink()
@@ -566,7 +566,7 @@ def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path
 @pytest.mark.parametrize("name", ["edges.npy", "edges.npz", "edges.xlsx"])
 def test_a_change_in_another_format_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    meta: Any = SimpleNamespace(node_counts=[PLAIN_TYPE], edge_counts=[PLAIN_RELATION])
+    meta: Any = SimpleNamespace(node_counts=[PLAIN_TYPE], edge_types=[PLAIN_RELATION])
     given = UpdateSettings(**(NO_CHANGE | {"new_edges": str(tmp_path / name)}))
     with pytest.raises(InputError, match=rf"new_edges=.*{name}: expected a \.csv, .*\.parquet"):
         find_tables(given, meta)

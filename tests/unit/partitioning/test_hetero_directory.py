@@ -94,92 +94,19 @@ def test_names_and_counts_are_kept(tmp_path: Path) -> None:
         assert found.tolist() == [f"m{row}" for row in ids.tolist()]
     meta: Any = directory.meta
     assert sum(meta.types["person"]["nodes"]) == 25
-    assert sum(meta.relations[DIRECTS]["edges"]) == 30
+    assert sum(meta.relations["person__directs__movie"]["edges"]) == 30
     assert meta.cut_edges == sum(each["cut"] for each in meta.relations.values())
 
 
-def shortened(name: str) -> Callable[[Path], None]:
-    return lambda part: np.save(part / name, np.load(part / name)[:-1])
-
-
-def changed(name: str, value: float) -> Callable[[Path], None]:
-    def change(part: Path) -> None:
-        array = np.load(part / name)
-        array[..., -1] = value
-        np.save(part / name, array)
-
-    return change
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        (shortened("nodes/movie/feat.npy"), "feat.npy: has shape"),
-        (shortened("edges/person__acts_in__movie/src.npy"), "src.npy: has shape"),
-        (shortened("label.npy"), "label.npy: has shape"),
-        (changed("label.npy", 7), "label has 8 classes"),
-        (
-            lambda part: (part / "edges/movie__sequel_of__movie/dst.npy").write_bytes(b"\x93NUMPY"),
-            "dst.npy",
-        ),
-    ],
-)
-def test_damage_is_named(tmp_path: Path, damage: Callable[[Path], None], said: str) -> None:
+def test_damage_is_named(tmp_path: Path) -> None:
     directory = write_hetero(tmp_path, random_hetero(), 2)
-    damage(directory.path / "part1")
+    file = directory.path / "part1/edges/movie__sequel_of__movie/dst.npy"
+    file.write_bytes(b"\x93NUMPY")
     assert list(verify_directory(directory.path)) == [1]
-    with pytest.raises(InputError, match=r"checksum|missing"):
+    with pytest.raises(InputError, match=r"dst\.npy: its checksum"):
         directory.verify([1])
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=r"dst\.npy"):
         directory.read_part(1)
-
-
-DIRECTS = "person__directs__movie"
-NO_NODES = {"nodes": [0, 0], "features": 0, "halo": [0, 0]}
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda meta: meta.update(target="nobody"), ""),
-        (lambda meta: meta["types"]["movie"].update(nodes=[41, -1]), ""),
-        (
-            lambda meta: meta["types"].update({"..": NO_NODES}),
-            "",
-        ),
-        (lambda meta: meta["types"].update(movie=None), "types.movie"),
-        (lambda meta: meta["types"].update(movie={"nodes": [1, 1]}), "types.movie"),
-        (
-            lambda meta: meta["relations"].update(
-                person__directs__robot={"edges": [1, 1], "cut": 0}
-            ),
-            "",
-        ),
-        (
-            lambda meta: meta["relations"]["person__directs__movie"].update(cut="many"),
-            "relations.p",
-        ),
-        (
-            lambda meta: meta["relations"].update(person__directs__movie=None),
-            "relations.person__dir",
-        ),
-        (
-            lambda meta: meta["relations"].update(person__directs__movie={"nodes": [1]}),
-            "relations.p",
-        ),
-        (  # its edges would be counted as self loops
-            lambda meta: meta["relations"].pop("movie__sequel_of__movie"),
-            "relations are not those of the files in checksums",
-        ),
-    ],
-)
-def test_a_damaged_description_is_named(tmp_path: Path, damage: Any, message: str) -> None:
-    path = write_hetero(tmp_path, random_hetero(), 2).path / "meta.json"
-    described = json.loads(path.read_text())
-    damage(described)
-    path.write_text(json.dumps(described))
-    with pytest.raises(InputError, match=rf"meta\.json.*{message}"):
-        verify_directory(path.parent)
 
 
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
