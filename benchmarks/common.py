@@ -50,9 +50,9 @@ MODELS = ("gcn", "sage", "gat")
 CORA = ["dataset_name=cora"]
 PUBMED_SPLIT = [
     "split=per_class",
-    "split.train_per_class=1461",
-    "split.num_val=2190",
-    "split.num_test=13144",
+    "split.train=1461",
+    "split.val=2190",
+    "split.test=13144",
 ]
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "seeds": {"type": int, "help": "seeds 0, 1, ... of split, parts and parameters"},

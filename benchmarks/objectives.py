@@ -58,12 +58,12 @@ def settings_of(args: Any, name: str, split: int, model: str, folder: str, more:
             f"split=files split.dir={published if published.is_dir() else min(splits.iterdir())}"
         )
     elif name == "imdb":
-        given.append("split=per_class split.train_per_class=100 split.num_val=300")
-        given.append("split.num_test=2339")
+        given.append("split=per_class split.train=100 split.val=300")
+        given.append("split.test=2339")
     elif name in ("cora", "pubmed"):
         sizes = {"cora": (86, 300, 1806), "pubmed": (1461, 2190, 13144)}[name]
-        given.append("split=per_class split.train_per_class={} split.num_val={}".format(*sizes))
-        given.append(f"split.num_test={sizes[2]}")
+        given.append("split=per_class split.train={} split.val={}".format(*sizes))
+        given.append(f"split.test={sizes[2]}")
     given.append(f"num_partitions=4 partition_dir={folder} seed={split} app=train")
     words = [word for text in given for word in text.split(" ")]
     return compose([*words, *more], f"node_classification_{model}")

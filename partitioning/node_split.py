@@ -30,7 +30,7 @@ Ids = NDArray[np.int64]
 SPLITS = ("train", "val", "test")
 USED_BY = {
     "given": (),
-    "per_class": ("train_per_class", "num_val", "num_test"),
+    "per_class": SPLITS,
     "fraction": SPLITS,
     "time": SPLITS,
     "files": (*SPLITS, "dir"),
@@ -197,12 +197,12 @@ def _draw_per_class(
             "split=per_class needs one class per node, and these nodes have"
             f" {_SEVERAL[graph.label_kind]}: set split=fraction"
         )
-    count, num_val, num_test = (values[name] for name in USED_BY["per_class"])
+    count, num_val, num_test = (_count(name, values[name]) for name in SPLITS)
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
     if sizes.min() < count:
         smallest = int(sizes.argmin())
         raise InputError(
-            f"split.train_per_class={count}: class {smallest} has {sizes[smallest]} labelled nodes;"
+            f"split.train={count}: class {smallest} has {sizes[smallest]} labelled nodes;"
             f" set it to {sizes[smallest]} or less, or set split=fraction"
         )
     members = [np.flatnonzero(graph.labels == label) for label in range(graph.num_classes)]
@@ -210,9 +210,8 @@ def _draw_per_class(
     rest = rng.permutation(np.flatnonzero(graph.labelled & ~make_mask(train, graph.num_nodes)))
     if num_val + num_test > len(rest):
         raise InputError(
-            f"split.num_val={num_val} and split.num_test={num_test}: only {len(rest)} labelled"
-            f" nodes are left after {len(train)} training nodes; lower them or"
-            f" split.train_per_class={count}"
+            f"split.val={num_val} and split.test={num_test}: only {len(rest)} labelled nodes are"
+            f" left after {len(train)} training nodes; lower them or split.train={count}"
         )
     return [
         make_mask(ids, graph.num_nodes)
@@ -220,12 +219,22 @@ def _draw_per_class(
     ]
 
 
+def _count(name: str, value: Any) -> int:
+    """Return a setting as a number of nodes; InputError otherwise."""
+    if type(value) is not int or value < 0:
+        raise InputError(
+            f"split.{name}={value}: with split=per_class this is a number of nodes, from 0 on; set"
+            " split=fraction for shares"
+        )
+    return value
+
+
 def _share(name: str, value: Any) -> float:
     """Return a setting as a share in [0, 1]; InputError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InputError(
             f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in"
-            " [0, 1]"
+            " [0, 1]; set split=per_class for numbers of nodes"
         )
     return float(value)
 

@@ -36,7 +36,8 @@ KINDS = Check(
 REGRESSION, LINKS = "node_regression", "link_prediction"
 TASKS = ("node_classification", REGRESSION, LINKS)
 SHARE = Check(
-    lambda value: isinstance(value, int | float | str), "must be a share in [0, 1], or a file"
+    lambda value: isinstance(value, int | float | str),
+    "must be a share in [0, 1], a number, or a file",
 )
 
 
@@ -71,28 +72,16 @@ class SplitSettings(Checked):
     seed: int = setting(
         "${seed}", "seed of a random split", *SEED, is_seed=True, of_partitioner=True
     )
-    train_per_class: int | None = setting(
-        None,
-        "per_class: training nodes per class",
-        at_least(0),
-        of_partitioner=True,
-    )
-    num_val: int | None = setting(
-        None,
-        "per_class: number of validation nodes",
-        at_least(0),
-        of_partitioner=True,
-    )
-    num_test: int | None = setting(
-        None, "per_class: number of test nodes", at_least(0), of_partitioner=True
-    )
     train: Any = setting(
         None,
-        "training nodes; in a file: node indices (npy, csv)",
+        "training nodes: a share, with per_class their number per class, with files node indices "
+        "(npy, csv)",
         SHARE,
         of_partitioner=True,
     )
-    val: Any = setting(None, "validation nodes, likewise", SHARE, of_partitioner=True)
+    val: Any = setting(
+        None, "validation nodes, likewise; with per_class their number", SHARE, of_partitioner=True
+    )
     test: Any = setting(None, "test nodes, likewise", SHARE, of_partitioner=True)
     dir: str | None = setting(
         None,

@@ -90,17 +90,15 @@ _MUSAE = SplitSettings(
 )  # 70 % test, then 33 % of the rest validation
 _PYG, _OGB, _DGL = pyg_source.remotes, _in_list(ogb_source.archive), _in_list(dgl_source.archive)
 _RECIPES = {
-    "cora_torch": Recipe(
-        bundled.load, SplitSettings("per_class", train_per_class=86, num_val=300, num_test=1806)
-    ),
+    "cora_torch": Recipe(bundled.load, SplitSettings("per_class", train=86, val=300, test=1806)),
     "citeseer_torch": Recipe(
         pyg_source.load,
-        SplitSettings("per_class", train_per_class=178, num_val=357, num_test=1902),
+        SplitSettings("per_class", train=178, val=357, test=1902),
         files=_PYG,
     ),
     "pubmed_torch": Recipe(
         pyg_source.load,
-        SplitSettings("per_class", train_per_class=1461, num_val=2190, num_test=13144),
+        SplitSettings("per_class", train=1461, val=2190, test=13144),
         files=_PYG,
     ),
     "planetoid-cora": Recipe(pyg_source.load, _GIVEN, files=_PYG),
@@ -123,7 +121,7 @@ _RECIPES = {
     "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
     "karateclub": Recipe(
         dgl_source.load_karate,
-        SplitSettings("per_class", train_per_class=4, num_val=8, num_test=18),
+        SplitSettings("per_class", train=4, val=8, test=18),
     ),
     "ogbn-arxiv": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
     "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),

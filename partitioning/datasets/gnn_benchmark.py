@@ -25,10 +25,10 @@ FILES = {
 }
 """Name -> torch_geometric's folder, and the file."""
 SPLITS = {
-    "amazon-computers": SplitSettings("per_class", train_per_class=20, num_val=300, num_test=13252),
-    "amazon-photo": SplitSettings("per_class", train_per_class=20, num_val=240, num_test=7250),
-    "coauthor-cs": SplitSettings("per_class", train_per_class=20, num_val=450, num_test=17583),
-    "coauthor-physics": SplitSettings("per_class", train_per_class=20, num_val=150, num_test=34243),
+    "amazon-computers": SplitSettings("per_class", train=20, val=300, test=13252),
+    "amazon-photo": SplitSettings("per_class", train=20, val=240, test=7250),
+    "coauthor-cs": SplitSettings("per_class", train=20, val=450, test=17583),
+    "coauthor-physics": SplitSettings("per_class", train=20, val=150, test=34243),
 }
 _CSR = ("data", "indices", "indptr", "shape")
 

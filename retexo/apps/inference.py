@@ -89,8 +89,9 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={checkpoint.trainer}; leave it out"
         )
     has, requested = by_setting(checkpoint.model), by_setting(settings.model)
+    task = replace(settings.task, scorer=settings.link_scorer or settings.edge_head)
     for key, value in checkpoint.task_settings.items():
-        has[f"task.{key}"], requested[f"task.{key}"] = value, getattr(settings.task, key)
+        has[f"task.{key}"], requested[f"task.{key}"] = value, getattr(task, key)
     for key in sorted(settings.given & requested.keys()):
         if requested[key] != has.get(key):
             raise InputError(
@@ -118,7 +119,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    task = replace(settings.task, name=trained, **checkpoint.task_settings)
+    task = replace(task, name=trained, **checkpoint.task_settings)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)
 

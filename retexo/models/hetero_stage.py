@@ -13,8 +13,8 @@ target) all relations into the target:
 with q_s in place of X_s in later layers. q are the rows that types pass to the next layer. P_s is
 W_own for the target, and the sum of W_r (later U_r) over the relations from s to the target. A type
 is far while no trained weight reads its rows; they are passed as they are, and a later stage learns
-weights for them. With task.head=dot h has neither relu nor LN, and products over r of (A_r X_s W_r
-+ b), which are both ends of an edge, in place of the sums.
+weights for them. With task.scorer=dot h has neither relu nor LN, and products over r of
+(A_r X_s W_r + b), which are both ends of an edge, in place of the sums.
 
 Trained end to end: a TypedLayer has a stage for each type that it computes.
 
@@ -141,7 +141,7 @@ class HeteroArchitecture:
     schema: Schema
     num_classes: int
     head: str = "mlp"
-    """task.head"""
+    """task.scorer of labelled edges"""
 
     @property
     def num_features(self) -> int:
@@ -150,7 +150,7 @@ class HeteroArchitecture:
 
     def to_json(self) -> dict[str, Any]:
         """One flat object, like Architecture's; relations are lists of three."""
-        sizes = {"num_classes": self.num_classes, "task.head": self.head}
+        sizes = {"num_classes": self.num_classes, "task.scorer": self.head}
         return {**asdict(self.model), **asdict(self.schema), **sizes}
 
     @classmethod
@@ -160,7 +160,7 @@ class HeteroArchitecture:
             (str(source), str(name), str(to)) for source, name, to in content["relations"]
         )
         schema = Schema(str(content["target"]), dict(content["widths"]), relations)
-        head = content.get("task.head", "mlp")
+        head = content.get("task.scorer", content.get("task.head", "mlp"))  # the former name
         return cls(read_model(content), schema, int(content["num_classes"]), head)
 
 
@@ -177,7 +177,7 @@ class TypedLayer(nn.Module):
 
     h_t' = relu(LN(h_t W_t + sum over r = (s, r, t) of A_r h_s W_r + b))
 
-    The last layer has neither norm nor ReLU. With task.head=dot it is hidden_dim wide, multiplies
+    The last layer has neither norm nor ReLU. With task.scorer=dot it is hidden_dim wide, multiplies
     the relations' terms (both ends of an edge) and has a linear head.
     """
 
@@ -304,7 +304,7 @@ def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str
 
 
 def _multiply_ends(stage: Stage) -> None:
-    """Change a stage so that its head weighs products of both ends' embeddings (task.head=dot).
+    """Change a stage so that its head weighs products of both ends' embeddings (task.scorer=dot).
 
     It loses its norm, and its bias becomes ones.
     """

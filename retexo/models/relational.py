@@ -57,7 +57,7 @@ class RelationalConvolution(Convolution):
     If more than B relations have rows of the same kind, they share B bases (Schlichtkrull et al.,
     2018, equation 3): W_r = sum over b of a_rb V_b.
 
-    With `multiplies` (task.head=dot) a group is the product over r of W_r^T m_r(v) + b instead.
+    With `multiplies` (task.scorer=dot) a group is the product over r of W_r^T m_r(v) + b instead.
     """
 
     linear_aggregation = True

@@ -186,7 +186,7 @@ def find_architecture(
     """Return the architecture that the workers agree on for these partitions."""
     classes, task = max(count_classes(part, directory) for part in parts), settings.task
     if not parts[0].is_plain:
-        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes, task.head)
+        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes, settings.edge_head)
     edges = [part.edges for part in parts]
     return Architecture.of(
         settings.model,
@@ -197,7 +197,7 @@ def find_architecture(
             for edge_data in edges
         ),
         any(edge_data.edge_weight is not None for edge_data in edges),
-        task.scorer if task.links else "",
+        settings.link_scorer,
         parts[0].num_relations,
     )
 

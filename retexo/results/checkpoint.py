@@ -180,7 +180,7 @@ class Checkpoint:
         if self.scorer:
             return {"scorer": self.scorer, "dim": self.architecture.num_classes}
         if isinstance(self.architecture, HeteroArchitecture):
-            return {"head": self.architecture.head}
+            return {"scorer": self.architecture.head}
         return {}
 
     @property

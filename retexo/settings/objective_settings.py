@@ -67,14 +67,10 @@ class TaskSettings(PairSettings):
         at_most(MAX_WIDTH),
     )
     scorer: str = setting(
-        "dot",
-        "links: score of two embeddings",
-        one_of("dot", "distmult", "mlp"),
-    )
-    head: str = setting(
-        "mlp",
-        "labelled edges: MLP, or weighted product, of both ends",
-        one_of("mlp", "dot"),
+        "auto",
+        "links: score of two embeddings; labelled edges: mlp, or a weighted product (dot), of "
+        "both ends; auto: dot for links, mlp for labelled edges",
+        one_of("auto", "dot", "distmult", "mlp"),
     )
     negatives: int = setting(
         256,

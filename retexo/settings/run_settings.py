@@ -251,6 +251,16 @@ class TrainSettings(
         compared=False,
     )
 
+    @property
+    def link_scorer(self) -> str:
+        """Return task.scorer for links; empty for other tasks."""
+        return self.task.scorer.replace("auto", "dot") if self.task.links else ""
+
+    @property
+    def edge_head(self) -> str:
+        """Return task.scorer for labelled edges; mlp for other tasks."""
+        return self.task.scorer.replace("auto", "mlp") if self.of_edges else "mlp"
+
     def check_together(self) -> None:
         """Check what depends on several settings.
 

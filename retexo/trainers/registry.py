@@ -50,10 +50,13 @@ def check_trainer_settings(settings: TrainSettings) -> None:
     heterogeneous = hidden_convolution(settings.model).relational
     trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
     check_stopping_metric(settings.stopping.metric, links=settings.task.links)
-    if settings.task.head != "mlp" and not settings.of_edges:
+    scorer = settings.task.scorer
+    if scorer not in ("auto", "mlp") and not (
+        settings.task.links or (settings.of_edges and scorer != "distmult")
+    ):
         raise InputError(
-            f"task.head={settings.task.head}: only for labels of edges; leave it out, or choose"
-            " --config-name edge_classification or edge_regression"
+            f"task.scorer={scorer}: only for links, or mlp and dot for labels of edges; leave it"
+            " out"
         )
     if settings.task.regression:
         node_regression.check_settings(settings)

@@ -78,9 +78,10 @@ class SIGNTrainer(Trainer):
     def check(self, settings: TrainSettings) -> None:
         """Raise InputError for settings that SIGN does not support."""
         conv = hidden_convolution(settings.model)
-        if settings.task.head != "mlp":
+        if settings.edge_head != "mlp":
             raise InputError(
-                f"task.head={settings.task.head}: trainer=sign has an MLP of its own; leave it out"
+                f"task.scorer={settings.edge_head}: trainer=sign has an MLP of its own; leave it"
+                " out"
             )
         if conv.relational and not conv.linear_aggregation:
             raise InputError(

@@ -139,7 +139,7 @@ def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo)
     """Return the network that is trained on a graph."""
     if not part.is_plain:
         return HeteroArchitecture(
-            settings.model, schema_of(part), info.num_classes, settings.task.head
+            settings.model, schema_of(part), info.num_classes, settings.edge_head
         )
     return Architecture.of(
         settings.model,
@@ -147,7 +147,7 @@ def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo)
         info.num_classes,
         info.num_edge_features,
         info.weighted,
-        settings.task.scorer if settings.task.links else "",
+        settings.link_scorer,
         part.num_relations,
     )
 

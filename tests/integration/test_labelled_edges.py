@@ -156,7 +156,7 @@ def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
 
 
 def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataFrame) -> None:
-    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", "task.head=mlp"]
+    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", "task.scorer=mlp"]
     given.append("task.class_weights=none")
     tables = {}
     for parts in (1, 3):
@@ -191,7 +191,7 @@ def _check_planned_bytes(settings: list[str], run: dict[str, Any], place: Path) 
 
 
 def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> None:
-    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "task.head=dot"]
+    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "task.scorer=dot"]
     train.run(compose(settings, TASK), Path("run"))
     nodes = pd.read_csv("bank/nodes.csv")
     model = retexo.load("run").attach((nodes, bank.drop(columns="is_fraud")))
@@ -209,8 +209,8 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     with pytest.raises(InputError, match=r"no column `amount`, .* found nothing"):
         model.predict(edges=bank[["src", "dst"]].head(1))
     further = [*settings[:-1], "init=run", "num_rounds=[1]"]
-    with pytest.raises(InputError, match=r"task\.head=mlp: the model of .* has task.head=dot"):
-        train.run(compose([*further, "task.head=mlp"], TASK), Path("other"))
+    with pytest.raises(InputError, match=r"task\.scorer=mlp: the model of .* has task.scorer=dot"):
+        train.run(compose([*further, "task.scorer=mlp"], TASK), Path("other"))
     with pytest.raises(InputError, match=r"task\.message_edges says which labelled edges carry"):
         train.run(compose([*settings, "split.inductive=true"], TASK), Path("other"))
 

@@ -58,7 +58,7 @@ def test_recipes_are_the_published_ones():
     assert datasets.recipe("cora") is datasets.recipe("cora_torch")
     numbers = {name: datasets.recipe(name).split for name in datasets.NAMES}
     per_class = {
-        name: (split.train_per_class, split.num_val, split.num_test)
+        name: (split.train, split.val, split.test)
         for name, split in numbers.items()
         if split.kind == "per_class" and name not in ("karateclub", *gnn_benchmark.FILES)
     }

@@ -18,7 +18,7 @@ from partitioning.node_names import Names, hash_names
 from partitioning.node_split import Split, draw
 from partitioning.partition_settings import SplitSettings
 
-PER_CLASS = SplitSettings("per_class", train_per_class=2, num_val=3, num_test=4)
+PER_CLASS = SplitSettings("per_class", train=2, val=3, test=4)
 THIRDS = SplitSettings("fraction", train=0.5, val=0.2, test=0.3)
 GIVEN = SplitSettings("given")
 
@@ -58,11 +58,11 @@ def test_per_class_has_the_numbers_it_was_given_or_says_why_not(
     count, extra, num_val, num_test, seed
 ):
     toy = graph([0, 1, 2] * count + extra, num_classes=3)
-    sizes = {"train_per_class": count, "num_val": num_val, "num_test": num_test}
+    sizes = {"train": count, "val": num_val, "test": num_test}
     asked = split_settings("per_class", seed=seed, **sizes)
     left = int(toy.labelled.sum()) - 3 * count
     if num_val + num_test > left:
-        with pytest.raises(InputError, match=f"split.num_val={num_val}.*only {left} labelled"):
+        with pytest.raises(InputError, match=f"split.val={num_val}.*only {left} labelled"):
             draw(toy, asked, GIVEN)
         return
     split = draw(toy, asked, GIVEN)
@@ -98,23 +98,23 @@ def test_fraction_is_within_one_node_of_its_share(shares, labels):
 @pytest.mark.parametrize(
     ("asked", "described"),
     [
-        (split_settings(), {"train_per_class": 2, "nodes": {"train": 4, "val": 3, "test": 4}}),
+        (split_settings(), {"train": 2, "nodes": {"train": 4, "val": 3, "test": 4}}),
         (
-            split_settings(train_per_class=5),
-            {"train_per_class": 5, "nodes": {"train": 10, "val": 3, "test": 4}},
+            split_settings(train=5),
+            {"train": 5, "nodes": {"train": 10, "val": 3, "test": 4}},
         ),
         (
-            split_settings("per_class", num_test=0),
-            {"num_test": 0, "nodes": {"train": 4, "val": 3, "test": 0}},
+            split_settings("per_class", test=0),
+            {"test": 0, "nodes": {"train": 4, "val": 3, "test": 0}},
         ),
         (
-            split_settings(num_val=9, seed=3),
-            {"num_val": 9, "seed": 3, "nodes": {"train": 4, "val": 9, "test": 4}},
+            split_settings(val=9, seed=3),
+            {"val": 9, "seed": 3, "nodes": {"train": 4, "val": 9, "test": 4}},
         ),
     ],
 )
 def test_published_numbers_hold_until_one_is_replaced(asked, described):
-    published = {"kind": "per_class", "seed": 0, "train_per_class": 2, "num_val": 3, "num_test": 4}
+    published = {"kind": "per_class", "seed": 0, "train": 2, "val": 3, "test": 4}
     split = draw(graph([0, 1] * 50), asked, PER_CLASS)
     assert json.loads(json.dumps(split.describe())) == published | described
 
@@ -165,7 +165,7 @@ def test_multilabel_graphs_split_by_fraction_only():
     with pytest.raises(InputError, match="split=per_class needs one class per node"):
         draw(
             graph(labels),
-            split_settings("per_class", train_per_class=1, num_val=1, num_test=1),
+            split_settings("per_class", train=1, val=1, test=1),
             GIVEN,
         )
 
@@ -177,24 +177,24 @@ def test_multilabel_graphs_split_by_fraction_only():
         (
             split_settings("per_class"),
             GIVEN,
-            "needs split.train_per_class, split.num_val, split.num_t",
+            "needs split.train, split.val, split.test",
         ),
         (split_settings("fraction", train=0.5), GIVEN, "needs split.val, split.test"),
         (split_settings("files"), GIVEN, "needs split.train=PATH"),
         (
-            split_settings(train_per_class=2),
+            split_settings(train=2),
             THIRDS,
-            "split.train_per_class=2 has no meaning with split=fraction",
+            "split.train=2: with split=fraction this is a share.*set split=per_class",
         ),
         (
             split_settings(train=0.3),
             PER_CLASS,
-            "split.train=0.3 has no meaning.*set split=fraction or split=time or split=files",
+            "split.train=0.3: with split=per_class this is a number.*set split=fraction",
         ),
         (
-            split_settings(train_per_class=51),
+            split_settings(train=51),
             PER_CLASS,
-            "split.train_per_class=51: class 1 has 50 labelled nodes",
+            "split.train=51: class 1 has 50 labelled nodes",
         ),
         (
             split_settings(train=0.9),

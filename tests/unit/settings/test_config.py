@@ -290,7 +290,7 @@ def test_a_wrong_value_is_named(override: str, words: list[str]) -> None:
         ("node_classification_gat", "model.lookahead=1", "choose model=sage, gcn or gin"),
         ("node_classification_rgcn", "model.lookahead=1", "on a heterogeneous graph"),
         ("node_classification_rgcn", "model.residual=true", "on a heterogeneous graph"),
-        ("node_classification_hetero_sage", "task.head=dot", "only for labels of edges"),
+        ("node_classification_hetero_sage", "task.head=dot", "task.scorer=dot: only for links"),
         ("edge_regression", "task.head=dot trainer=sign", "trainer=sign has an MLP of its own"),
     ],
 )
