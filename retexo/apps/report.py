@@ -1,13 +1,11 @@
 """`app=report`: tables, figures and an HTML page on one run or any number of runs."""
 
-import io
 import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
@@ -18,15 +16,13 @@ from retexo.results.groups import DataSet, group
 from retexo.results.page import Picture, Report, Section, page
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.runs import Run, read_runs
-from retexo.results.tables import Table
 from retexo.settings.run_settings import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HYDRA_FOLDERS = ("outputs", "multirun")
 """Folders of Hydra's single runs and of --multirun."""
 PNG_DPI = 150
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+"""Format of a figure -> metadata without a date, so that equal runs give equal files."""
 TABLES = (
     tables.results_table,
     tables.class_table,
@@ -95,9 +91,8 @@ def _report_runs(
         )
         for index, (name, data) in enumerate(zip(file_names, data_sets, strict=True))
     ]
-    last = [table for table in (tables.unfinished_table(runs), _notes(data_sets)) if table]
-    if last:
-        sections.append(Section("Notes", last, plain=True))
+    if unfinished := tables.unfinished_table(runs):
+        sections.append(Section("Notes", [unfinished], plain=True))
     import pandas as pd
 
     rows = {
@@ -123,36 +118,17 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
 
 
 def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
-    """Draw the figures of a data set or of a run, and save each."""
-    narrow, kinds = figures.draw(content, figures.NARROW), figures.kinds_of(content)
-    return [
-        _picture(f"{prefix}{kind}", kinds[kind][0], figure, narrow[kind], out)
-        for kind, figure in figures.draw(content).items()
-    ]
-
-
-def _picture(name: str, caption: str, wide: "Figure", narrow: "Figure", out: Path) -> Picture:
-    """Save a figure as SVG, PDF and PNG below out/figures, and return it for the page.
-
-    Args:
-        wide: What is saved.
-        narrow: The same for small screens, which only the page has.
-    """
-    for suffix in ("svg", "pdf", "png"):
-        (out / "figures" / f"{name}.{suffix}").write_bytes(_rendered(wide, suffix))
-        wide.set_layout_engine(None)  # the first file has decided it
-    svg = read_bytes(out / "figures" / f"{name}.svg")
-    spans = wide.get_figwidth() > figures.WIDE / 2
-    return Picture(name, caption, svg, _rendered(narrow, "svg"), spans)
-
-
-def _rendered(figure: "Figure", suffix: str) -> bytes:
-    """Return a figure as a file without a date, so that equal runs give equal files."""
-    file = io.BytesIO()
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
-    with figures.style():
-        figure.savefig(file, format=suffix, metadata=metadata[suffix], dpi=PNG_DPI)
-    return file.getvalue()
+    """Draw the figures of a data set or of a run; save each as SVG, PDF and PNG in out/figures."""
+    pictures = []
+    for kind, (caption, figure) in figures.draw(content).items():
+        path = out / "figures" / f"{prefix}{kind}"
+        spans = figure.get_figwidth() > figures.WIDE / 2
+        with figures.style():
+            for suffix, undated in UNDATED.items():
+                figure.savefig(f"{path}.{suffix}", metadata=undated, dpi=PNG_DPI)
+                figure.set_layout_engine(None)  # the first file has decided it
+        pictures.append(Picture(path.name, caption, read_bytes(Path(f"{path}.svg")), spans))
+    return pictures
 
 
 def _markdown(report: Report) -> str:
@@ -168,31 +144,6 @@ def _markdown(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _notes(data_sets: Sequence[DataSet]) -> Table | None:
-    """Return a table of remarks on the means: repeated draws and mixed versions; None without."""
-    rows = []
-    for data in data_sets:
-        for method in data.methods:
-            if method.repeats:
-                rows.append(
-                    [
-                        data.name,
-                        method.name,
-                        f"{method.repeats} runs repeat a draw and are averaged first",
-                    ]
-                )
-            versions = {str(sorted(run.summary["versions"].items())) for run in method.done}
-            if len(versions) > 1:
-                rows.append(
-                    [
-                        data.name,
-                        method.name,
-                        "runs with different versions of the program or its libraries",
-                    ]
-                )
-    return Table("Notes", ["data", "method", "remark"], rows) if rows else None
-
-
 def _count_statuses(runs: Sequence[Run]) -> str:
     statuses = Counter(run.status for run in runs)
     return f"{len(runs)} run{'s' * (len(runs) > 1)}: " + ", ".join(
@@ -201,13 +152,9 @@ def _count_statuses(runs: Sequence[Run]) -> str:
 
 
 def _describe_versions(runs: Sequence[Run]) -> str:
-    versions = [run.summary.get("versions", {}) for run in runs]
-    used = {
-        name: sorted({str(own[name]) for own in versions if name in own})
-        for name in dict.fromkeys(name for own in versions for name in own)
-    }
-    return (
-        "Trained with "
-        + "; ".join(f"{name} {', '.join(listed)}" for name, listed in used.items())
-        + "."
-    )
+    """Say which versions of the program and its libraries trained the runs."""
+    import pandas as pd
+
+    used = pd.DataFrame([run.summary.get("versions", {}) for run in runs], dtype="string")
+    listed = (f"{name} {', '.join(sorted(own.dropna().unique()))}" for name, own in used.items())
+    return f"Trained with {'; '.join(listed)}."

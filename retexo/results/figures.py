@@ -37,12 +37,10 @@ SHARES = ("accuracy", "f1", "auc", "precision", "mrr", "hits")
 """Words in the names of scores between 0 and 1."""
 NAME_WIDTH, TITLE_WIDTH = 34, 24
 """Characters per line of a method's name in a legend, and as the title of a heat map."""
-WIDE, NARROW = 11.8, 3.9
-"""Width of the page in inches, in windows of 1,200 px and 400 px."""
+WIDE = 11.8
+"""Width of the page in inches, in a window of 1,200 px."""
 LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
 """Height of a line and width of a column of a legend, in inches."""
-MAX_DOTS = 500
-"""Most dots of a method that are drawn as shapes; more become pixels."""
 CURVES_PER_METHOD = 10
 MAX_NUMBERS = 8
 """Largest number of partitions or classes for which a heat map shows numbers."""
@@ -62,11 +60,6 @@ def check_installed() -> None:
         )
 
 
-def kinds_of(content: DataSet | Run) -> "Kinds":
-    """Return the kinds of figures of a data set, or of one run."""
-    return OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
-
-
 def style() -> "AbstractContextManager[None]":
     """Return the context in which figures are drawn and saved."""
     import matplotlib as mpl
@@ -74,21 +67,19 @@ def style() -> "AbstractContextManager[None]":
     return mpl.rc_context(STYLE)
 
 
-def draw(content: DataSet | Run, width: float = WIDE) -> dict[str, "Figure"]:
-    """Draw the figures of a data set, or of one run, that have data, by name.
-
-    `width` is the page width in inches.
-    """
+def draw(content: DataSet | Run) -> dict[str, tuple[str, "Figure"]]:
+    """Draw the figures of a data set, or of one run, that have data: caption and figure by name."""
+    kinds = OF_DATA_SET if isinstance(content, DataSet) else OF_RUN
     with style():
-        figures = {name: make(content, width) for name, (_, make) in kinds_of(content).items()}
-    return {name: figure for name, figure in figures.items() if figure is not None}
+        figures = {name: (caption, make(content)) for name, (caption, make) in kinds.items()}
+    return {name: (text, figure) for name, (text, figure) in figures.items() if figure is not None}
 
 
 # --- of a data set ----------
 
 
-def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Figure | None":
-    """Plot mean accuracy of each method with standard deviations, and a dot per run.
+def plot_accuracy(data: DataSet, measure: str, label: str) -> "Figure | None":
+    """Plot mean accuracy of each method with standard deviations, and a dot per draw.
 
     With more than MAX_METHODS methods only the means. None if there is nothing to draw.
 
@@ -98,41 +89,27 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
     """
     from matplotlib.ticker import EngFormatter, LogLocator
 
-    figure, (axes,) = make_axes(1, width, 3.6)
-    by_bytes = measure == "bytes total"
-    if not {measure, data.headline} <= {*data.draws}:
+    names, by_bytes = [measure, data.headline], measure == "bytes total"
+    if not {*names} <= {*data.draws}:
         return None
-    across, up = (data.summary[name] for name in (measure, data.headline))
-    drawn: dict[int, str] = {}
-    without_bytes = []
-    is_many = len(data.methods) > MAX_METHODS
-    for index, method in enumerate(data.methods):
-        x, y = across.loc[index], up.loc[index]
-        if not x["count"] > 0 or not y["count"] > 0:
-            continue
-        if by_bytes and x["mean"] <= 0:
-            without_bytes.append(method.name)
-            continue
-        drawn[index] = f"{method.name} (n = {y['count']:.0f})"
-        if is_many:
-            continue
+    known = data.summary[names].xs("mean", axis=1, level=1).dropna()
+    means = known[known[measure] > 0] if by_bytes else known
+    if means.empty:
+        return None
+    figure, (axes,) = make_axes(1, 3.6)
+    is_few = len(data.methods) <= MAX_METHODS
+    if not is_few:
+        axes.scatter(means[measure], means[data.headline], s=12, color=COLOURS[0], rasterized=True)
+    for index in means.index if is_few else ():
         colour, marker = _style(index)
-        runs = [(run.measures[measure], run.measures.get(data.headline)) for run in method.done]
-        dots = np.array([dot for dot in runs if None not in dot]).T
-        axes.scatter(
-            dots[0],
-            dots[1],
-            s=12,
-            color=colour,
-            alpha=0.6,
-            linewidths=0,
-            rasterized=dots.shape[1] > MAX_DOTS,
-        )
+        across, up = data.draws[names].loc[index].to_numpy().T
+        axes.scatter(across, up, s=12, color=colour, alpha=0.6, linewidths=0, rasterized=True)
+        xerr, yerr = (data.summary[name]["std"][index] for name in names)
         axes.errorbar(
-            x["mean"],
-            y["mean"],
-            xerr=x["std"] if x["count"] > 1 else None,
-            yerr=y["std"] if y["count"] > 1 else None,
+            means[measure][index],
+            means[data.headline][index],
+            yerr,
+            xerr,
             color=colour,
             marker=marker,
             markersize=7,
@@ -140,28 +117,26 @@ def plot_accuracy(data: DataSet, width: float, measure: str, label: str) -> "Fig
             linewidth=1,
             linestyle="none",
         )
-    if not drawn:
-        return None
-    if is_many:
-        sent, scores = (column["mean"].loc[[*drawn]] for column in (across, up))
-        axes.scatter(sent, scores, s=12, color=COLOURS[0], alpha=0.6, linewidths=0, rasterized=True)
-    names = ", ".join(without_bytes[:MAX_METHODS])
-    remark = f"\nnot on this axis (0 bytes): {names}" if without_bytes else ""
+    left_out = [data.methods[index].name for index in known.index.difference(means.index)]
+    remark = f"\nnot on this axis (0 bytes): {', '.join(left_out[:MAX_METHODS])}" * bool(left_out)
     axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
     if by_bytes:
-        axes.set_xscale("log", nonpositive="clip")
+        axes.set_xscale("log")
         low, high = axes.get_xlim()
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 20 * low else (1,)))
         axes.xaxis.set_major_formatter(EngFormatter("B"))
         axes.xaxis.set_minor_formatter("")
     else:
         axes.set_xlim(left=0)
-    if not is_many:
-        _add_legend(figure, drawn)
+    if is_few:
+        counts = data.summary[data.headline]["count"]
+        _add_legend(
+            figure, {n: f"{data.methods[n].name} (n = {counts[n]:.0f})" for n in means.index}
+        )
     return figure
 
 
-def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
+def plot_validation_curves(data: DataSet) -> "Figure | None":
     """Plot the validation metric after each round: a line per run, axes per layer.
 
     None without curves, or with more than MAX_METHODS methods.
@@ -176,7 +151,7 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     if not curves:
         return None
     layers = sorted({line["layer"] for _, _, curve in curves for line in curve})
-    figure, all_axes = make_axes(len(layers), width, 3.0, cell=3.8, share=True)
+    figure, all_axes = make_axes(len(layers), 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
         for index, run, curve in curves:
             points = [
@@ -202,7 +177,7 @@ def plot_validation_curves(data: DataSet, width: float) -> "Figure | None":
     return figure
 
 
-def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
+def plot_pairs(content: DataSet | Run) -> "Figure | None":
     """Plot bytes by sender and receiver: a heat map of a run, or of each method's mean.
 
     None for a single partition, or more than MAX_METHODS methods.
@@ -218,7 +193,7 @@ def plot_pairs(content: DataSet | Run, width: float) -> "Figure | None":
     parts = max((len(table) for _, table in tables_drawn), default=0)
     if parts < 2 or len(tables_drawn) > MAX_METHODS:
         return None
-    figure, all_axes = make_axes(len(tables_drawn), width, 2.6 if parts <= MAX_NUMBERS else 3.0)
+    figure, all_axes = make_axes(len(tables_drawn), 2.6 if parts <= MAX_NUMBERS else 3.0)
     drawn = all_axes[: len(tables_drawn)]
     most = max(float(table.max()) for _, table in tables_drawn) or 1.0
     for axes, (name, table) in zip(drawn, tables_drawn, strict=True):
@@ -257,16 +232,13 @@ def _write_numbers(
 # --- of one run ----------
 
 
-def plot_learning(run: Run, width: float) -> "Figure | None":
-    """Plot losses and the validation metric by round, two axes per layer; None without rounds.
-
-    width: inches.
-    """
+def plot_learning(run: Run) -> "Figure | None":
+    """Plot losses and the validation metric by round, two axes per layer; None without rounds."""
     rounds = run.read_rounds()
     layers = sorted({line["layer"] for line in rounds})
     if not layers:
         return None
-    figure, all_axes = make_axes(2 * len(layers), width, 2.4)
+    figure, all_axes = make_axes(2 * len(layers), 2.4)
     for number, layer in enumerate(layers):
         lines = [line for line in rounds if line["layer"] == layer]
         losses, metric = all_axes[2 * number : 2 * number + 2]
@@ -289,15 +261,12 @@ def plot_learning(run: Run, width: float) -> "Figure | None":
     return figure
 
 
-def plot_confusion(run: Run, width: float) -> "Figure | None":
-    """Plot the confusion matrix of the test nodes as a heat map; None if the run has none.
-
-    width: inches.
-    """
+def plot_confusion(run: Run) -> "Figure | None":
+    """Plot the confusion matrix of the test nodes as a heat map; None if the run has none."""
     table = np.array(run.summary.get("confusion", []))
     if not table.any():
         return None
-    figure, (axes,) = make_axes(1, width, 3.6)
+    figure, (axes,) = make_axes(1, 3.6)
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     _write_numbers(axes, table, shares, lambda count: f"{count:,}")
@@ -309,10 +278,10 @@ def plot_confusion(run: Run, width: float) -> "Figure | None":
     return figure
 
 
-def plot_calibration(run: Run, width: float) -> "Figure | None":
+def plot_calibration(run: Run) -> "Figure | None":
     """Plot the share of correct predictions against their confidence; None without bins.
 
-    For two classes, the share of the positive class against its probability. width: inches.
+    For two classes, the share of the positive class against its probability.
     """
     by_split, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
     if run.summary.get("score_bins"):
@@ -321,7 +290,7 @@ def plot_calibration(run: Run, width: float) -> "Figure | None":
         names = (f"predicted probability of {of_class}", f"share of {of_class} (0 to 1)")
     if not by_split:
         return None
-    figure, (axes,) = make_axes(1, width, 3.6)
+    figure, (axes,) = make_axes(1, 3.6)
     ends = np.concatenate([points[1:].ravel() for points in by_split.values()])
     low, high = ends.min(), ends.max()
     axes.plot([low, high], [low, high], color="0.6", linewidth=1, linestyle="--")
@@ -353,11 +322,11 @@ def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
     return points
 
 
-def plot_ranking(run: Run, width: float) -> "Figure | None":
+def plot_ranking(run: Run) -> "Figure | None":
     """Plot the ROC and the precision-recall curve of the positive class, or of all labels.
 
     Drawn from `score_bins` of the summary, one curve for each split that has positives and
-    negatives. None if there is no such split, as with more than two classes. width: inches.
+    negatives. None if there is no such split, as with more than two classes.
     """
     cumulative = {
         split: np.array([[bin_["positives"], bin_["negatives"]] for bin_ in bins]).cumsum(axis=0)
@@ -368,7 +337,7 @@ def plot_ranking(run: Run, width: float) -> "Figure | None":
     }
     if not cumulative:
         return None
-    figure, (roc, precision) = make_axes(2, width, 3.2)
+    figure, (roc, precision) = make_axes(2, 3.2)
     for split, counts in cumulative.items():
         look: dict[str, Any] = {
             "color": SPLIT_COLOURS[split],
@@ -388,17 +357,17 @@ def plot_ranking(run: Run, width: float) -> "Figure | None":
     return figure
 
 
-Kinds = dict[str, tuple[str, Callable[[Any, float], "Figure | None"]]]
+Kinds = dict[str, tuple[str, Callable[[Any], "Figure | None"]]]
 """Name -> caption and drawing function."""
 OF_DATA_SET: Kinds = {
     "accuracy-bytes": (
-        "Score against bytes sent. Mark: mean; bars: standard deviations; dots: runs.",
+        "Score against bytes sent. Mark: mean; bars: standard deviations; dots: draws.",
         partial(
             plot_accuracy, measure="bytes total", label="sent by all workers (bytes, log scale)"
         ),
     ),
     "accuracy-seconds": (
-        "Score against seconds of training. Mark: mean; bars: standard deviations; dots: runs.",
+        "Score against seconds of training. Mark: mean; bars: standard deviations; dots: draws.",
         partial(plot_accuracy, measure="seconds train", label="training time (s)"),
     ),
     "curves": (
@@ -441,7 +410,7 @@ OF_RUN: Kinds = {
 
 
 def make_axes(
-    count: int, width: float, height: float, *, cell: float = 2.9, share: bool = False
+    count: int, height: float, *, cell: float = 2.9, share: bool = False
 ) -> tuple["Figure", list["Axes"]]:
     """Make a grid of axes, each at least `cell` inches wide; `share` gives them one scale.
 
@@ -450,10 +419,10 @@ def make_axes(
     """
     from matplotlib.figure import Figure
 
-    most = max(1, int(width // cell))
+    most = max(1, int(WIDE // cell))
     rows = -(-count // most)
     columns = -(-count // rows)
-    across = width / 2 if 2 * columns <= most else width
+    across = WIDE / 2 if 2 * columns <= most else WIDE
     figure = Figure(figsize=(across, 0.6 + height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
     for left_over in axes[count:]:

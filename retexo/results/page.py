@@ -18,8 +18,6 @@ class Picture:
     title: str
     caption: str
     svg: bytes
-    narrow: bytes
-    """The figure for a narrow window, as SVG."""
     spans: bool
     """Whether it spans the page in a wide window."""
 

@@ -125,7 +125,8 @@ def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
         summary = parse_json(read_text(path / "summary.json"))
-        settings, status, reason = flatten(summary["settings"]), summary.get("status"), ""
+        summary["settings"] = settings = flatten(summary["settings"])  # 10,000 runs keep one copy
+        status, reason = summary.get("status"), ""
         measures = _read_measures(summary) if status == "done" else {}
         if status == "failed":
             reason = _shorten(str(summary.get("error", "no reason given")))

@@ -2,6 +2,7 @@
 "gcn"}.
 """
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ def flatten(
     """
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        key = f"{prefix}{name}"
+        key = sys.intern(f"{prefix}{name}")  # thousands of runs have the same names
         if key not in without:
             nested = isinstance(value, Mapping) and value
             flat |= flatten(value, f"{key}.", without=without) if nested else {key: value}

@@ -28,7 +28,7 @@ from retexo.results import figures
 from retexo.results.conclusion import conclude, standard_error
 from retexo.results.formats import format_bytes
 from retexo.results.groups import DataSet, group
-from retexo.results.runs import CLASS_SCORES, read_run, read_runs
+from retexo.results.runs import CLASS_SCORES, Run, read_run, read_runs
 from retexo.results.statistics import compare_pairs
 from retexo.results.tables import comparison_table, results_table, unfinished_table
 from retexo.settings.compose import compose
@@ -117,6 +117,10 @@ def write_run(
     ]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
+
+
+def draw(content: DataSet | Run) -> dict[str, Any]:
+    return {name: figure for name, (_, figure) in figures.draw(content).items()}
 
 
 def only(folder: Path) -> DataSet:
@@ -469,7 +473,7 @@ def assert_axes_are_named(drawn: dict[str, Any]) -> None:
 def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     for seed, accuracy in enumerate([0.5, 0.7]):
         write_run(tmp_path / str(seed), seed=seed, accuracy=accuracy)
-    drawn = figures.draw(only(tmp_path))
+    drawn = draw(only(tmp_path))
     assert_axes_are_named(drawn)
     axes = drawn["accuracy-bytes"].axes[0]
     assert axes.get_xscale() == "log"
@@ -585,7 +589,7 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
         confusion=[[30, 10], [1, 6]],
         calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
     )
-    drawn = figures.draw(read_run(run))
+    drawn = draw(read_run(run))
     assert_axes_are_named(drawn)
     axes = drawn["confusion"].axes[0]
     assert [text.get_text() for text in axes.texts] == ["30", "10", "1", "6"]
@@ -614,7 +618,7 @@ def test_curves_of_a_rare_class(tmp_path: Path) -> None:
         calibration={"test": [{"count": 4000, "confidence": 0.96, "accuracy": 0.96}]},
         chosen={"metric": "roc_auc", "positive_class": "yes"},
     )
-    drawn = figures.draw(read_run(run))
+    drawn = draw(read_run(run))
     roc, precision = drawn["ranking"].axes
     false, recall = roc.lines[0].get_xydata().T
     assert np.trapezoid(recall, false) == pytest.approx(
