@@ -86,8 +86,7 @@ class Communicator:
             to_peers: by rank.
             from_sizes: elements to receive, by rank.
             consume: empty the list `to_peers` once it is copied, so that a large message is not in
-                memory twice, and write the received tensors to the replay log in the background;
-                the caller must not change them.
+                memory twice.
         """
         element_size = to_peers[self.rank].element_size()
         check_sizes(from_sizes, element_size)
@@ -105,23 +104,13 @@ class Communicator:
         if consume:
             to_peers.clear()
         incoming: list[Pieces] = [[message_format.as_bytes(tensor)] for tensor in received]
-        self._swap(outgoing, incoming, tag, is_large=consume)
+        self._swap(outgoing, incoming, tag)
         return received
 
-    def _swap(
-        self,
-        outgoing: list[Pieces],
-        incoming: list[Pieces],
-        tag: MessageTag,
-        *,
-        is_large: bool = False,
-    ) -> None:
+    def _swap(self, outgoing: list[Pieces], incoming: list[Pieces], tag: MessageTag) -> None:
         """Count and send messages; receive the others', or read them from the replay log.
 
         This worker's own message is already in place. Both lists may be emptied.
-
-        Args:
-            is_large: `consume` of all_to_all.
         """
         for peer, pieces in enumerate(outgoing):
             if peer != self.rank and (size := sum(map(len, pieces))):
@@ -132,7 +121,7 @@ class Communicator:
         sent, received = checksum([*itertools.chain(*outgoing)]), [*itertools.chain(*incoming)]
         if not self.replay_log.next(sent, received):
             self._deliver(outgoing, incoming, tag)
-            self.replay_log.append(sent, received, wait=not (is_large and self.between_nodes))
+            self.replay_log.append(sent, received)
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:

@@ -27,9 +27,6 @@ from retexo.comm.transport import (
 from retexo.errors import TrainingError
 
 LOOPBACK = "127.0.0.1"
-KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-"""Seconds until the first TCP keepalive probe, seconds between two, and their number. Firewalls
-drop connections that carry nothing for minutes, as one does while workers compute."""
 
 
 @dataclass(frozen=True)
@@ -92,24 +89,11 @@ def _over_sockets(
     """
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):
-        if peer // per_node == rank // per_node:
-            continue
-        _tune_for_network(streams[peer])
-        if security is not None:
+        if security is not None and peer // per_node != rank // per_node:
             streams[peer] = security(
                 streams[peer], peer // per_node, rendezvous.init_timeout, rank < peer
             )
     return SocketTransport(rank, streams, rendezvous.timeout)
-
-
-def _tune_for_network(stream: socket.socket) -> None:
-    """Turn off Nagle's delay and enable keep-alive for a TCP stream."""
-    if stream.family == socket.AF_UNIX:  # workers of one machine that act as several nodes
-        return
-    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEPALIVE.items():
-        stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def interface_of(address: str) -> str:

@@ -9,7 +9,6 @@ import logging
 import os
 import struct
 import zlib
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,15 +42,11 @@ class ReplayLog:
         self._ends = self._find_record_ends()
         """Offsets of the end of the file's start and of each intact record."""
         self._position = 0
-        self._writer = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
-        """The record that is being written."""
         self._file = open_regular(path, "r+b" if path.exists() else "w+b")
         self.truncate(len(self))
 
     def __len__(self) -> int:
         """Return the number of intact records."""
-        self._wait()
         return len(self._ends) - 1
 
     def _find_record_ends(self) -> list[int]:
@@ -83,7 +78,6 @@ class ReplayLog:
 
     def truncate(self, count: int) -> None:
         """Delete all but the first `count` records and continue reading at the first."""
-        self._wait()
         del self._ends[count + 1 :]
         self._file.seek(0)
         self._file.write(self._start)
@@ -118,7 +112,7 @@ class ReplayLog:
 
     def _size_of_next(self) -> int | None:
         """Return bytes of the next record without its header; None at the end of the log."""
-        if self._last is not None or self._position == len(self):  # the last is being written
+        if self._position == len(self):
             return None
         first, end = self._ends[self._position : self._position + 2]
         return end - first - HEADER.size
@@ -130,28 +124,12 @@ class ReplayLog:
             " anew without resume"
         )
 
-    def append(self, sent: int, received: Pieces, *, wait: bool = True) -> None:
-        """Add a received message.
+    def append(self, sent: int, received: Pieces) -> None:
+        """Add a received message; TrainingError if it cannot be written.
 
         Args:
             sent: checksum of the message that this worker sent.
-            wait: until the record is written. Otherwise `received` must not change before the next
-                call, which waits and raises the error, if any.
         """
-        self._wait()
-        if wait:
-            self._write(sent, received)
-        else:
-            self._last = self._writer.submit(self._write, sent, received)
-
-    def _wait(self) -> None:
-        """Wait until the last record is written; raise what its writing raised."""
-        last, self._last = self._last, None
-        if last is not None:
-            last.result()
-
-    def _write(self, sent: int, received: Pieces) -> None:
-        """Write a record: its header, then the received message."""
         size = sum(map(len, received))
         header = HEADER.pack(size, checksum(received), sent)
         try:
@@ -169,7 +147,6 @@ class ReplayLog:
         self._position += 1
 
     def close(self) -> None:
-        self._wait()
         self._file.close()
 
 

@@ -3,7 +3,6 @@
 import logging
 import re
 import socket
-import time
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import psutil
 from partitioning.errors import InputError
 from retexo.comm.process_group import LOOPBACK, interface_of
 from retexo.errors import TrainingError
-from retexo.launch.channels import Channel, Dial, Listener, connect, listen
+from retexo.launch.channels import Channel, Dial, Listener, connect, listen, retry
 from retexo.launch.hub import THROUGH_HUB, Hub, HubListener, serving_hub
 from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
@@ -22,8 +21,6 @@ from retexo.settings.cluster_settings import ClusterSettings
 logger = logging.getLogger(__name__)
 
 MAX_PORT = 65535
-LOOKUP_INTERVAL = 1.0
-"""Seconds after which an unknown name of node 0 is looked up again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,13 +115,12 @@ def _wait_for_name(host: str, timeout: float) -> None:
 
     Schedulers start all nodes at once, and node 0's name is known only when its container runs.
     """
-    deadline = time.monotonic() + timeout
     if not _resolve_host(host):
         logger.warning(
             "distributed.master_addr=%s: no such name; waiting for it for up to %g s", host, timeout
         )
-    while not _resolve_host(host) and time.monotonic() + LOOKUP_INTERVAL < deadline:
-        time.sleep(LOOKUP_INTERVAL)
+        with suppress(OSError):
+            retry(lambda seconds: socket.getaddrinfo(host, None), timeout)
 
 
 def _resolve_host(host: str) -> set[str]:

@@ -11,14 +11,14 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
 from typing import Any, Protocol, TypeVar
 
 from partitioning.errors import InputError
 from partitioning.file_io import parse_json
-from retexo.launch.tls import CertificateRefused, Tls
+from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,15 @@ MAX_ACCEPTED_AT_ONCE = 8
 """Less than the limits, so that a connection's first packet is read before it can be closed."""
 MAX_WARNINGS = 20
 """Refused connections that are logged one by one."""
+
+TCP_OPTIONS = {
+    socket.TCP_NODELAY: 1,
+    socket.TCP_KEEPIDLE: 15,
+    socket.TCP_KEEPINTVL: 5,
+    socket.TCP_KEEPCNT: 3,
+}
+"""Send at once. Keepalive: seconds until the first probe, seconds between two, and their number.
+Firewalls drop connections that carry nothing for minutes, as one does while workers compute."""
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -73,7 +82,9 @@ class Channel:
         """
         connection.settimeout(SEND_TIMEOUT)
         if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in TCP_OPTIONS.items():
+                connection.setsockopt(socket.IPPROTO_TCP, option, value)
         self._socket, self._tls, self._limit = connection, tls, limit
         self.peer = str((connection.getpeername() or ["this machine"])[0])
         self.node: int | None = None
@@ -97,7 +108,7 @@ class Channel:
         self._tls, self._socket = tls, tls.wrap(self._socket, accepted=False)
         try:
             tls.shake_hands(self._socket, node, timeout)
-        except (CertificateRefused, ssl.SSLCertVerificationError) as error:
+        except ssl.SSLCertVerificationError as error:
             raise ChannelClosed(f"refused its certificate: {error}") from error
         except OSError as error:
             raise Disconnected(f"no TLS: {error}") from error
@@ -144,7 +155,7 @@ class Channel:
         except (BlockingIOError, ssl.SSLWantReadError):
             return []
         except OSError as error:
-            refused = isinstance(error, CertificateRefused | ssl.SSLError)
+            refused = isinstance(error, ssl.SSLError)
             if refused and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
                 raise ChannelClosed(f"TLS: {error}") from error
             raise Disconnected("connection closed" if refused else str(error)) from error
@@ -302,16 +313,12 @@ class AcceptedConnections:
         self,
         timeout: float,
         handle: Callable[[Channel, Message], None],
-        others: Iterable[Channel] = (),
-    ) -> list[Channel]:
+    ) -> None:
         """Wait at most `timeout` seconds; call handle(channel, message) for each first message.
 
         `handle` owns the channel from then on. An error closes only its connection.
-
-        Returns:
-            Those of `others` that can be read.
         """
-        sources: list[Any] = [self._listener, *self._deadlines, *others]
+        sources: list[Any] = [self._listener, *self._deadlines]
         ready: list[Any] = wait(sources, max(0.0, timeout))
         for channel in [channel for channel in self._deadlines if channel in ready]:
             self._answer(channel, handle)
@@ -320,7 +327,6 @@ class AcceptedConnections:
                 self.reject(channel, "it sent nothing")
         if self._listener in ready:
             self._accept()
-        return [source for source in ready if source in others]
 
     def _answer(self, channel: Channel, handle: Callable[[Channel, Message], None]) -> None:
         """Pass the first message of a connection to `handle`.

@@ -29,9 +29,9 @@ from retexo.launch.channels import (
 from retexo.launch.tls import Tls
 from retexo.settings.cluster_settings import ClusterSettings
 
-PROTOCOL = 3
 MISMATCH_WAIT = 5.0
-"""Seconds that node 0 waits after a mismatch for a matching node in the same place."""
+"""Seconds that node 0 waits after a mismatch for a matching node in the same place, and for the
+other nodes, which it tells of the mismatch."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,9 @@ def parse_node_info(message: Message) -> NodeInfo:
         check_types(info)
         check_types(info.run)
         split_address(info.address)
-        if message["retexo"] == PROTOCOL:
-            return info
-    except (KeyError, TypeError, ValueError):
-        pass
-    raise ChannelClosed("not a node of this program's version")
+    except (KeyError, TypeError, ValueError) as error:
+        raise ChannelClosed("not a node of this program's version") from error
+    return info
 
 
 def find_mismatch(first: NodeInfo, other: NodeInfo, cluster: ClusterSettings) -> str | None:
@@ -184,12 +182,10 @@ class Coordinator:
         while self.missing:
             deadline = min([timeout_at, *(deadline for deadline, _ in self._mismatches.values())])
             seconds = deadline - time.monotonic()
-            only_mismatches = self._mismatches.keys() >= {*self.missing}
-            if seconds <= 0 or (self._knows_its_nodes and only_mismatches):
+            if seconds <= 0:
                 return
-            for channel in self._accepted.step(
-                min(0.5, seconds), self._answer, self.joined.values()
-            ):
+            self._accepted.step(min(0.5, seconds), self._answer)
+            for channel in [*self.joined.values()]:
                 self._check_connected(channel)
 
     def send_reply(self, reply: dict[str, Any]) -> None:
@@ -198,11 +194,6 @@ class Coordinator:
             with suppress(ChannelClosed):
                 channel.send(reply)
         self._accepted.close()
-
-    @property
-    def _knows_its_nodes(self) -> bool:
-        """Whether strangers are recognised, by certificates or by the run key."""
-        return self._tls is not None or self._own.run_key != ""
 
     def _answer(self, channel: Channel, message: Message) -> None:
         """Let a node join, or tell it why it does not fit.
@@ -218,7 +209,8 @@ class Coordinator:
         if info.run_key != self._own.run_key:
             other_run = make_printable(info.run_key) or "no launcher"
             raise ChannelClosed(f"it belongs to another run ({other_run})")
-        if not self._knows_its_nodes and has_nothing_in_common(self._own, info):
+        knows_strangers = self._tls is not None or self._own.run_key != ""
+        if not knows_strangers and has_nothing_in_common(self._own, info):
             raise ChannelClosed("its code, settings and partitioning all differ from node 0's")
         if info.node in self.joined:
             self._check_connected(self.joined[info.node])  # it may have ended a moment ago

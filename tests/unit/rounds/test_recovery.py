@@ -140,9 +140,9 @@ messages = st.lists(
 )
 
 
-@given(messages=messages, share=st.floats(0, 1), wait=st.booleans())
+@given(messages=messages, share=st.floats(0, 1))
 def test_a_replay_log_is_read_as_far_as_it_is_whole(
-    messages: list[Any], share: float, wait: bool, tmp_path_factory: pytest.TempPathFactory
+    messages: list[Any], share: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("tape") / "tape"
     replay_log = ReplayLog(path, RUN)
@@ -150,8 +150,8 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
     for sent, received in messages:
         assert not replay_log.next(0, out([]))
         parts = [np.array(part, np.int64).view(np.uint8) for part in received]
-        replay_log.append(checksum(out(sent)), parts, wait=wait)
-        assert len(replay_log) == len(ends)  # once it is written
+        replay_log.append(checksum(out(sent)), parts)
+        assert len(replay_log) == len(ends)
         ends.append(path.stat().st_size)
     replay_log.close()
     cut = round(share * path.stat().st_size)
@@ -173,15 +173,14 @@ def out(values: list[int]) -> Pieces:
     return [np.array(values, np.int64).view(np.uint8), np.empty(0, np.uint8)]
 
 
-def test_the_next_call_tells_of_a_record_that_could_not_be_written(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     replay_log = ReplayLog(tmp_path / "tape", RUN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        replay_log.append(1, out([5] * 100), wait=False)
         with pytest.raises(TrainingError, match="tape: cannot be written: File too large"):
-            replay_log.append(2, out([6]))
+            replay_log.append(1, out([5] * 100))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
