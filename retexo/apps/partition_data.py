@@ -24,7 +24,7 @@ from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.sort_edges import CHUNK
-from partitioning.directory.stored_graph import read_graph
+from partitioning.directory.stored_graph import read_graph, read_meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
@@ -36,6 +36,7 @@ from partitioning.features.build import (
     read_as_fitted,
 )
 from partitioning.features.spec import read_spec
+from partitioning.file_io import check_path
 from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
@@ -45,8 +46,8 @@ from partitioning.links.link_split import (
     to_graph_of_relation,
 )
 from partitioning.partition_settings import PartitionSettings
+from partitioning.update.rebalance import rebalance
 from retexo import __version__
-from retexo.apps.partition_rebalance import rebalance_directory
 from retexo.apps.partition_report import COVER_LIMIT, print_report
 from retexo.apps.partition_request import (
     describe_difference,
@@ -67,7 +68,7 @@ def run(settings: TrainSettings) -> Meta:
     Return its description.
     """
     if settings.partition.source is not None:
-        return rebalance_directory(settings)
+        return _rebalance(settings)
     datasets.canonical_name(settings.dataset_name)  # refuses an unknown one
     if settings.task.links:
         check_stopping_metric(settings.stopping.metric, links=True)
@@ -119,6 +120,40 @@ def verify(settings: PartitionSettings) -> None:
         raise InputError("; ".join(damages.values()))
     state = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
     print(f"{path}: all parts {state}")
+
+
+def _rebalance(settings: PartitionSettings) -> Meta:
+    """Move few nodes to other partitions, and write the directory anew; return its description.
+
+    Raises:
+        InputError: it is no directory of this program, is damaged, or another process writes it.
+    """
+    path = check_path(
+        "partition.from", str(settings.partition.source)
+    ).resolve()  # of a link its target
+    with writing(path):
+        meta = read_meta(path)
+        stored = read_graph(path, meta)
+        better = rebalance(stored)
+        moved = sum(int((better[name] != stored.assignment[name]).sum()) for name in better)
+        entry = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "moved": moved,
+            "cut": {"before": meta.cut_edges},
+            "version": __version__,
+        }
+        with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
+        moved_meta = replace(stored, assignment=better).write(
+            path, entry, with_dgl_files=with_dgl_files
+        )
+    print_report(moved_meta, path)
+    sizes = [[part.nodes for part in each.parts] for each in (meta, moved_meta)]
+    before, after = (f"{max(nodes) * len(nodes) / max(sum(nodes), 1):.3f}" for nodes in sizes)
+    print(
+        f"{path}: {moved:,} of {meta.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"
+        f" {moved_meta.cut_edges:,} now; largest part {before} times the mean before, {after} now"
+    )
+    return moved_meta
 
 
 @dataclass(frozen=True, eq=False)

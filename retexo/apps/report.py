@@ -9,13 +9,14 @@ from pathlib import Path
 
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
-from retexo.results import figures, run_page, tables
+from retexo.results import figures, tables
 from retexo.results.conclusion import conclude
 from retexo.results.formats import format_path
 from retexo.results.groups import DataSet, group
 from retexo.results.page import Picture, Report, Section, page
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.runs import Run, read_runs
+from retexo.results.tables import Table
 from retexo.settings.run_settings import Settings
 
 HYDRA_FOLDERS = ("outputs", "multirun")
@@ -110,10 +111,32 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
     """Report on one run; write its figures."""
     path = format_path(run.path)
     pictures = {picture.title: picture for picture in _pictures(run, "", out)}
+    features = [[line] for line in run.summary.get("features", [])]
+    columns = Table("Columns", ["what became of the columns of each table"], features)
+    parts: dict[str, tuple[list[Table | None], tuple[str, ...]]] = {
+        "Scores": ([tables.scores_table(run)], ("learning",)),
+        "Classes": ([tables.class_table(data)], ("confusion", "ranking", "calibration")),
+        "Bytes": ([tables.bytes_table(data)], ("pairs",)),
+        "Features": ([columns], ()),
+        "Time and settings": ([*tables.pair_tables(run), tables.settings_table(run)], ()),
+    }
+    sections = [
+        Section(
+            title,
+            [
+                table.keep(lambda name, _: name != "method")
+                for table in tables_of_part
+                if table is not None and table.rows
+            ],
+            [pictures[name] for name in names if name in pictures],
+            plain=title == "Features",
+        )
+        for title, (tables_of_part, names) in parts.items()
+    ]
     return Report(
         f"{data.methods[0].name} on {data.name}: {path}",
         " ".join(conclude(run.summary, path)[:-1]),
-        run_page.sections_of(run, data, pictures),
+        [section for section in sections if section.tables or section.pictures],
     )
 
 

@@ -6,19 +6,27 @@ from functools import partial
 from itertools import combinations
 from typing import Any
 
+from retexo.results.conclusion import standard_error
 from retexo.results.formats import (
     NO_VALUE,
+    SPLITS,
     format_bytes,
     format_count,
     format_memory,
     format_path,
     format_score,
     format_seconds,
+    format_setting,
 )
 from retexo.results.groups import DataSet, Method
 from retexo.results.runs import BYTES, CLASS_SCORES, SCORES_SHOWN, Run
 from retexo.results.statistics import Difference, compare_pairs
+from retexo.scores import title_of
+from retexo.settings.flatten import flatten
+from retexo.settings.schema import resolved, usual_values
 
+HIDDEN = ("hydra.", "report.", "partition_dir", "dataset_dir")
+"""Beginnings of settings that say nothing about the results."""
 MAX_CLASSES = 20
 """Most classes that a report lists."""
 MAX_METHODS = 49
@@ -230,6 +238,73 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
     """Table of unfinished runs with reasons; None if all are done."""
     rows = [[format_path(run.path), run.status, run.reason] for run in runs if run.status != "done"]
     return Table("Runs that are not counted", ["run", "status", "reason"], rows) if rows else None
+
+
+# --- tables of one run ----------
+
+
+def scores_table(run: Run) -> Table:
+    """Return the table of all scores by split, with baseline and standard error."""
+    splits = [name for name in SPLITS if name in run.summary]
+    baselines = run.summary.get("baselines")  # of links
+    baselines = baselines or {"baseline": run.summary.get("baseline", {})}
+    names = dict.fromkeys(name for split in splits for name in run.summary[split])
+    rows = [
+        [
+            title_of(name),
+            *(format_score(run.summary[split].get(name), name) for split in splits),
+            format_score(standard_error(run.summary, name), name),
+            *(format_score(scores.get(name), name) for scores in baselines.values()),
+        ]
+        for name in names
+        if name not in ("ranked", "sources")
+    ]
+    columns = ["score", *(SPLITS[split] for split in splits), "standard error", *baselines]
+    return Table(
+        "By split",
+        columns,
+        rows,
+        "Standard error: of drawing other test nodes. Baselines, on test, have no network: the most"
+        " frequent class, a random ranking, the mean of the training nodes, or scores of pairs.",
+    ).keep(lambda _, cells: set(cells) != {NO_VALUE})
+
+
+def pair_tables(run: Run) -> list[Table]:
+    """Return the tables with two columns: seconds, memory, what was chosen, and settings."""
+    seconds = run.summary["seconds"]
+    phases = seconds.get("phase", {}) | {
+        "training": seconds["train"],
+        "whole command": seconds["total"],
+    }
+    sizes = {name: run.measures[name] for name in ("memory", "private memory")}
+    chosen = flatten(run.summary.get("chosen", {}))  # threshold, class weights ...
+    rows_by_title = {
+        "Seconds": {name: format_seconds(value) for name, value in phases.items()},
+        "Memory": {name: format_memory(value) for name, value in sizes.items() if value},
+        "Chosen": {
+            name.replace("_", " "): format_setting(value, 6) for name, value in chosen.items()
+        },
+    }
+    notes = {
+        "Seconds": "Phases: mean over workers.",
+        "Memory": "Largest worker; private: without shared memory.",
+        "Chosen": "By validation, or from the training nodes.",
+    }
+    return [
+        Table(title, ["what", title.lower()], list(map(list, rows.items())), notes[title])
+        for title, rows in rows_by_title.items()
+    ]
+
+
+def settings_table(run: Run) -> Table:
+    """Return the table of settings that differ from the defaults."""
+    usual = usual_values()
+    rows = []
+    for name, value in sorted(run.settings.items()):
+        standard = resolved(usual.get(name), run.settings)
+        if not name.startswith(HIDDEN) and format_setting(value) != format_setting(standard):
+            rows.append([name, format_setting(value), format_setting(standard)])
+    return Table("Settings", ["setting", "value", "default"], rows)
 
 
 # --- csv ----------
