@@ -88,6 +88,11 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
             f"trainer={checkpoint.trainer}; leave it out"
         )
+    name, trained = settings.task.name, checkpoint.task_name
+    if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
+        raise InputError(
+            f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+        )
     has, requested = by_setting(checkpoint.model), by_setting(settings.model)
     task = replace(settings.task, scorer=settings.link_scorer or settings.edge_head)
     for key, value in checkpoint.task_settings.items():
@@ -98,11 +103,6 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
                 f"{key}={requested[key]}: the model of {checkpoint.directory} has"
                 f" {key}={has.get(key)}; leave it out"
             )
-    name, trained = settings.task.name, checkpoint.task_name
-    if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
-        raise InputError(
-            f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
-        )
     exchange = settings.exchange
     named = settings.given & {"exchange", "exchange.precision"}
     if named and predict and "predict.precision" in settings.given:

@@ -64,6 +64,7 @@ MEANT: dict[str, str] = {
     "features.max_categories": "64 categories have a column each, rarer ones share one",
     "histogram_bins": "scores are counted in 512 bins",
     "remote.cache": "copies are kept in data/remote, which may be a link",
+    "sampled.trainers": "a partition has one trainer; more partitions have more",
     "serve.reload": "a new checkpoint is loaded within 2 seconds",
     "serve.timeout": "a request has 10 seconds",
     "task.neighbour_dropout": "links train with it unless dropout=0",

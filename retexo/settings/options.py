@@ -196,11 +196,6 @@ class SampledOptions(Checked):
         at_least(-1),
         each=int,
     )
-    trainers: int = setting(
-        1,
-        "trainers of each partition, the worker included; each has batches of batch_size",
-        within(1, 64),
-    )
 
 
 MODELS: dict[str, type[ModelSettings]] = {

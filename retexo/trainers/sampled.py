@@ -98,7 +98,7 @@ class SampledTrainer(Trainer):
         )
         with (
             context.phase("plan"),
-            Engine(settings, context.directory, context.comm, fail, options.trainers) as engine,
+            Engine(settings, context.directory, context.comm, fail) as engine,
         ):
             fanout = [*options.fanout, *options.fanout[-1:] * len(stages)][: len(stages)]
             objective = BatchObjective(context, stages, engine, fanout)

@@ -622,7 +622,7 @@ def test_damaged_links_are_refused(file: str, damage: Any, says: str, tmp_path: 
         (("app=train", "smoothing.steps=2"), "smoothing.steps=2"),
         (("app=train", "model=gat", "heads=2"), "task.cut_edges=skip"),
         (("app=train", "task.scorer=cosine"), "task.scorer=cosine"),
-        (("app=train", "task=node_classification"), "no partition directory"),
+        (("app=train", "task=node_classification", "task.scorer=auto"), "no partition directory"),
     ],
 )
 def test_what_cannot_be_done_is_refused(arguments: tuple[str, ...], named: str, run: Any) -> None:

@@ -1,16 +1,7 @@
-"""Mini-batches of sampled neighbours: trainer=sampled's objective, an extra trainer's process.
+"""Mini-batches of sampled neighbours: the objective of trainer=sampled."""
 
-A worker starts `python -m retexo.trainers.sampled_dgl.batches FD TOKEN IP_CONFIG PART ADDRESS`
-for each extra trainer, which is another client of the partition's DGL server. Parameters,
-gradients and counts are exchanged over FD, one end of a socket pair.
-"""
-
-import pickle
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,12 +19,11 @@ from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
 from retexo.trainers.sampled_dgl.client import Client, Engine
-from retexo.trainers.sampled_dgl.server import ends_with_parent
 
 
 @dataclass(frozen=True, eq=False)
 class TrainerShare:
-    """What one trainer of a partition trains on."""
+    """What the worker of a partition trains on."""
 
     stages: Sequence[Stage]
     task: Any
@@ -48,11 +38,10 @@ class TrainerShare:
     weights: Tensor
     """[steps per epoch] factor of each batch's loss, so that it stands for all training nodes."""
     dtype: torch.dtype
-    seed: int
 
 
 class Batches:
-    """Network on one batch of a trainer's nodes per round."""
+    """Network on one batch of the worker's nodes per round."""
 
     def __init__(self, share: TrainerShare, client: Client) -> None:
         self.share, self.client, self.module = (
@@ -103,23 +92,6 @@ class Batches:
         with self.client.count_as("metrics"):
             return count_validation(self.share.task, self.metric, pieces)
 
-    def gradient(self) -> tuple[float, Tensor]:
-        """Return loss and gradient, [P] on the host, of the next batch.
-
-        Called in extra trainers.
-        """
-        self.module.zero_grad()
-        loss = self.loss()
-        if loss is not None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            for parameter in self.module.parameters()
-        ]
-        return 0.0 if loss is None else float(loss.detach()), nn.utils.parameters_to_vector(
-            gradients
-        ).cpu()
-
     def _logits(self, seeds: Tensor) -> Tensor:
         """Sample the neighbourhood of the seeds, fetch its rows, and run the network."""
         stages, device = self.share.stages, self.share.val_labels.device
@@ -139,7 +111,7 @@ class Batches:
 
 
 class BatchObjective(Objective):
-    """Objective of a network on one batch per trainer of this partition and round."""
+    """Objective of a network on one batch of this partition per round."""
 
     layer, traffic_layer, exchanges_rows = 0, WHOLE_RUN, True
 
@@ -155,13 +127,11 @@ class BatchObjective(Objective):
                 f" reads {', '.join(sorted(missing))}, which are missing in DGL's files; partition"
                 " again, or choose model=sage"
             )
-        own, *others = self._make_shares(fanout)
-        self.steps = len(own.weights)
+        share = self._make_share(fanout)
+        self.steps = len(share.weights)
         """Rounds per epoch."""
-        for trainer, share in zip(engine.extra_trainers, others, strict=True):
-            trainer.send(share)
-        self._batches = Batches(own, engine)
-        self._num_train = sum(len(share.train) for share in (own, *others))
+        self._batches = Batches(share, engine)
+        self._num_train = len(share.train)
         self.metric = self._batches.metric
         self._number, self._measured = 0, count_validation(self.task, self.metric, [])
 
@@ -173,44 +143,33 @@ class BatchObjective(Objective):
     def num_train(self) -> int:
         return self._num_train
 
-    def _make_shares(self, fanout: Sequence[int]) -> list[TrainerShare]:
-        """Divide the training and validation nodes among the trainers of this partition.
+    def _make_share(self, fanout: Sequence[int]) -> TrainerShare:
+        """Divide the training nodes among the workers; validation nodes are those of the partition.
 
         All workers call it: a batch's weight is all training nodes over those that the workers have
         in it.
         """
         context, engine = self.context, self.engine
-        mask, book, trainers = (
-            engine.graph.ndata["train_mask"],
-            engine.graph.get_partition_book(),
-            engine.trainers,
-        )
-        split = engine.dgl.distributed.node_split
-        train = [split(mask, book, rank=number, force_even=True) for number in range(trainers)]
-        counts = context.comm.all_gather(
-            torch.tensor([len(nodes) for nodes in train]), SETUP
-        ).flatten()
+        mask, book = engine.graph.ndata["train_mask"], engine.graph.get_partition_book()
+        train = engine.dgl.distributed.node_split(mask, book, rank=0, force_even=True)
+        counts = context.comm.all_gather(torch.tensor([len(train)]), SETUP).flatten()
         size = context.batch_size or int(counts.max())
         left = counts[:, None] - size * torch.arange(max(1, -(-int(counts.max()) // size)))
         weights = self.graph_info.num_train / left.clamp(0, size).sum(dim=0).clamp(min=1)
         mask = context.partition.val_mask
         val = mask.nonzero()[:, 0] + self.graph_info.id_bounds[context.comm.rank]
         labels = context.labels[mask.to(context.device)]
-        return [
-            TrainerShare(
-                self.stages,
-                self.task,
-                fanout,
-                nodes,
-                val[number::trainers],
-                labels[number::trainers],
-                size,
-                weights,
-                context.features.dtype,
-                torch.initial_seed() + context.comm.world_size * number,
-            )
-            for number, nodes in enumerate(train)
-        ]
+        return TrainerShare(
+            self.stages,
+            self.task,
+            fanout,
+            train,
+            val,
+            labels,
+            size,
+            weights,
+            context.features.dtype,
+        )
 
     def begin_round(self, number: int) -> None:
         self._number = number
@@ -222,33 +181,16 @@ class BatchObjective(Objective):
         return weights, [(as_matrix(self.context.features),) * len(weights)]
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield this worker's loss, then a surrogate with the gradient of each extra trainer."""
-        values = self._request_all("gradient")
+        """Yield this worker's loss, unless its batch is empty."""
         own = self._batches.loss()
         if own is not None:
             yield own
-        for loss, gradient in self._receive_all():
-            yield (values - values.detach()) @ gradient.to(values) + loss
 
     def validate(self) -> Validation:
-        """Return the validation of the start of this epoch, of all trainers here."""
+        """Return the validation of the start of this epoch."""
         if self._number % self.steps == 0 and self.graph_info.num_val:
-            self._request_all("validate")
-            validations = [self._batches.validate(), *self._receive_all()]
-            counts = torch.stack([validation.counts for validation in validations]).sum(dim=0)
-            self._measured = Validation(counts, sum(validation.loss for validation in validations))
+            self._measured = self._batches.validate()
         return self._measured
-
-    def _request_all(self, what: str) -> Tensor:
-        """Send a request to all other trainers of this partition; return the current parameters."""
-        values = nn.utils.parameters_to_vector(self.module.parameters())
-        for trainer in self.engine.extra_trainers:
-            trainer.send((what, self._number, values.detach().cpu(), self.metric.state()))
-        return values
-
-    def _receive_all(self) -> Iterator[Any]:
-        """Yield the other trainers' answers."""
-        return (trainer.receive() for trainer in self.engine.extra_trainers)
 
 
 def required_degrees(conv: Convolution) -> list[str]:
@@ -274,29 +216,3 @@ def convert_block(block: Any, degrees: dict[str, Tensor]) -> Block:
         weight = (in_degree / count)[dst]
     out_degree = degrees["out_deg"][:num_src] if "out_deg" in degrees else torch.zeros(num_src)
     return Block(torch.arange(num_src), num_dst, num_src, src, dst, out_degree, in_degree, weight)
-
-
-def main(worker: Connection, token: str, ip_config: str, part: int, address: str) -> None:
-    """Run an extra trainer: connect, send DGL's client number, answer requests until the end."""
-    if not ends_with_parent():
-        return
-    client = Client(token, Path(ip_config), part, address)
-    worker.send_bytes(pickle.dumps(client.number))
-    share: TrainerShare = pickle.loads(worker.recv_bytes())
-    torch.manual_seed(share.seed)
-    batches = Batches(share, client)
-    while (request := pickle.loads(worker.recv_bytes())) is not None:
-        what, number, values, metric_state = request
-        batches.metric.load_state(metric_state)
-        nn.utils.vector_to_parameters(
-            values.to(share.val_labels.device), batches.module.parameters()
-        )
-        if what == "gradient":
-            batches.begin_round(number)
-        worker.send_bytes(pickle.dumps(getattr(batches, what)()))
-    worker.send_bytes(pickle.dumps([*client.sent.bytes.items()]))
-    client.leave()
-
-
-if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])

@@ -9,16 +9,13 @@ import ctypes
 import io
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -50,7 +47,6 @@ class WatchedProcess:
         command: list[str],
         fail: Callable[[str], None],
         patience: float,
-        **popen_arguments: Any,
     ):
         """Start the process.
 
@@ -59,7 +55,6 @@ class WatchedProcess:
             command: arguments after `python -m`.
             fail: ends this worker with a message.
             patience: seconds that the process may be stopped (SIGSTOP).
-            popen_arguments: further arguments of Popen.
         """
         self.name, self._fail, self._patience, self.closing = (
             name,
@@ -76,7 +71,6 @@ class WatchedProcess:
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            **popen_arguments,
         )
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -127,34 +121,6 @@ class WatchedProcess:
         self.process.kill()
 
 
-class ExtraTrainer(WatchedProcess):
-    """An extra trainer of this partition (retexo.trainers.sampled_dgl.batches)."""
-
-    def __init__(self, number: int, arguments: list[str], *watch: Any) -> None:
-        """Start the process; `watch`: fail and patience of WatchedProcess."""
-        self._pipe, its = Pipe()
-        command = ["retexo.trainers.sampled_dgl.batches", str(its.fileno()), *arguments]
-        super().__init__(f"trainer {number}", command, *watch, pass_fds=[its.fileno()])
-        its.close()
-
-    def send(self, what: Any) -> None:
-        with self._wait_for_report():
-            self._pipe.send_bytes(pickle.dumps(what))
-
-    def receive(self) -> Any:
-        with self._wait_for_report():
-            return pickle.loads(self._pipe.recv_bytes())
-
-    @contextlib.contextmanager
-    def _wait_for_report(self) -> Iterator[None]:
-        """Give the watching thread time, after a broken pipe, to report why the process ended."""
-        try:
-            yield
-        except (EOFError, OSError):
-            time.sleep(STOP_TIMEOUT)  # the watching thread reports how it ended
-            raise
-
-
 class Client:
     """A trainer's client of DGL's engine."""
 
@@ -198,7 +164,7 @@ class Client:
 
 
 class Engine(Client):
-    """A DistGraph over all partitions; as a context manager it ends server and extra trainers."""
+    """A DistGraph over all partitions; as a context manager it ends the server."""
 
     def __init__(
         self,
@@ -206,24 +172,21 @@ class Engine(Client):
         directory: Path,
         comm: Communicator,
         fail: Callable[[str], None],
-        trainers: int,
     ) -> None:
-        """Start the server and the extra trainers, and connect; all workers call it.
+        """Start the server and connect; all workers call it.
 
         Args:
             settings: the training settings.
             directory: the partition directory.
             comm: the communicator.
             fail: ends this worker with a message.
-            trainers: number of trainers per partition.
         """
-        self._comm, self.trainers, self._threads = comm, trainers, torch.get_num_threads()
+        self._comm = comm
         token, address, part = (
             f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
             own_address(settings),
             str(comm.rank),
         )
-        torch.set_num_threads(max(1, self._threads // trainers))
         os.environ |= {
             "OMP_NUM_THREADS": str(torch.get_num_threads()),
             "OMP_WAIT_POLICY": "passive",
@@ -235,52 +198,32 @@ class Engine(Client):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             ip_config = _agree_on_addresses(comm, address, Path(folder))
             config = write_part_config(directory, token, Path(folder))
-            clients = str(comm.world_size * trainers)
             command = [
                 "retexo.trainers.sampled_dgl.server",
                 str(config),
                 str(ip_config),
                 part,
-                clients,
+                str(comm.world_size),
                 token,
             ]
             self._server = WatchedProcess("the DGL server", command, *watch)
-            arguments = [token, str(ip_config), part, address]
-            self.extra_trainers = [
-                ExtraTrainer(number, arguments, *watch) for number in range(1, trainers)
-            ]
             super().__init__(token, ip_config, comm.rank, address)
-            own = [self.number, *(trainer.receive() for trainer in self.extra_trainers)]
         unlink_shared_memory(token)
-        numbers = comm.all_gather(torch.tensor(own), SETUP)
-        self._ranks = {
-            number: rank for rank, of_part in enumerate(numbers.tolist()) for number in of_part
-        }
+        numbers = comm.all_gather(torch.tensor([self.number]), SETUP).flatten().tolist()
+        self._ranks = {number: rank for rank, number in enumerate(numbers)}
         """Part of each client, by DGL's number of it."""
 
     @property
     def memory(self) -> Sequence[int]:
-        """Return the memory peaks of server and extra trainers, summed: resident, private bytes."""
-        return [
-            sum(memory_of_process)
-            for memory_of_process in zip(
-                *(child.memory for child in (self._server, *self.extra_trainers)), strict=True
-            )
-        ]
+        """Return the memory peaks of the server: resident, private bytes."""
+        return self._server.memory
 
     def close(self) -> None:
-        """Add the traffic to the meter, and end the server; all workers call it.
-
-        Also restores the number of PyTorch's threads.
-        """
+        """Add the traffic to the meter, and end the server; all workers call it."""
         own = self._comm.rank
-        sent = [*self.sent.bytes.items()]
-        for trainer in self.extra_trainers:
-            trainer.send(None)
-            sent += trainer.receive()
         self.rpc.send_request(own, self.sent.Counts())  # type: ignore[attr-defined]
         by_server = self.rpc.recv_response().state
-        counts = [(kind, peer, count) for (kind, peer), count in sent]
+        counts = [(kind, peer, count) for (kind, peer), count in self.sent.bytes.items()]
         counts += [
             (kind, self._ranks[client], count)
             for kind, client, count in by_server
@@ -289,11 +232,9 @@ class Engine(Client):
         for kind, peer, count in counts:
             if peer != own:
                 self._comm.meter.add(MessageTag(kind), peer, count)
-        for child in (self._server, *self.extra_trainers):
-            child.record_memory()
-            child.closing.set()
+        self._server.record_memory()
+        self._server.closing.set()
         self.leave()
-        torch.set_num_threads(self._threads)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._server.process.wait(STOP_TIMEOUT)
 
@@ -305,8 +246,7 @@ class Engine(Client):
             if kind is None:
                 self.close()
         finally:
-            for child in (self._server, *self.extra_trainers):
-                child.kill()
+            self._server.kill()
 
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
