@@ -148,7 +148,9 @@ def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
         spans = figure.get_figwidth() > figures.WIDE / 2
         with figures.style():
             for suffix, undated in UNDATED.items():
-                figure.savefig(f"{path}.{suffix}", metadata=undated, dpi=PNG_DPI)
+                figure.savefig(
+                    f"{path}.{suffix}", metadata=undated, dpi=PNG_DPI, bbox_inches="tight"
+                )
                 figure.set_layout_engine(None)  # the first file has decided it
         pictures.append(Picture(path.name, caption, read_bytes(Path(f"{path}.svg")), spans))
     return pictures

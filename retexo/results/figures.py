@@ -26,6 +26,7 @@ MARKERS = "os^DvPX"
 STYLE = {
     "font.size": 9,
     "axes.grid": True,
+    "lines.linewidth": 1.2,
     "grid.alpha": 0.3,
     "svg.hashsalt": "retexo",
     "axes.axisbelow": True,
@@ -39,8 +40,8 @@ NAME_WIDTH, TITLE_WIDTH = 34, 24
 """Characters per line of a method's name in a legend, and as the title of a heat map."""
 WIDE = 11.8
 """Width of the page in inches, in a window of 1,200 px."""
-LEGEND_LINE, LEGEND_COLUMN = 0.19, 2.7
-"""Height of a line and width of a column of a legend, in inches."""
+LEGEND_COLUMN = 2.7
+"""Width of a column of a legend, in inches."""
 CURVES_PER_METHOD = 10
 MAX_NUMBERS = 8
 """Largest number of partitions or classes for which a heat map shows numbers."""
@@ -143,32 +144,30 @@ def plot_validation_curves(data: DataSet) -> "Figure | None":
     """
     methods = data.methods if len(data.methods) <= MAX_METHODS else []
     curves = [
-        (index, run, curve)
+        (index, run, run.read_rounds().dropna(subset="val_metric"))
         for index, method in enumerate(methods)
         for run in method.runs[:CURVES_PER_METHOD]
-        if (curve := run.read_curve())
     ]
-    if not curves:
+    layers = sorted({layer for *_, curve in curves for layer in curve["layer"]})
+    if not layers:
         return None
-    layers = sorted({line["layer"] for _, _, curve in curves for line in curve})
     figure, all_axes = make_axes(len(layers), 3.0, cell=3.8, share=True)
     for axes, layer in zip(all_axes, layers, strict=False):
         for index, run, curve in curves:
-            points = [
-                (line["round"], line["val_metric"]) for line in curve if line["layer"] == layer
-            ]
+            points = curve[curve["layer"] == layer]
             colour, marker = _style(index)
             axes.plot(
-                *zip(*points, strict=True) if points else ([], []),
+                points["round"],
+                points["val_metric"],
                 color=colour,
                 linewidth=0.9,
                 alpha=0.7,
                 linestyle="-" if run.status == "done" else ":",
                 marker=marker,
                 markersize=4,
-                markevery=[-1] if points else [],
+                markevery=[-1] if len(points) else [],
             )
-        axes.set(xlabel="round", title=f"layer {layer}")
+        axes.set(xlabel="round", title=f"layer {layer:.0f}")
     metrics = {run.metric for _, run, _ in curves}
     name = metrics.pop() if len(metrics) == 1 else None
     all_axes[0].set_ylabel(_with_unit(f"validation {title_of(name or 'metric')}"))
@@ -234,30 +233,25 @@ def _write_numbers(
 
 def plot_learning(run: Run) -> "Figure | None":
     """Plot losses and the validation metric by round, two axes per layer; None without rounds."""
-    rounds = run.read_rounds()
-    layers = sorted({line["layer"] for line in rounds})
-    if not layers:
+    rounds, name = run.read_rounds(), title_of(run.metric or "metric")
+    if rounds.empty:
         return None
-    figure, all_axes = make_axes(2 * len(layers), 2.4)
-    for number, layer in enumerate(layers):
-        lines = [line for line in rounds if line["layer"] == layer]
+    series = {"train_loss": ("training", 0), "val_loss": ("validation", 1), "val_metric": ("", 1)}
+    figure, all_axes = make_axes(2 * rounds["layer"].nunique(), 2.4)
+    for number, (layer, lines) in enumerate(rounds.groupby("layer")):
         losses, metric = all_axes[2 * number : 2 * number + 2]
-        series = (
-            (losses, "train_loss", "training", COLOURS[0]),
-            (losses, "val_loss", "validation", COLOURS[1]),
-            (metric, "val_metric", "validation", COLOURS[1]),
-        )
-        for axes, name, label, colour in series:
-            known = [(line["round"], line[name]) for line in lines if line.get(name) is not None]
-            if known:
-                axes.plot(*zip(*known, strict=True), color=colour, linewidth=1.2, label=label)
-            if known and axes is metric:
-                axes.plot(*max(known, key=lambda point: point[1]), "o", color=colour, markersize=5)
-        losses.set(title=f"layer {layer}: loss", xlabel="round", ylabel="loss (mean of the nodes)")
+        for column, (label, colour) in series.items():
+            known = lines.dropna(subset=column)
+            axes = metric if column == "val_metric" else losses
+            if len(known):
+                axes.plot("round", column, data=known, color=COLOURS[colour], label=label)
+        best = lines.nlargest(1, "val_metric")
+        metric.plot("round", "val_metric", "o", data=best, color=COLOURS[1], markersize=5)
+        where = f"layer {layer:.0f}"
+        losses.set(title=f"{where}: loss", xlabel="round", ylabel="loss (mean of the nodes)")
         if losses.lines:
             losses.legend(frameon=False, fontsize=8)
-        name = title_of(run.metric or "metric")
-        metric.set(title=f"layer {layer}: {name}", xlabel="round", ylabel=_with_unit(name))
+        metric.set(title=f"{where}: {name}", xlabel="round", ylabel=_with_unit(name))
     return figure
 
 
@@ -291,34 +285,37 @@ def plot_calibration(run: Run) -> "Figure | None":
     if not by_split:
         return None
     figure, (axes,) = make_axes(1, 3.6)
-    ends = np.concatenate([points[1:].ravel() for points in by_split.values()])
-    low, high = ends.min(), ends.max()
-    axes.plot([low, high], [low, high], color="0.6", linewidth=1, linestyle="--")
-    for split, (counts, across, up) in by_split.items():
-        colour = SPLIT_COLOURS[split]
-        axes.plot(across, up, color=colour, linewidth=1, label=SPLITS[split])
-        areas = 6 + 80 * counts / counts.max()
-        axes.scatter(across, up, s=areas, color=colour, alpha=0.6, linewidths=0)
+    axes.axline((0, 0), slope=1, color="0.6", linewidth=1, linestyle="--")
+    for split, points in by_split.items():
+        look: dict[str, Any] = {"data": points, "color": SPLIT_COLOURS[split]}
+        axes.plot("confidence", "accuracy", label=SPLITS[split], **look)
+        areas = 6 + 80 * points["count"] / points["count"].max()
+        axes.scatter("confidence", "accuracy", s=areas, alpha=0.6, linewidths=0, label="_", **look)
     axes.set(xlabel=names[0], ylabel=names[1])
     axes.legend(frameon=False, loc="upper left")
     return figure
 
 
-def _calibration_points(run: Run) -> "dict[str, np.ndarray[Any, Any]]":
-    """Return count, predicted probability and share of each bin, [3, bins], by split, if any."""
+def _calibration_points(run: Run) -> dict[str, Any]:
+    """Return a DataFrame for each split that has bins: count, confidence and accuracy of each.
+
+    With score_bins, these are the predicted probability and the share of the positive class.
+    """
+    import pandas as pd
+
+    fields = [run.summary.get(name, {}) for name in ("score_bins", "calibration")]
     points = {}
     for split in SPLIT_COLOURS:
-        bins = run.summary.get("score_bins", {}).get(split, [])
-        rows = run.summary.get("calibration", {}).get(split, [])
-        if bins:
-            names = ("probability", "positives", "negatives")
-            probability, yes, no = np.array([[bin_[name] for name in names] for bin_ in bins]).T
-            sums = np.stack([yes + no, probability * (yes + no), yes])
-            joined = np.add.reduceat(sums, range(0, len(bins), JOINED), axis=1)
-            points[split] = np.stack([joined[0], joined[1] / joined[0], joined[2] / joined[0]])
-        elif rows:
-            names = ("count", "confidence", "accuracy")
-            points[split] = np.array([[row[name] for name in names] for row in rows]).T
+        bins, table = (pd.DataFrame(by_split.get(split, [])) for by_split in fields)
+        if len(bins):
+            bins["count"] = bins["positives"] + bins["negatives"]
+            bins["probability"] *= bins["count"]
+            sums = bins.groupby(bins.index // JOINED).sum()
+            means = sums[["probability", "positives"]].div(sums["count"], axis=0)
+            means.columns = ["confidence", "accuracy"]
+            table = means.assign(count=sums["count"])
+        if len(table):
+            points[split] = table
     return points
 
 
@@ -445,7 +442,7 @@ def _style(index: int) -> tuple[str, str]:
 
 
 def _add_legend(figure: "Figure", names: Mapping[int, str], line: str = "none") -> None:
-    """Add a legend below the axes, with the look of each number; the figure grows by its height."""
+    """Add a legend below the figure, whose file grows by it, with the look of each number."""
     from matplotlib.lines import Line2D
 
     handles = []
@@ -455,10 +452,8 @@ def _add_legend(figure: "Figure", names: Mapping[int, str], line: str = "none") 
         look.set_label(_wrap(name))
         handles.append(look)
     columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
-    most = max(str(handle.get_label()).count("\n") + 1 for handle in handles)
-    lines = most * -(-len(handles) // columns)
-    figure.set_figheight(figure.get_figheight() + 0.2 + LEGEND_LINE * lines)
-    figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=columns)
+    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0)}
+    figure.legend(handles=handles, frameon=False, ncols=columns, **place)
 
 
 def _wrap(name: str, width: int = NAME_WIDTH) -> str:

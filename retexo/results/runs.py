@@ -34,6 +34,8 @@ SCORES_SHOWN = {
 BYTES = "bytes "
 """Begins the name of the measure of a kind of message."""
 CLASS_SCORES = ("precision", "recall", "f1", "support")
+ROUND = ["layer", "round", "train_loss", "val_metric", "val_loss"]
+"""What the report reads of a line of metrics.jsonl."""
 REASON_LENGTH = 300
 
 
@@ -71,10 +73,6 @@ class Run:
         counted = self.summary["bytes"]
         return by_layer | {"total": {**counted["by_kind"], "total": counted["total"]}}
 
-    def read_curve(self) -> list[dict[str, Any]]:
-        """Read the rounds with a validation metric."""
-        return [line for line in self.read_rounds() if line["val_metric"] is not None]
-
     @property
     def metric(self) -> str | None:
         """Return the validation metric that stopping looked at; None where it is not stored."""
@@ -87,17 +85,19 @@ class Run:
         seeds = [self.settings.get(name) for name in SEEDS]
         return json.dumps([*seeds, self.summary.get("partition_digest")])
 
-    def read_rounds(self) -> list[dict[str, Any]]:
-        """Read metrics.jsonl up to the first damaged line: a killed run ends in half a line.
+    def read_rounds(self) -> Any:
+        """Return a DataFrame of the rounds of metrics.jsonl, whose columns are ROUND.
 
-        Empty if the file cannot be read.
+        It ends at a damaged line: a killed run ends in half a line. Empty without the file.
         """
+        import pandas as pd
+
         rounds: list[dict[str, Any]] = []
         # Without the file the run counts, but for its curve, which is a picture.
         with suppress(OSError, ValueError, RecursionError):
             for line in read_text(self.path / "metrics.jsonl").splitlines():
                 rounds.append(json.loads(line))
-        return rounds
+        return pd.DataFrame(rounds, columns=ROUND, dtype=float)
 
 
 def read_runs(*folders: Path) -> list[Run]:

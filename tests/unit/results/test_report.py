@@ -211,9 +211,9 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
 def test_a_curve_ends_at_a_damaged_line(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a") / "metrics.jsonl"
     path.write_text(path.read_text() + '{"layer": 1, "rou')
-    curve = read_run(tmp_path / "a").read_curve()
-    assert [(line["layer"], line["round"]) for line in curve][-1] == (1, 3)
-    assert len(curve) == 8
+    rounds = read_run(tmp_path / "a").read_rounds()
+    assert rounds[["layer", "round"]].iloc[-1].tolist() == [1, 3]
+    assert len(rounds) == 8
 
 
 def test_names_of_any_length_and_places_of_any_name(
