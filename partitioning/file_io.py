@@ -16,7 +16,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from tokenize import TokenError
@@ -30,6 +30,8 @@ from partitioning.errors import InputError, first_line
 log = logging.getLogger(__name__)
 
 GIB = 2**30
+SHA256 = "sha256"
+"""Field of an object of JSON: the sha256 of its other fields."""
 RETRY_INTERVAL = 0.01
 """Seconds between two attempts to take a lock."""
 UNREADABLE = (
@@ -196,6 +198,27 @@ def file_checksum(path: Path) -> str:
     """Return the sha256 (hex) of a file."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON with the sha256 of its fields as one more field."""
+    return {**content, SHA256: _checksum_of(content)}
+
+
+def check_unchanged(content: dict[str, Any], path: Path, remedy: str) -> None:
+    """Raise InputError unless an object has the fields that `with_checksum` saw; take that out.
+
+    One without a checksum, as this program once wrote it, is taken as it is.
+    """
+    stated = content.pop(SHA256, None)
+    if stated not in (None, _checksum_of(content)):
+        raise InputError(
+            f"{path}: was changed since it was written (its {SHA256} is another); {remedy}"
+        )
+
+
+def _checksum_of(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:

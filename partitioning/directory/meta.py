@@ -6,7 +6,6 @@ It has counts, task, split, request, versions and checksums.
 import hashlib
 import json
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, path_below, read_json
+from partitioning.file_io import check_unchanged, file_checksum, path_below, read_json
 from partitioning.graph_data import (
     DESTINATION,
     PLAIN_RELATION,
@@ -27,15 +26,8 @@ from partitioning.graph_data import (
 IMPORTED = "imported"
 """Field of `request`, of a directory that import_dgl.py made: sha256 (hex) of DGL's config. Others:
 `files`, name, size and time of DGL's files of each partition."""
-SHA256 = "sha256"
-"""Field of meta.json: the sha256 of all other fields."""
 VERSION = 2
 """Format version: npy files."""
-
-
-def checksum_of(fields: Mapping[str, Any]) -> str:
-    """Return the sha256 (hex) of fields of meta.json, in whatever order."""
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _is_intact(path: Path, checksum: str) -> bool:
@@ -105,7 +97,8 @@ class Meta:
         if self.is_imported:
             return str(self.request[IMPORTED])
         others = ("checksums", "cover_rows", "notes", "history")
-        return checksum_of({k: value for k, value in asdict(self).items() if k not in others})
+        content = {name: value for name, value in asdict(self).items() if name not in others}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def first_damaged(
         self, directory: Path, begin: str | tuple[str, ...] = "", end: str = ""
@@ -130,8 +123,7 @@ class Meta:
     def read(cls, directory: Path) -> "Meta | None":
         """Read meta.json; None where there is none, or that of the public Retexo code.
 
-        InputError where it was changed since it was written, which its own sha256 shows, or is of
-        another version. One without a sha256, as this program once wrote it, is taken as it is.
+        InputError where it was changed since it was written, or is of another version.
         """
         path = directory / "meta.json"
         if not os.path.lexists(path):
@@ -144,12 +136,7 @@ class Meta:
                 f"{path}: version {fields.get('version')}, this program reads version {VERSION};"
                 " partition again with overwrite=true"
             )
-        stated = fields.pop(SHA256, None)
-        if stated not in (None, checksum_of(fields)):
-            raise InputError(
-                f"{path}: was changed since it was written (its sha256 is another); copy it again,"
-                " or partition again with overwrite=true"
-            )
+        check_unchanged(fields, path, "copy it again, or partition again with overwrite=true")
         parts = [PartCounts(**part) for part in fields.pop("parts")]
         meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
         for name in meta.checksums:

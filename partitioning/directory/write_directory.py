@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Array
 from partitioning.directory import dgl_config, dgl_files
-from partitioning.directory.meta import SHA256, VERSION, HeteroMeta, Meta, checksum_of
+from partitioning.directory.meta import VERSION, HeteroMeta, Meta
 from partitioning.directory.npy_files import (
     content_of,
     edge_folder,
@@ -36,7 +36,7 @@ from partitioning.directory.partition import HALO_IDS, EdgeStatistics, PartCount
 from partitioning.directory.replace_directory import replaced_when_written
 from partitioning.directory.sort_edges import Layout, SortedEdges, make_layout, sort_by_part
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
+from partitioning.file_io import file_checksum, with_checksum
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -133,8 +133,7 @@ STATISTICS = ("self_loops", "duplicates", "isolated_nodes")
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
-    content = asdict(meta)
-    _write_json(directory / "meta.json", content | {SHA256: checksum_of(content)}, indent=2)
+    _write_json(directory / "meta.json", with_checksum(asdict(meta)), indent=2)
 
 
 def _write_json(path: Path, content: Any, indent: int) -> None:

@@ -29,7 +29,7 @@ from support import (
 
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
+from partitioning.file_io import file_checksum, with_checksum
 from partitioning.graph_data import GraphData
 from retexo import load, load_run
 from retexo.apps import evaluate, partition_data, plan, predict, train
@@ -538,9 +538,11 @@ def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
 
 
 def edit(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change model.json, and write its checksum anew."""
     content = json.loads((checkpoint / "model.json").read_text())
+    del content["sha256"]
     change(content)
-    (checkpoint / "model.json").write_text(json.dumps(content))
+    (checkpoint / "model.json").write_text(json.dumps(with_checksum(content)))
 
 
 def flip(path: Path) -> None:
@@ -549,10 +551,8 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def swap(checkpoint: Path) -> None:
-    shutil.copy(checkpoint / "layer0.safetensors", checkpoint / "layer1.safetensors")
-    checksums = {path.name: file_checksum(path) for path in checkpoint.glob("layer*.safetensors")}
-    edit(checkpoint, lambda content: content.update(checksums=checksums))
+def swap_text(path: Path, one: str, other: str) -> None:
+    path.write_text(path.read_text("utf-8").replace(one, other), "utf-8")
 
 
 def not_a_number(checkpoint: Path) -> None:
@@ -578,25 +578,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda at: edit(at, lambda content: content["architecture"].update(name="gru")),
         ("model.json", "gru"),
     ),
-    "type": (
-        lambda at: edit(at, lambda content: content["architecture"].update(heads="x")),
-        ("model.json",),
-    ),
-    "field": (
-        lambda at: edit(at, lambda content: content["architecture"].pop("heads")),
-        ("model.json", "heads"),
-    ),
-    "no task": (
-        lambda at: edit(at, lambda content: content.pop("multilabel")),
-        ("model.json", "multilabel"),
-    ),
-    "offsets": (
-        lambda at: edit(at, lambda content: content["answer"].update(offsets=[0.5])),
-        ("model.json", "answer"),
-    ),
-    "slopes": (
-        lambda at: edit(at, lambda content: content["answer"].update(slopes=[1.0])),
-        ("model.json", "answer"),
+    "changed": (
+        lambda at: swap_text(at / "model.json", '"multilabel": false', '"multilabel": true'),
+        ("model.json", "was changed since it was written"),
     ),
     "pipeline": (
         lambda at: edit(at, lambda content: content.update(features={"nodes": {"version": 2}})),
@@ -605,7 +589,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
-    "swapped": (swap, ("layer1.safetensors", "not a layer of this model")),
 }
 
 

@@ -412,23 +412,6 @@ def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path).stages()
 
 
-@pytest.mark.parametrize(
-    ("names", "says"),
-    [
-        (["a"], "class_names has 1 different names"),
-        ([["a"], ["b"], ["c"]], r"class_names is \['a'"),
-        ("abc", "class_names is 'abc'"),
-    ],
-)
-def test_class_names_that_are_not_those_of_the_classes(
-    names: Any, says: str, tmp_path: Path
-) -> None:
-    described = {"multilabel": False, "partition_digest": "", "class_names": names}
-    save_model(tmp_path, SHAPE, described)
-    with pytest.raises(InputError, match=rf"model\.json: damaged: {says}"):
-        open_checkpoint(tmp_path)
-
-
 LOGITS = torch.tensor([[0.0, 1.0, -1.0], [2.0, 0.5, 1.9]])
 ROWS = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
 
