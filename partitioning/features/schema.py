@@ -84,50 +84,6 @@ class Schema:
         return {column.name: column for column in self.columns}
 
 
-ROLES = ("numeric", "date", "boolean", "categorical", "embedding", "matrix")
-
-
-def check_states(states: Any) -> None:
-    """Raise ValueError unless this JSON value, which may come from any file, has fitted states."""
-    for table, state in states.items() if isinstance(states, dict) else [("", states)]:
-        try:
-            names = [name for role in state["roles"].values() for name in role]
-            texts = [*state["roles"], *names, *state["ignored"], *state["ignored"].values()]
-            is_sound = all(isinstance(text, str) for text in texts)
-            is_sound &= all(_is_column(column) for column in state["columns"])
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"features.{table} is no feature pipeline ({error!r})") from None
-        if not is_sound:
-            raise ValueError(f"features.{table} is no feature pipeline")
-
-
-def _is_column(column: dict[str, Any]) -> bool:
-    """Return whether a state of a column has all that `apply_pipeline` reads.
-
-    KeyError without a field.
-    """
-    width = column["width"]
-    numbers = [column[name] for name in ("center", "scale", "fill") if column[name] is not None]
-    is_sound = (
-        all(isinstance(column[name], str) for name in ("name", "scale_by"))
-        and column["role"] in ROLES
-        and type(width) is int
-        and width > 0
-        and type(column["num_blank"]) is int
-        and isinstance(column["indicator"], bool)
-        and (column["center"] is None) == (column["scale"] is None)
-        and all(
-            len(values) == width and all(isinstance(value, int | float) for value in values)
-            for values in numbers
-        )
-    )
-    if column["role"] == "categorical":
-        categories = column["categories"]
-        is_sound &= isinstance(column["rest"], bool) and isinstance(categories, list)
-        is_sound &= all(isinstance(name, str) for name in categories)
-    return is_sound
-
-
 def describe(states: dict[str, Any]) -> list[str]:
     """Return lines that say what became of each column, from the fitted states of tables."""
     return [

@@ -6,8 +6,8 @@ from pathlib import Path
 from partitioning.errors import InputError
 from partitioning.features.agreed import COLUMNS
 from partitioning.features.encoder import State
-from partitioning.features.schema import VERSION, check_states
-from partitioning.file_io import UNREADABLE, check_path, parse_json, read_text
+from partitioning.features.schema import VERSION
+from partitioning.file_io import UNREADABLE, check_path, check_unchanged, parse_json, read_text
 from partitioning.partition_settings import FeatureSettings
 from partitioning.setting_fields import definitions
 
@@ -44,6 +44,7 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
     file = find_spec(settings.spec or "")
     try:
         content = parse_json(read_text(file))
+        check_unchanged(content, file, "take it again from who made it")
         if COLUMNS in content:
             raise InputError(
                 f"features.spec={file}: says which columns there are, and nothing is fitted yet:"
@@ -51,13 +52,14 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
                 " that it writes"
             )
         states: dict[str, State] = content["features"]
-        check_states(states)
         versions = {state.get("version") for state in states.values()}
     except KeyError as error:
         raise InputError(
             f"features.spec={file}: has no field {error}: it was written before feature pipelines "
             "were stored; leave features.spec out, and set features.scale=none"
         ) from error
+    except InputError:
+        raise
     except UNREADABLE as error:
         raise InputError(f"features.spec={file}: damaged: {error}") from error
     if versions - {VERSION}:
