@@ -42,7 +42,7 @@ import pandas as pd
 from partitioning.errors import InputError
 from retexo.comm.traffic_meter import KINDS as KINDS_SENT
 from retexo.plan.traffic import estimate_traffic
-from retexo.results.statistics import compare_pairs
+from retexo.results.groups import compare_pairs
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from partitioning import datasets, node_split
 from partitioning.graph_data import EdgeType, HeteroGraphData
 from partitioning.node_split import Split
-from retexo.results.statistics import compare_pairs
+from retexo.results.groups import compare_pairs
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.tasks import metrics

@@ -23,6 +23,7 @@ from retexo.apps import partition_data
 from retexo.apps.partition_request import (
     FIXED,
     SHORT_NAMES,
+    describe_difference,
     directory_of,
     find_differences,
     is_file_value,
@@ -269,24 +270,18 @@ def _missing_error(settings: Settings) -> InputError:
 def _check_request(settings: Settings, directory: PartitionDirectory) -> None:
     """Raise InputError if the command line asks for other partitions than meta.json describes."""
     differing = _find_differences(settings, directory, requested_settings(settings))
-    for name, (here, there) in differing.items():
-        if is_file_value(here) and is_file_value(there) and here["name"] == there["name"]:
-            raise InputError(
-                f"{name}={here['name']}: changed since {directory.path} was made from it; partition"
-                " again (app=partition_data overwrite=true), or leave it out to use what was read"
-                " then"
-            )
+    if differing:
+        changes = ", ".join(describe_difference(name, *both) for name, both in differing.items())
         raise InputError(
-            f"{name}={_format_value(here)}: {directory.path} was made with"
-            f" {name}={_format_value(there)}; leave it out, or partition again (app=partition_data"
-            " overwrite=true)"
+            f"{directory.path}: was made with other settings: {changes}; leave them out to use"
+            " it as it is, or partition again (app=partition_data overwrite=true)"
         )
 
 
 def _find_differences(
     settings: Settings, directory: PartitionDirectory, requested: dict[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Return settings that differ from meta.json: name -> values here and there.
+    """Return settings that differ from meta.json: name -> (there, here).
 
     A job of --multirun with another `seed` has other split and partition seeds, too.
     """
@@ -297,17 +292,9 @@ def _find_differences(
     if settings.split.kind == "default":
         settings_given.discard("split")
     return {
-        name: (here, there)
+        name: (there, here)
         for name, (there, here) in find_differences(directory.meta, requested).items()
         # The data need not be on the machine that trains.
         if name in settings_given & requested.keys()
         and not (is_file_value(here) and here["sha256"] is None)
     }
-
-
-def _format_value(value: Any) -> str:
-    return (
-        f"{value['name']} (sha256 {str(value['sha256'])[:8]})"
-        if is_file_value(value)
-        else str(value)
-    )

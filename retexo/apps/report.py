@@ -1,10 +1,12 @@
 """`app=report`: tables, figures and an HTML page on one run or any number of runs."""
 
+import base64
 import re
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from partitioning.file_io import read_bytes
@@ -13,7 +15,6 @@ from retexo.results import figures, tables
 from retexo.results.conclusion import conclude
 from retexo.results.formats import format_path
 from retexo.results.groups import DataSet, group
-from retexo.results.page import Picture, Report, Section, page
 from retexo.results.run_lock import locks_run_dir
 from retexo.results.runs import Run, read_runs
 from retexo.results.tables import Table
@@ -21,6 +22,8 @@ from retexo.settings.run_settings import Settings
 
 HYDRA_FOLDERS = ("outputs", "multirun")
 """Folders of Hydra's single runs and of --multirun."""
+MAX_ROWS = 40
+"""Longest table that the page shows unfolded."""
 PNG_DPI = 150
 UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
 """Format of a figure -> metadata without a date, so that equal runs give equal files."""
@@ -32,6 +35,37 @@ TABLES = (
 )
 """Tables of a data set; a function returns None where the data set has nothing to show."""
 STATUSES = ("done", "failed", "unfinished", "damaged")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure as SVG, with its caption."""
+
+    title: str
+    caption: str
+    svg: bytes
+    spans: bool
+    """Whether it spans the page in a wide window."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with tables and pictures."""
+
+    title: str
+    tables: Sequence[Table]
+    pictures: Sequence[Picture] = ()
+    plain: bool = False
+    """Whether the tables hold text instead of numbers."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What report.html and report.md show."""
+
+    title: str
+    introduction: str
+    sections: Sequence[Section]
 
 
 @locks_run_dir
@@ -66,7 +100,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
         else:
             folder_names = " and ".join(map(format_path, folders))
             report = _report_runs(folder_names, runs, data_sets, out)
-        (out / page_path.name).write_text(page(report, _describe_versions(runs)), encoding="utf-8")
+        (out / page_path.name).write_text(_page(report, _describe_versions(runs)), encoding="utf-8")
         (out / "report.md").write_text(_markdown(report), encoding="utf-8")
         for path in sorted(out.iterdir(), key=lambda path: path.name == page_path.name):
             shutil.rmtree(run_dir / path.name, ignore_errors=True)
@@ -154,6 +188,26 @@ def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
                 figure.set_layout_engine(None)  # the first file has decided it
         pictures.append(Picture(path.name, caption, read_bytes(Path(f"{path}.svg")), spans))
     return pictures
+
+
+def _page(report: Report, footer: str) -> str:
+    """Render page.html.jinja, without external files or scripts.
+
+    All text is escaped, and pictures are embedded.
+    """
+    from jinja2 import Environment, FileSystemLoader  # of the extra `report`, like matplotlib
+
+    templates = Environment(
+        loader=FileSystemLoader(Path(figures.__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["data_url"] = lambda svg: (
+        f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    )
+    template = templates.get_template("page.html.jinja")
+    return template.render(**vars(report), footer=footer, max_rows=MAX_ROWS)
 
 
 def _markdown(report: Report) -> str:

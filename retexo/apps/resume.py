@@ -23,8 +23,6 @@ RUN_FILE = Path("state", "run.json")
 DONE_FILE = Path("done.json")
 """Summary of a finished run on nodes that do not write summary.json."""
 OUTPUTS = ("summary.json", str(DONE_FILE), "metrics.jsonl", "checkpoint", str(RUN_FILE))
-FILES = ("summary.json", str(DONE_FILE), "config.json", "metrics.jsonl", str(RUN_FILE))
-FOLDERS = ("checkpoint", "state")
 REMEDIES = {
     "threads": "set cluster.threads={there}: another number changes the last bits of the results",
     "partitions": "use the partition directory that the run was started with",
@@ -95,24 +93,12 @@ def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
         write_json(run_dir / DONE_FILE, summary)
 
 
-def check_place(resume: str | None, run_dir: Path, ranks: range) -> None:
+def check_place(resume: str | None, run_dir: Path) -> None:
     """Raise InputError for a run directory in use, or a `resume` without state/run.json.
 
-    Also for a folder with the name of a file that this run writes, or the reverse.
     resume=auto goes on with the run of the directory if it has state/run.json; any other use of the
     directory, such as a finished run, is an error as without resume.
-
-    Args:
-        ranks: ranks of this node, whose paths below `run_dir` must be folders or files as expected.
     """
-    states = [f"state/rank{rank}" for rank in ranks]
-    for name in (*FILES, *(f"{state}/tape" for state in states), *FOLDERS, *states):
-        path, is_folder = run_dir / name, name in (*FOLDERS, *states)
-        if path.exists() and not (path.is_dir() if is_folder else path.is_file()):
-            kind = "a folder" if is_folder else "a regular file"
-            raise InputError(
-                f"{path}: has to be {kind}; remove it, or choose another hydra.run.dir"
-            )
     if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
         raise InputError(
             f"resume={resume}: has no state/run.json to resume from; give the run directory of an"

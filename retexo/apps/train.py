@@ -73,7 +73,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # partitions that are there.
     initial = None
     if settings.init is not None:
-        from retexo.apps.inference import with_model_of  # with all that predicts; slow to load
+        from retexo.apps.evaluate import with_model_of  # with all that predicts; slow to load
 
         initial = open_checkpoint(Path(settings.init), "init")
         settings = with_model_of(initial, settings, predict=False)
@@ -95,7 +95,7 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     # are made.
     if is_new_job:
         settings = resume.continue_job(settings, run_dir)
-    resume.check_place(settings.resume, run_dir, settings.local_ranks)
+    resume.check_place(settings.resume, run_dir)
     check_machine(settings)
     # 4. Find or make the partitions. What the run stores of them does not change `shared`: nodes
     # and resumed runs compare the digest instead.

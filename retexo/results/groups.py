@@ -13,6 +13,8 @@ from retexo.results.runs import BYTES, Run, identity
 from retexo.scores import SCORES
 from retexo.settings.schema import DATA, keys, usual_values
 
+CONFIDENCE = 0.95
+"""Of the interval of a paired difference."""
 NAME_LENGTH = 200
 """Longest name that is shown."""
 HEADLINES = {name: f"test {score.label}" for name, score in SCORES.items() if score.stops}
@@ -187,3 +189,32 @@ def name_methods(
 @cache
 def _usual_identity(dataset_name: str | None) -> dict[str, Any]:
     return identity({**usual_values(), "dataset_name": dataset_name})
+
+
+# --- paired differences of two methods ----------
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Paired difference, second minus first."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+    """Ends of the 95 % interval of the mean by Student's t with n - 1 degrees of freedom."""
+
+
+def compare_pairs(first: Any, second: Any) -> Difference | None:
+    """Compare two methods, the second minus the first, on their common draws; None: under two.
+
+    first, second: scores by draw, as a mapping or a Series.
+    """
+    import pandas as pd
+    from scipy.special import stdtrit  # scipy.stats takes half a second to load
+
+    pairs: Any = (pd.Series(second, dtype=float) - pd.Series(first, dtype=float)).dropna()
+    if len(pairs) < 2:
+        return None
+    mean, half = pairs.mean(), pairs.sem() * stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)
+    return Difference(len(pairs), float(mean), float(mean - half), float(mean + half))

@@ -1,7 +1,7 @@
 """The callbacks, trackers and progress bar of one run."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -53,50 +53,54 @@ class Observers:
             if (line["layer"], line["round"]) <= self._last_round:
                 continue
             self._last_round = line["layer"], line["round"]
-            self._call(lambda observer, line=line: observer.on_round(line))  # type: ignore[misc]
+            self._call("on_round", line)
             if line["train_loss"] is None:
-                self._call(lambda observer, line=line: observer.on_layer(line))  # type: ignore[misc]
-        self._call(lambda observer: observer.on_progress(phase, bytes_sent))
+                self._call("on_layer", line)
+        self._call("on_progress", phase, bytes_sent)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Tell all that the run is done and saved; what they raise then is logged.
 
         Node 0 alone has observers, and the bytes in its summary.
         """
-        self._call_at_end(lambda observer: observer.on_progress("done", summary["bytes"]["total"]))
+        self._call_at_end("on_progress", "done", summary["bytes"]["total"])
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell all that have started that the run has ended; what they raise is logged."""
-        self._call_at_end(lambda observer: observer.on_end(summary))
+        self._call_at_end("on_end", summary)
 
-    def _call(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all that started; a tracker that fails is left out from then on.
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Call a method of all that started; a tracker that fails is left out from then on.
 
         It is warned of. What a callback raises, it raises.
         """
         for tracker, observer in list(self._started):
             try:
-                function(observer)
+                getattr(observer, method)(*arguments)
             except Exception as error:
                 if tracker is None:
                     _note_callback(error, observer)
                     raise
-                line = first_line(error)
                 logger.warning(
-                    "logger=%s: %s; the run goes on without it", tracker, line, exc_info=True
+                    "logger=%s: %s; the run goes on without it",
+                    *(tracker, first_line(error)),
+                    exc_info=True,
                 )
-                self._started = [entry for entry in self._started if entry[1] is not observer]
+                self._started.remove((tracker, observer))
                 with suppress(Exception):  # it has failed already
                     observer.on_end({"status": "failed"})
 
-    def _call_at_end(self, function: Callable[[Callback], None]) -> None:
-        """Call a function of all at the end of a run; errors are logged with their traceback."""
+    def _call_at_end(self, method: str, *arguments: Any) -> None:
+        """Call a method of all at the end of a run; errors are logged with their traceback."""
         for _, observer in self._started:
             try:
-                function(observer)
+                getattr(observer, method)(*arguments)
             except Exception as error:
-                name, line = _name_of(observer), first_line(error)
-                logger.warning("%s: %s at the end of the run", name, line, exc_info=True)
+                logger.warning(
+                    "%s: %s at the end of the run",
+                    *(_name_of(observer), first_line(error)),
+                    exc_info=True,
+                )
 
 
 def _note_callback(error: Exception, callback: Callback) -> None:

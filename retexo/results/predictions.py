@@ -242,17 +242,17 @@ def _as_structured(table: "DataFrame") -> NDArray[Any]:
 
     A missing text is "", a missing integer -1.
     """
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, column in table.items():
-        if column.dtype == "string":
-            arrays[str(name)] = np.array(column.fillna("").tolist(), np.str_)
-        else:
-            filled = column.fillna(-1) if column.dtype == "Int64" else column
-            arrays[str(name)] = filled.to_numpy()
-    rows = np.empty(len(table), [(name, array.dtype) for name, array in arrays.items()])
-    for name, array in arrays.items():
-        rows[name] = array
-    return rows
+    missing = {"string": "", "Int64": -1}
+    fills = {
+        name: missing[str(kind)] for name, kind in table.dtypes.items() if str(kind) in missing
+    }
+    filled = table.fillna(fills)
+    widths = {
+        str(name): f"U{max((1, *filled[name].str.len()))}"
+        for name, fill in fills.items()
+        if fill == ""
+    }
+    return filled.to_records(index=False, column_dtypes=widths)
 
 
 def read_table(path: Path) -> "DataFrame":

@@ -18,9 +18,8 @@ from retexo.results.formats import (
     format_seconds,
     format_setting,
 )
-from retexo.results.groups import DataSet, Method
+from retexo.results.groups import DataSet, Difference, Method, compare_pairs
 from retexo.results.runs import BYTES, CLASS_SCORES, SCORES_SHOWN, Run
-from retexo.results.statistics import Difference, compare_pairs
 from retexo.scores import title_of
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import resolved, usual_values

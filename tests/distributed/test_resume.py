@@ -292,7 +292,7 @@ def test_a_state_without_a_description_is_of_no_run(
     (tmp_path / "state" / "rank0").mkdir(parents=True)
     (tmp_path / "state" / "rank0" / "tape").write_bytes(b"1")
     for setting in (None, "auto"):
-        resume.check_place(setting, tmp_path, range(1))
+        resume.check_place(setting, tmp_path)
     resume.prepare_resume("auto", tmp_path, range(1), {}, {})
     assert "killed before it began; removed" in caplog.text
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["run.json"]

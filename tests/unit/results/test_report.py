@@ -27,9 +27,8 @@ from retexo.apps import report
 from retexo.results import figures
 from retexo.results.conclusion import conclude, standard_error
 from retexo.results.formats import format_bytes
-from retexo.results.groups import DataSet, group
+from retexo.results.groups import DataSet, compare_pairs, group
 from retexo.results.runs import CLASS_SCORES, Run, read_run, read_runs
-from retexo.results.statistics import compare_pairs
 from retexo.results.tables import comparison_table, results_table, unfinished_table
 from retexo.settings.compose import compose
 from retexo.tasks import score_histogram
