@@ -27,11 +27,16 @@ MAX_PORT = 65535
 class Endpoint:
     """Where other nodes reach a node, and how it reaches them."""
 
+    cluster: ClusterSettings
     listener: Listener
     address: str
     """ADDRESS:PORT, or THROUGH_HUB:NODE."""
     tls: Tls | None = None
     dial: Dial = socket.create_connection
+
+    @property
+    def name(self) -> str:
+        return self.cluster.describe_node(self.cluster.node_rank)
 
     def connect(
         self, address: tuple[str, int], timeout: float, node: int, *, encrypted: bool = True
@@ -56,7 +61,7 @@ def open_endpoint(
     own, hub = cluster.distributed, _make_hub(cluster, tls)
     if hub is not None and own.inbound_port is None:
         listener = _wait_at_hub(cluster, hub, timeout, stack)
-        return Endpoint(listener, f"{THROUGH_HUB}:{cluster.node_rank}", tls, hub.dial)
+        return Endpoint(cluster, listener, f"{THROUGH_HUB}:{cluster.node_rank}", tls, hub.dial)
     if hub is None and not cluster.one_machine:
         _wait_for_name(own.master_addr, timeout)
     address = own_address(cluster)
@@ -73,7 +78,8 @@ def open_endpoint(
     stack.callback(socket_.close)
     where = f"{address}:{socket_.getsockname()[1]}"
     logger.info("node %d listens at %s", cluster.node_rank, where)
-    return Endpoint(socket_, where, tls, socket.create_connection if hub is None else hub.dial)
+    dial = socket.create_connection if hub is None else hub.dial
+    return Endpoint(cluster, socket_, where, tls, dial)
 
 
 def _make_hub(cluster: ClusterSettings, tls: Tls | None) -> Hub | None:

@@ -34,8 +34,13 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
             valid now or revoked, or the members are not `num_nodes` sites (and at most one more)
             with this node's name at place `node`. It names the file.
     """
-    _check_permissions(folder / "key.pem")
-    read_key(folder / "key.pem")
+    path = folder / "key.pem"
+    read_key(path)
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise InputError(
+            f"{path}: others may read it (mode {mode:o}); chmod 600 it, or make a new key"
+        )
     path = folder / "certificate.pem"
     certificate = read_pem(path, x509.load_pem_x509_certificate)
     authority = read_pem(folder / "authority.pem", x509.load_pem_x509_certificate)
@@ -64,20 +69,6 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
             f"{folder}: key.pem and certificate.pem do not fit together: {error.reason}"
         ) from error
     return tls
-
-
-def _check_permissions(path: Path) -> None:
-    """Raise InputError if the key is missing, or others may read it."""
-    try:
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise InputError(
-            f"distributed.credentials: {path}: {error.strerror}; see retexo credentials"
-        ) from error
-    if mode & 0o077:
-        raise InputError(
-            f"{path}: others may read it (mode {mode & 0o777:o}); chmod 600 it, or make a new key"
-        )
 
 
 def read_key(path: Path) -> Any:

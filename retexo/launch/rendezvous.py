@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -132,16 +131,15 @@ def connect_nodes(
                 run=replace(run, settings=decode(encode_message(compared))),
             )
             limit = f"{limit}={round(seconds, 1):g} s"
-            participant = Participant(cluster, endpoint, own, seconds, limit)
             if cluster.node_rank == 0:
-                secret, store, channels = _coordinate(participant, stack)
+                secret, store, channels = _coordinate(endpoint, own, seconds, limit, stack)
             else:
-                secret, store, channels = _join(participant)
+                secret, store, channels = _join(endpoint, own, seconds, limit)
         address, _ = split_address(endpoint.address)
         node = _make_node(cluster, tls, address, secret, store, channels)
         for channel in node.links.values():
             stack.callback(channel.close)
-        logger.info("%s: run %s, address %s", participant.name, node.run_id, address)
+        logger.info("%s: run %s, address %s", endpoint.name, node.run_id, address)
         yield node
 
 
@@ -184,76 +182,68 @@ def _make_node(
     return node
 
 
-@dataclass(frozen=True, eq=False)
-class Participant:
-    """A node while it connects to the others."""
+def keys_with(endpoint: Endpoint, other: int, addresses: Addresses) -> set[Key]:
+    """Return the connections between another node and this one, besides the link to node 0.
 
-    cluster: ClusterSettings
-    endpoint: Endpoint
-    own: NodeInfo
-    seconds: float
-    """Until all nodes have to be there."""
-    limit: str
-    """The setting that limits them, for messages."""
-
-    @property
-    def name(self) -> str:
-        return self.cluster.describe_node(self.own.node)
-
-    def keys_with(self, other: int, addresses: Addresses) -> set[Key]:
-        """Return the connections between another node and this one, besides the link to node 0.
-
-        (opener,) is one of the parents; with the backend `sockets` there is (opener, rank, other
-        rank) for each two workers. A node that is reached only through the hub opens its
-        connections to a node that can be reached directly; else the node with the higher number
-        opens them.
-        """
-        through_hub = {node for node, (address, _) in addresses.items() if address == THROUGH_HUB}
-        if self.own.address.startswith(THROUGH_HUB):
-            through_hub.add(self.own.node)
-        pair = {self.own.node, other}
-        opener = max(pair, key=lambda node: (node in through_hub, node))
-        ranks = product(self.cluster.ranks_of(opener), self.cluster.ranks_of(*pair - {opener}))
-        streams: set[Key] = set()
-        if self.cluster.distributed.backend == "sockets":
-            streams = {(opener, *two) for two in ranks}
-        return streams if 0 in pair else {(opener,), *streams}
+    (opener,) is one of the parents; with the backend `sockets` there is (opener, rank, other
+    rank) for each two workers. A node that is reached only through the hub opens its
+    connections to a node that can be reached directly; else the node with the higher number
+    opens them.
+    """
+    cluster = endpoint.cluster
+    through_hub = {node for node, (address, _) in addresses.items() if address == THROUGH_HUB}
+    if endpoint.address.startswith(THROUGH_HUB):
+        through_hub.add(cluster.node_rank)
+    pair = {cluster.node_rank, other}
+    opener = max(pair, key=lambda node: (node in through_hub, node))
+    streams: set[Key] = set()
+    if cluster.distributed.backend == "sockets":
+        ranks = product(cluster.ranks_of(opener), cluster.ranks_of(*pair - {opener}))
+        streams = {(opener, *two) for two in ranks}
+    return streams if 0 in pair else {(opener,), *streams}
 
 
 Connected = tuple[str, tuple[str, int] | None, Mapping[Key, Channel]]
 """The run's secret, where gloo's store is, and the connections by key, the other node first."""
 
 
-def _coordinate(participant: Participant, stack: ExitStack) -> Connected:
+def _coordinate(
+    endpoint: Endpoint, own: NodeInfo, seconds: float, limit: str, stack: ExitStack
+) -> Connected:
     """Node 0: wait for the others, reply to all, and wait until they have connected pairwise.
+
+    Args:
+        own: what this node is about to run.
+        seconds: until all nodes have to be there.
+        limit: the setting that limits them, for messages.
+        stack: closes gloo's store.
 
     Raises:
         InputError: a node does not fit.
         TrainingError: a node did not come.
         Interrupted: two nodes cannot connect.
     """
-    endpoint, store = participant.endpoint, None
-    cluster = participant.cluster
-    coordinator = Coordinator(endpoint.listener, participant.own, cluster, endpoint.tls)
-    coordinator.wait(participant.seconds)
+    cluster, store = endpoint.cluster, None
+    coordinator = Coordinator(endpoint.listener, own, cluster, endpoint.tls)
+    coordinator.wait(seconds)
     if coordinator.problem is not None:
         coordinator.send_reply({"mistake": coordinator.problem})
         raise InputError(coordinator.problem)
     if coordinator.missing:
-        absent = " and ".join(map(participant.cluster.describe_node, coordinator.missing))
-        message = f"{absent} did not come within {participant.limit}"
+        absent = " and ".join(map(cluster.describe_node, coordinator.missing))
+        message = f"{absent} did not come within {limit}"
         coordinator.send_reply({"absent": message})
         raise TrainingError(message)
     secret = secrets.token_hex(16)
-    if participant.cluster.distributed.backend != "sockets":
+    if cluster.distributed.backend != "sockets":
         store = stack.enter_context(serving_store(split_address(endpoint.address)[0]))
     where = "" if store is None else f"{store[0]}:{store[1]}"
     coordinator.send_reply({"run": secret, "store": where, "nodes": coordinator.addresses})
     addresses = {node: split_address(address) for node, address in coordinator.addresses.items()}
-    channels, problem = _connect_peers(participant, secret, addresses)
+    channels, problem = _connect_peers(endpoint, secret, addresses)
     for node, channel in coordinator.joined.items():
         channels[node,] = channel
-        problem = problem or _peer_problem(channel, participant.cluster.describe_node(node))
+        problem = problem or _peer_problem(channel, cluster.describe_node(node))
     coordinator.send_reply({"problem": problem} if problem is not None else {"go": True})
     if problem is not None:
         raise Interrupted(problem)
@@ -269,42 +259,40 @@ def _peer_problem(channel: Channel, name: str) -> str | None:
     return None if "ready" in reply else make_printable(reply.get("problem"))
 
 
-def _join(participant: Participant) -> Connected:
+def _join(endpoint: Endpoint, own: NodeInfo, seconds: float, limit: str) -> Connected:
     """Another node: connect to node 0, send it the NodeInfo, and follow its reply.
 
-    Raises the error that node 0 replies, or that says how the connection ended.
+    Raises the error that node 0 replies, or that says how the connection ended; arguments as of
+    `_coordinate`.
     """
-    address = master_address(participant.cluster)
+    address = master_address(endpoint.cluster)
     where = "{}:{}".format(*address)
-    logger.info("node %d: node 0 is at %s", participant.own.node, where)
+    logger.info("node %d: node 0 is at %s", own.node, where)
+
+    def say_hello(seconds_left: float) -> tuple[Channel, Message]:
+        channel = endpoint.connect(address, min(DIAL_TIMEOUT, seconds_left), 0)
+        channel.send({"node": asdict(own)})
+        return channel, channel.receive_one(seconds + REPLY_MARGIN)
+
     try:
-        channel, reply = retry(partial(_say_hello, participant, address), participant.seconds)
-        _check_reply(reply, participant.name, where)
+        channel, reply = retry(say_hello, seconds)
+        _check_reply(reply, endpoint.name, where)
         secret, store, addresses = _parse_start(reply)
-        channels, problem = _connect_peers(participant, secret, {0: address, **addresses})
+        channels, problem = _connect_peers(endpoint, secret, {0: address, **addresses})
         channel.send({"ready": True} if problem is None else {"problem": problem})
         go = channel.receive_one(CONNECT_TIMEOUT + REPLY_MARGIN)
-        _check_reply(go, participant.name, where)
+        _check_reply(go, endpoint.name, where)
     except ChannelClosed as error:
         raise Interrupted(
             f"node 0 at {where} ended before the run began, or is another program: {error}"
         ) from error
     except ConnectionError as error:
         raise TrainingError(
-            f"{participant.cluster.describe_node(0)} was not reached at {where} within"
-            f" {participant.limit}: {error}; start it, or, if it runs, it had all its nodes already"
+            f"{endpoint.cluster.describe_node(0)} was not reached at {where} within"
+            f" {limit}: {error}; start it, or, if it runs, it had all its nodes already"
             " or a firewall is in between"
         ) from error
     return secret, store, {(0,): channel, **channels}
-
-
-def _say_hello(
-    participant: Participant, address: tuple[str, int], seconds: float
-) -> tuple[Channel, Message]:
-    """Connect to node 0 within `seconds`, and wait for its reply to this node's NodeInfo."""
-    channel = participant.endpoint.connect(address, min(DIAL_TIMEOUT, seconds), 0)
-    channel.send({"node": asdict(participant.own)})
-    return channel, channel.receive_one(participant.seconds + REPLY_MARGIN)
 
 
 def _parse_start(
@@ -335,7 +323,7 @@ def _check_reply(reply: Message, name: str, where: str) -> None:
 
 
 def _connect_peers(
-    participant: Participant, secret: str, addresses: Addresses
+    endpoint: Endpoint, secret: str, addresses: Addresses
 ) -> tuple[dict[Key, Channel], str | None]:
     """Connect every two nodes: only they can notice when the network between them fails.
 
@@ -345,31 +333,29 @@ def _connect_peers(
     """
     channels: dict[Key, Channel] = {}
     expected: dict[str, Key] = {}
-    for other in sorted({*addresses} - {participant.own.node}):
-        for key in sorted(participant.keys_with(other, addresses)):
+    for other in sorted({*addresses} - {endpoint.cluster.node_rank}):
+        for key in sorted(keys_with(endpoint, other, addresses)):
             if key[0] == other:
                 expected[_make_token(secret, key)] = key
                 continue
             try:
                 # Over a stream the workers do a handshake of their own.
-                channel = participant.endpoint.connect(
+                channel = endpoint.connect(
                     addresses[other], CONNECT_TIMEOUT, other, encrypted=len(key) == 1
                 )
                 channel.send({"token": _make_token(secret, key)})
             except OSError as error:
                 where = "{}:{}".format(*addresses[other])
                 return channels, (
-                    f"{participant.name} cannot reach {participant.cluster.describe_node(other)} at"
+                    f"{endpoint.name} cannot reach {endpoint.cluster.describe_node(other)} at"
                     f" {where}: {error}; open the network between them"
                 )
             channels[other, *key[1:]] = channel
-    accepted, problem = _accept(participant, expected)
+    accepted, problem = _accept(endpoint, expected)
     return channels | accepted, problem
 
 
-def _accept(
-    participant: Participant, expected: dict[str, Key]
-) -> tuple[dict[Key, Channel], str | None]:
+def _accept(endpoint: Endpoint, expected: dict[str, Key]) -> tuple[dict[Key, Channel], str | None]:
     """Wait at most CONNECT_TIMEOUT seconds for the connections that other nodes open.
 
     Args:
@@ -379,7 +365,7 @@ def _accept(
         The connections by key, and a message if some are missing, else None.
     """
     channels: dict[Key, Channel] = {}
-    accepted = AcceptedConnections(participant.endpoint.listener, participant.endpoint.tls)
+    accepted = AcceptedConnections(endpoint.listener, endpoint.tls)
     deadline = time.monotonic() + CONNECT_TIMEOUT
 
     def admit(channel: Channel, message: Message) -> None:
@@ -397,8 +383,8 @@ def _accept(
     if not expected:
         return channels, None
     absent = sorted({key[0] for key in expected.values()})
-    names = ", ".join(map(participant.cluster.describe_node, absent))
-    return channels, f"{names} did not reach {participant.name} within {CONNECT_TIMEOUT:g} s"
+    names = ", ".join(map(endpoint.cluster.describe_node, absent))
+    return channels, f"{names} did not reach {endpoint.name} within {CONNECT_TIMEOUT:g} s"
 
 
 def _make_token(secret: str, key: Key) -> str:

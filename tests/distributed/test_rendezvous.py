@@ -553,11 +553,10 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
 def test_strangers_while_nodes_connect_to_each_other() -> None:
     """At the port of node 0, which waits for node 1."""
     listener = socket.create_server(("127.0.0.1", 0))
-    port, own = listener.getsockname()[1], NodeInfo("", 0, "", "", "", RunInfo({}, ""))
-    endpoint = addresses.Endpoint(listener, "")
-    participant = rendezvous.Participant(cluster(0, 1), endpoint, own, 20.0, "")
+    port = listener.getsockname()[1]
+    endpoint = addresses.Endpoint(cluster(0, 1), listener, "")
     with listener, ThreadPoolExecutor(1) as pool:
-        accepting = pool.submit(rendezvous._accept, participant, {"secret": (1,)})
+        accepting = pool.submit(rendezvous._accept, endpoint, {"secret": (1,)})
         annoy(port)
         assert not accepting.done()
         peer = connect(("127.0.0.1", port), 5.0)
