@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from partitioning.setting_fields import Checked, group, one_of, setting
+from partitioning.setting_fields import Check, Checked, group, one_of, setting
 
 
 @group("labels", of_partitioner=True)
@@ -24,4 +24,5 @@ class LabelSettings(Checked):
     unknown: Any = setting(
         None,
         "what stands for no label besides blank cells and -1, such as [unknown,-100]",
+        Check(lambda value: not isinstance(value, dict), "must be a value or a list of values"),
     )

@@ -11,6 +11,7 @@ from partitioning.file_io import is_unicode
 from partitioning.setting_fields import refuse
 from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import TARGET, check_config_dir
+from retexo.settings.schema import CONFIG_DIR
 
 MAX_CHARACTERS = 4_000
 """Length limit of an override: Hydra parses lists in quadratic time, here half a second."""
@@ -21,6 +22,8 @@ HYDRA_SETTINGS = re.compile(
     r"|hydra/(sweeper(/sampler)?|launcher|job_logging|hydra_logging)"
 )
 """Allowed settings of Hydra. Others, such as hydra.callbacks, make it call any function."""
+GROUPS = {"model", "split", *(folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir())}
+"""Settings that choose a file, of which Hydra would also take a list, and no file for []."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -97,6 +100,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
             ),
             (_depth(value) > MAX_DEPTH, f"{name}: nested more than {MAX_DEPTH} deep"),
             (not bare, f"{override}: not a setting; write NAME=VALUE"),
+            (
+                value.startswith("[") and bare in GROUPS,
+                f"{override}: takes one choice, not a list; choose one",
+            ),
             (
                 "hydra" in bare and HYDRA_SETTINGS.fullmatch(bare) is None,
                 f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher,"

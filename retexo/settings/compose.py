@@ -131,8 +131,9 @@ def load_job(config: DictConfig) -> Settings:
             " remote.upload=ADDRESS copies it to an object store"
         )
     sources = {source.provider: source.path for source in job.runtime.config_sources}
-    overrides, name = list(job.overrides.task), str(job.job.config_name)
-    return load_settings(config, overrides, name, sources.get("command-line"), os.environ)
+    overrides: Any = OmegaConf.to_container(job.overrides.task)  # with ${...}, as they were given
+    name, config_dir = str(job.job.config_name), sources.get("command-line")
+    return load_settings(config, overrides, name, config_dir, os.environ)
 
 
 def check_sweeper(config: DictConfig) -> None:

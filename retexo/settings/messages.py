@@ -45,8 +45,10 @@ def explain(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}{remedy}"
     if isinstance(error, MemoryError):
         return f"not enough memory: {error}"
-    # InputError and TrainingError are ValueError and RuntimeError; some of Hydra's are, too.
-    if isinstance(error, ValueError | RuntimeError):
+    # InputError and TrainingError are ValueError and RuntimeError; some of OmegaConf's are, too.
+    if isinstance(error, ValueError | RuntimeError) and not isinstance(
+        error, OmegaConfBaseException
+    ):
         return _on_one_line(str(error))
     return refusal(error)
 
@@ -60,7 +62,8 @@ def explain_command(error: Exception, arguments: Sequence[str]) -> str:
     names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
     if isinstance(error, InputError) or any(name in text for name in names):
         return text
-    return f"{text} (in {' '.join(arguments)})"
+    own = [argument for argument in arguments if not argument.startswith("hydra.job.config.")]
+    return f"{text} (in {' '.join(own)})"
 
 
 def refusal(error: Exception) -> str:

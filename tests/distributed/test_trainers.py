@@ -657,17 +657,15 @@ def running(group: int, module: str) -> list[psutil.Process]:
 @LONG
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("module", "how", "said"),
+    ("how", "said"),
     [
-        ("server", signal.SIGKILL, "the DGL server of its partition was killed by SIGKILL"),
-        ("server", signal.SIGSTOP, "the DGL server of its part was stopped"),
+        (signal.SIGKILL, "the DGL server of its partition was killed by SIGKILL"),
+        (signal.SIGSTOP, "the DGL server of its partition was stopped"),
     ],
 )
-def test_who_dies_is_named(
-    parts: Path, tmp_path: Path, module: str, how: signal.Signals, said: str
-) -> None:
+def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, said: str) -> None:
     process = start(parts, tmp_path / "run")
-    found = running(process.pid, f"retexo.trainers.sampled_dgl.{module}")
+    found = running(process.pid, "retexo.trainers.sampled_dgl.server")
     assert len(found) == WORLD
     for each in found:
         connections = each.net_connections("inet")
