@@ -1,10 +1,9 @@
-"""Settings of the data set, its split and its partitions."""
+"""Settings of the data set, its split, its partitions and their changes."""
 
 from dataclasses import replace
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.label_settings import LabelSettings
 from partitioning.setting_fields import (
     FINITE,
     SEED,
@@ -18,7 +17,6 @@ from partitioning.setting_fields import (
     subgroup,
     within,
 )
-from partitioning.update_settings import UpdateSettings
 
 MAX_PARTITIONS = 100_000
 """A partition is a folder of ten files. A larger number is taken for a typing error."""
@@ -174,6 +172,29 @@ class ColumnSettings(Checked):
         each=str,
     )
     ignore: Any = setting(None, "columns to leave out", each=str)
+
+
+@group("labels", of_partitioner=True)
+class LabelSettings(Checked):
+    """Labels."""
+
+    kind: str = setting(
+        "auto",
+        "auto: several per node for a matrix of 0 and 1; multilabel also splits cells such "
+        "as Action|Comedy",
+        one_of("auto", "multiclass", "multilabel"),
+    )
+    of: str = setting(
+        "nodes",
+        "what has the labels; set by task=edge_classification and edge_regression",
+        one_of("nodes", "edges"),
+        of_partitioner=True,
+    )
+    unknown: Any = setting(
+        None,
+        "what stands for no label besides blank cells and -1, such as [unknown,-100]",
+        Check(lambda value: not isinstance(value, dict), "must be a value or a list of values"),
+    )
 
 
 @group("features", of_partitioner=True)
@@ -399,6 +420,18 @@ class PlacementSettings(Checked):
         "app=partition_data: directory to rebalance in place, moving few nodes",
         compared=False,
     )
+
+
+@group("update", compared=False)
+class UpdateSettings(Checked):
+    """Changes of a partition directory (docs/updates.md)."""
+
+    new_nodes: str | None = setting(None, "table of new nodes")
+    changed_nodes: str | None = setting(None, "table of changed nodes")
+    deleted_nodes: str | None = setting(None, "table of deleted nodes")
+    new_edges: str | None = setting(None, "table of new edges")
+    changed_edges: str | None = setting(None, "table of changed edges")
+    deleted_edges: str | None = setting(None, "table of deleted edges")
 
 
 @group()

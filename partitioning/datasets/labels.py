@@ -27,8 +27,8 @@ from partitioning.array_checks import (
 from partitioning.datasets.cells import BLANK
 from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.graph_data import is_labelled
-from partitioning.label_settings import LabelSettings
 from partitioning.node_names import decode_names
+from partitioning.partition_settings import LabelSettings
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import check_path
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType, NodeTable
 from partitioning.node_names import Names
-from partitioning.update_settings import UpdateSettings
+from partitioning.partition_settings import UpdateSettings
 
 Tables = dict[tuple[str, str | EdgeType], Path]
 """By setting (new_nodes ...), and node type or relation."""

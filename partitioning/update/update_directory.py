@@ -23,13 +23,13 @@ from partitioning.directory.stored_graph import StoredGraph, read_graph, read_me
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import MASKS, is_labelled
+from partitioning.partition_settings import UpdateSettings
 from partitioning.update.apply_change import apply_change
 from partitioning.update.change import Change, NodeChange, Tables, find_tables
 from partitioning.update.place import place_new
 from partitioning.update.read_edges import read_edge_changes
 from partitioning.update.read_nodes import read_nodes
 from partitioning.update.stored_columns import check_features
-from partitioning.update_settings import UpdateSettings
 
 
 def update_directory(path: Path, settings: UpdateSettings, version: str) -> tuple[Meta, list[str]]:

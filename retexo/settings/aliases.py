@@ -67,6 +67,7 @@ MEANT: dict[str, str] = {
     "sampled.trainers": "a partition has one trainer; more partitions have more",
     "serve.reload": "a new checkpoint is loaded within 2 seconds",
     "serve.timeout": "a request has 10 seconds",
+    "sites.share_aggregates": "model.lookahead=1 at every site says it",
     "task.neighbour_dropout": "links train with it unless dropout=0",
     "task.paths": "validation chooses the weight of common neighbours, which may be 0",
     "update.again": "a change whose rows are in another order can be applied once more",

@@ -135,7 +135,6 @@ def test_retexo_takes_little_of_partitioning() -> None:
         "setting_fields",
         "thread_pool",
         "update",
-        "update_settings",
     )
     everywhere = tuple(f"partitioning.{name}" for name in taken)
     for path in FILES:

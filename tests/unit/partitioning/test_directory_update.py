@@ -41,11 +41,11 @@ from partitioning.graph_data import (
     Relation,
 )
 from partitioning.node_names import Names, hash_names
+from partitioning.partition_settings import UpdateSettings
 from partitioning.random_rows import random_rows
 from partitioning.update.change import find_tables
 from partitioning.update.rebalance import rebalance
 from partitioning.update.update_directory import update_directory
-from partitioning.update_settings import UpdateSettings
 from retexo import apps
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
