@@ -63,7 +63,8 @@ class Observers:
 
         Node 0 alone has observers, and the bytes in its summary.
         """
-        self._call_at_end("on_progress", "done", summary["bytes"]["total"])
+        if self._started:
+            self._call_at_end("on_progress", "done", summary["bytes"]["total"])
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """Tell all that have started that the run has ended; what they raise is logged."""
