@@ -1,5 +1,6 @@
 """Exception for input of users that cannot be used, and what it quotes of other errors."""
 
+import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +24,16 @@ MAX_MESSAGE = 2_000
 """Letters of a message."""
 MAX_NAMES, MAX_LETTERS = 10, 60
 """Names in a message, and letters of each: a file of others can have any number."""
+
+
+def require_packages(use: str, extra: str, *packages: str) -> None:
+    """Raise InputError that begins with `use` where packages of an extra are not installed."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"{use}: needs {', '.join(missing)}, not installed: pip install -e '.[{extra}]' -c"
+            " constraints.txt, or leave it out"
+        )
 
 
 def join_names(names: Iterable[Any], quote: str = "") -> str:

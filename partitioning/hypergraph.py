@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from partitioning.errors import InputError
+from partitioning.errors import require_packages
 from partitioning.graph_data import GraphData
 
 Ints = NDArray[np.int64]
@@ -41,13 +41,9 @@ graphs differ less and get one try."""
 
 def library() -> Any:
     """Import mt-KaHyPar, which is an extra; InputError says how to get it."""
-    try:
-        import mtkahypar
-    except ImportError:
-        raise InputError(
-            "partition_method=km1 needs mt-KaHyPar: pip install -e '.[km1]' -c constraints.txt, "
-            "or choose partition_method=metis"
-        ) from None
+    require_packages("partition_method=km1", "km1", "mtkahypar")
+    import mtkahypar
+
     return mtkahypar
 
 

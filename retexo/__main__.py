@@ -86,7 +86,9 @@ def run_jobs() -> int:
                 print(f"error: {explain_command(error, sys.argv[1:])}", file=sys.stderr)
                 return 2
             ended = jobs.read()
-            if not (ended and all(job.status for job in ended) and isinstance(error, ValueError)):
+            if not (
+                ended and all(job["status"] for job in ended) and isinstance(error, ValueError)
+            ):
                 traceback.print_exception(error)
                 print(f"error: {describe_error(error)}", file=sys.stderr)
                 return 1

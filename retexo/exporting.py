@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, require_packages
 from partitioning.graph_data import SEPARATOR
 from retexo.results.atomic_write import atomic_write
 from retexo.trainers.graph_module import TypedGraphModule
@@ -103,14 +103,9 @@ def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO)
 
     Raises InputError if a package is missing.
     """
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"export.format=onnx: needs the package {error.name}: pip install -e '.[export]'"
-            " -c constraints.txt"
-        ) from None
+    require_packages("export.format=onnx", "export", "onnxruntime", "onnxscript")
+    import onnxruntime
+
     names = input_names(inputs)
     with _quiet():
         program = torch.onnx.export(

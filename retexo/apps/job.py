@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from partitioning.errors import InputError
 from retexo import apps
@@ -46,19 +46,6 @@ def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
         return 1, None
 
 
-class EndedJob(NamedTuple):
-    """How a job of a command ended."""
-
-    status: int
-    overrides: str
-    """The settings that distinguish it from the other jobs."""
-    folder: str
-    value: Any
-    """The number for a sweeper, or several, or None."""
-    direction: str
-    """What the sweeper searches for: minimize or maximize; else empty."""
-
-
 class JobLog:
     """A file with a line per job, because launchers such as joblib start processes of their own.
 
@@ -80,29 +67,30 @@ class JobLog:
             yield cls(Path(folder, "jobs.jsonl"))
 
     def add(self, status: int, value: Any, hydra: Any) -> None:
-        """Append the line of a job: exit status, value for the sweeper, parts of Hydra's config.
+        """Append the line of a job. Nothing is written once the folder is removed.
 
-        Nothing is written once the folder is removed.
+        It has the exit status, the settings that distinguish the job from others, its folder, the
+        number or numbers for a sweeper, and what that searches for: minimize or maximize.
         """
         configured = hydra.sweeper.get("direction")
         direction = getattr(configured, "name", configured)
-        job = EndedJob(
-            status,
-            hydra.job.override_dirname,
-            hydra.runtime.output_dir,
-            value,
-            direction if isinstance(direction, str) else "",
-        )
+        job = {
+            "status": status,
+            "overrides": hydra.job.override_dirname,
+            "folder": hydra.runtime.output_dir,
+            "value": value,
+            "direction": direction if isinstance(direction, str) else None,
+        }
         if self._path.parent.is_dir():
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(job) + "\n")
 
-    def read(self) -> list[EndedJob]:
+    def read(self) -> list[dict[str, Any]]:
         """Return the jobs that have ended, in order; none if there is no file."""
         if not self._path.exists():
             return []
         lines = self._path.read_text(encoding="utf-8").splitlines()
-        return [EndedJob(*json.loads(line)) for line in lines]
+        return [json.loads(line) for line in lines]
 
     def report(self) -> int:
         """Print which of several jobs failed, and which a search found best.
@@ -111,12 +99,12 @@ class JobLog:
             The largest exit status; 0 if there was no job, as with --help.
         """
         ended = self.read()
-        failed = [job.overrides for job in ended if job.status]
+        failed = [job["overrides"] for job in ended if job["status"]]
         if len(ended) > 1 and failed:
             print(f"{len(failed)} of {len(ended)} jobs failed:", *failed, sep="\n  ")
-        jobs = [job for job in ended if job.direction and isinstance(job.value, float)]
+        jobs = [job for job in ended if job["direction"] and isinstance(job["value"], float)]
         if jobs:
-            choose = min if jobs[0].direction == "minimize" else max
-            best = choose(jobs, key=lambda job: job.value)
-            print(f"best of {len(jobs)} jobs: {best.value:.4f} in {best.folder}")
-        return max((job.status for job in ended), default=0)
+            choose = min if jobs[0]["direction"] == "minimize" else max
+            best = choose(jobs, key=lambda job: job["value"])
+            print(f"best of {len(jobs)} jobs: {best['value']:.4f} in {best['folder']}")
+        return max((job["status"] for job in ended), default=0)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from partitioning.errors import require_packages
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
 from retexo.results import figures, tables
@@ -85,7 +86,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
     Raises:
         InputError: there is no run, matplotlib is missing, or run_dir holds a report already.
     """
-    figures.check_installed()
+    require_packages("app=report", "report", "matplotlib", "jinja2", "pandas")
     page_path = run_dir / "report.html"
     check_unused(run_dir, (page_path.name,))
     runs = read_runs(*folders)

@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, require_packages
 from retexo.launch.channels import listen
 from retexo.predictor import Predictor, dataset_like_training
 from retexo.results.checkpoint import open_checkpoint
@@ -19,14 +19,10 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     Raises:
         InputError: Before the service listens: a package, the model, the graph or the port.
     """
-    try:
-        from retexo.service import ModelStore, make_server
-        from retexo.service_limits import SECONDS
-    except ImportError as error:
-        raise InputError(
-            f"app=serve: needs the package {error.name}: pip install -e '.[serve]'"
-            " -c constraints.txt"
-        ) from None
+    require_packages("app=serve", "serve", "fastapi", "uvicorn", "prometheus_client")
+    from retexo.service import ModelStore, make_server
+    from retexo.service_limits import SECONDS
+
     assert settings.checkpoint_dir is not None
     if not settings.given & {"dataset_name", "dataset_file"}:
         raise InputError(

@@ -49,22 +49,14 @@ def find_directory(settings: Settings) -> Path:
     folder = check_path("partition_dir", settings.partition_dir).resolve()
     if (folder / "meta.json").is_file():
         return folder
-    is_named = {
-        "dataset_name",
-        "dataset_file",
-        "partition_method",
-        "num_partitions",
-    } & settings.given
-    named = directory_of(settings) if is_named else None
-    if named is not None and named.is_dir():
-        return named.resolve()
-    names = (
-        sorted(path.parent.name for path in folder.glob("*/meta.json")) if folder.is_dir() else []
-    )
-    if named is None and len(names) == 1:
-        return folder / names[0]
-    there = f"; it has {', '.join(names)}" if names else ""
-    missing = "not a single directory with meta.json" if named is None else f"no {named.name}"
+    is_named = {"dataset_name", "dataset_file", "partition_method", "num_partitions"}
+    there = sorted(path.parent for path in folder.glob("*/meta.json"))
+    fitting = [directory_of(settings)] if is_named & settings.given else there
+    if len(fitting) == 1 and fitting[0].is_dir():
+        return fitting[0].resolve()
+    missing = f"no {fitting[0].name}" if len(fitting) == 1 else "not a single directory to update"
+    names = ", ".join(path.name for path in there) or "none"
     raise InputError(
-        f"partition_dir={folder}: {missing}{there}; set partition_dir to the directory to update"
+        f"partition_dir={folder}: {missing}; it has {names}; set partition_dir to the directory to"
+        " update"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from partitioning.errors import InputError
+from partitioning.errors import require_packages
 from retexo.comm.transport import PeerLost
 from retexo.settings.cluster_settings import ClusterSettings
 
@@ -132,11 +132,7 @@ def read_tls(cluster: ClusterSettings) -> Tls | None:
 
 def import_certificates() -> ModuleType:
     """Import what reads certificates; InputError if `cryptography` is not installed."""
-    try:
-        from retexo.launch import certificates
-    except ImportError as error:
-        raise InputError(
-            "credentials and gradient.secure need cryptography: pip install -e '.[sites]' -c"
-            " constraints.txt"
-        ) from error
+    require_packages("credentials and gradient.secure=true", "sites", "cryptography")
+    from retexo.launch import certificates
+
     return certificates

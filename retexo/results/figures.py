@@ -1,6 +1,5 @@
 """Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
-import importlib.util
 import textwrap
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -8,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioning.errors import InputError
 from retexo.results.formats import SPLITS, format_bytes
 from retexo.results.groups import DataSet
 from retexo.results.runs import Run
@@ -49,16 +47,6 @@ MAX_LABEL = 14
 """Characters of a class name at an axis."""
 DARK = 0.6
 """Share of the scale from which on a cell of a heat map has the other colour of text."""
-
-
-def check_installed() -> None:
-    """Raise InputError with the remedy if a library of the extra `report` is missing."""
-    missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"app=report needs {', '.join(missing)}, not installed: pip install -e '.[report]' -c"
-            " constraints.txt"
-        )
 
 
 def style() -> "AbstractContextManager[None]":

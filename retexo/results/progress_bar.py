@@ -73,52 +73,27 @@ def shown_progress(kind: str) -> Iterator[None]:
     """Within the block, log lines go to the console as `kind` (bar, lines or none) needs it.
 
     Lines are printed to stderr where the program that calls `retexo.train` has set up no logging.
+    Otherwise the lines of rounds are kept from the console, not from files.
     """
-    root = logging.getLogger()
+    root, package = logging.getLogger(), logging.getLogger("retexo")
     with ExitStack() as stack:
         if kind == "bar":
             from tqdm.contrib.logging import logging_redirect_tqdm
 
             stack.enter_context(logging_redirect_tqdm(loggers=[root]))
-        stack.enter_context(_logging_to_stderr() if kind == "lines" else _without_rounds(root))
+        if kind == "lines" and not package.isEnabledFor(logging.INFO):
+            added = logging.StreamHandler()
+            added.setFormatter(logging.Formatter("%(message)s"))
+            package.addHandler(added)
+            stack.callback(package.removeHandler, added)
+            stack.callback(package.setLevel, package.level)
+            package.setLevel(logging.INFO)
+        for handler in root.handlers if kind != "lines" else ():
+            if isinstance(handler, logging.StreamHandler) and not hasattr(handler, "baseFilename"):
+                handler.addFilter(_is_of_no_round)
+                stack.callback(handler.removeFilter, _is_of_no_round)
         yield
 
 
-@contextmanager
-def _logging_to_stderr() -> Iterator[None]:
-    """Within the block, print log lines to stderr if no logging is set up."""
-    package = logging.getLogger("retexo")
-    if package.isEnabledFor(logging.INFO):
-        yield
-        return
-    handler, level = logging.StreamHandler(), package.level
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    package.addHandler(handler)
-    package.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        package.removeHandler(handler)
-        package.setLevel(level)
-
-
-@contextmanager
-def _without_rounds(root: logging.Logger) -> Iterator[None]:
-    """Keep the lines of rounds from the console, not from files."""
-
-    def is_shown(record: logging.LogRecord) -> bool:
-        return record.name not in OF_ROUNDS or record.levelno > logging.INFO
-
-    consoles = [
-        handler
-        for handler in root.handlers
-        if isinstance(handler, logging.StreamHandler)
-        and not isinstance(handler, logging.FileHandler)
-    ]
-    for handler in consoles:
-        handler.addFilter(is_shown)
-    try:
-        yield
-    finally:
-        for handler in consoles:
-            handler.removeFilter(is_shown)
+def _is_of_no_round(record: logging.LogRecord) -> bool:
+    return record.name not in OF_ROUNDS or record.levelno > logging.INFO

@@ -4,7 +4,6 @@ Each tracker is a Callback. One that fails during a run is left out with a warni
 """
 
 import csv
-import importlib.util
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partitioning.errors import InputError
+from partitioning.errors import require_packages
 from partitioning.file_io import open_regular
 from retexo.results.callbacks import Callback
 from retexo.settings.flatten import flatten
@@ -180,22 +179,18 @@ def _kept_files(run_dir: Path) -> Iterator[Path]:
     return (path for name in (*FILES, "checkpoint") if (path := run_dir / name).exists())
 
 
-TRACKERS: dict[str, tuple[Callable[[], Callback], str, str]] = {
-    "csv": (Csv, "csv", ""),
-    "tensorboard": (TensorBoard, "tensorboard", "report"),
-    "mlflow": (MLflow, "mlflow", "trackers"),
-    "wandb": (WandB, "wandb", "trackers"),
+TRACKERS: dict[str, tuple[Callable[[], Callback], tuple[str, ...], str]] = {
+    "csv": (Csv, (), ""),
+    "tensorboard": (TensorBoard, ("tensorboard",), "report"),
+    "mlflow": (MLflow, ("mlflow",), "trackers"),
+    "wandb": (WandB, ("wandb",), "trackers"),
 }
-"""Name -> class, the package that it needs, and the extra that has the package."""
+"""Name -> class, the packages that it needs, and the extra that has them."""
 
 
 def make_trackers(names: Sequence[str]) -> list[Callback]:
     """Return the trackers that `logger` names; InputError if one is not installed."""
     for name in names:
-        _, package, extra = TRACKERS[name]
-        if importlib.util.find_spec(package) is None:
-            raise InputError(
-                f"logger={name}: not installed; pip install -e '.[{extra}]' -c constraints.txt, or"
-                " leave it out"
-            )
+        _, packages, extra = TRACKERS[name]
+        require_packages(f"logger={name}", extra, *packages)
     return [TRACKERS[name][0]() for name in names]

@@ -172,7 +172,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
 ) -> None:
     ended: list[Any] = []
     broken = partial(Told, ended, "round")
-    monkeypatch.setitem(trackers.TRACKERS, "mlflow", (broken, "csv", ""))  # type: ignore[arg-type]
+    monkeypatch.setitem(trackers.TRACKERS, "mlflow", (broken, (), ""))  # type: ignore[arg-type]
     follow(tmp_path, "mlflow", "csv")
     assert caplog.text.count("logger=mlflow: the server is gone; the run goes on") == 1
     assert ended == ["failed"], "it was not closed"
@@ -191,7 +191,7 @@ def test_all_that_have_started_are_told_the_end(
     assert caplog.text.count("ValueError: no space") == 2
     assert ended == ["failed", "failed", "done", "done"]
     refusing = partial(Told, ended, "start")
-    monkeypatch.setitem(trackers.TRACKERS, "wandb", (refusing, "csv", ""))  # type: ignore[arg-type]
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", (refusing, (), ""))  # type: ignore[arg-type]
     with observing(train_settings("logger=[csv,wandb]"), tmp_path, callbacks) as observers:
         with pytest.raises(InputError, match="logger=wandb: no key; correct that"):
             observers.start(SETTINGS)
