@@ -128,13 +128,16 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     text = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
     if text.null_count == len(text):
         return _to_float32(cells, column, np.full(len(text), np.nan))
-    bare, unit = _split_unit(text)
+    # Often few, which are looked at faster.
+    different = pa.chunked_array([pc.unique(text.drop_null())])
+    bare, unit = _split_unit(different)
     if pc.any(pc.match_substring_regex(bare, NUMBER)).as_py():
         expected = REMEDY.format(name=cells.name)
         if any(map(str.isalpha, unit)):
             said = "%s: read as numbers, without their `%s`; columns.categorical=%s keeps the texts"
             log.warning(said, cells.where, unit, cells.name)
-        values = replace(cells, data=bare if unit else text).numbers(expected)
+        bare_text = _split_unit(text)[0] if unit else text
+        values = replace(cells, data=bare_text).numbers(expected)
         return _to_float32(cells, column, values / 100 if unit == "%" else values)
     first = int(pc.index(pc.is_valid(text), True).as_py())
     if pc.all(pc.match_substring_regex(bare, NOTATION)).as_py():
@@ -153,11 +156,11 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
             "expected as many numbers in each row, such as [0.1, 0.2] or 0.1 0.2;"
             f" columns.ignore={cells.name} leaves the column out",
         )
-    different = pc.unique(text.drop_null()).to_pylist()
-    if any({cell.lower() for cell in different[:FEW]} <= words for words in BOOLEANS):
+    names = different.to_pylist()
+    if any({name.lower() for name in names[:FEW]} <= words for words in BOOLEANS):
         values = replace(cells, data=words_to_digits(text)).numbers()
         return _to_float32(cells, replace(column, role="boolean"), values)
-    if are_dates(different):
+    if are_dates(names):
         return None
     return _read_categories(replace(cells, data=text), requested)
 

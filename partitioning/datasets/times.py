@@ -91,12 +91,14 @@ def read_times(cells: Cells) -> NDArray[np.float64]:
 
 def parse_compact(numbers: Array) -> NDArray[np.float64] | None:
     """Return numbers such as 20240131 [K] as seconds since 1970; None unless all are such dates."""
-    different, place = np.unique(numbers[~np.isnan(numbers)], return_inverse=True)
-    if not len(different) or different[0] < FIRST_DAY or different[-1] > LAST_DAY:
+    is_known = ~np.isnan(numbers)
+    known = numbers[is_known]
+    if not len(known) or known.min() < FIRST_DAY or known.max() > LAST_DAY:
         return None
+    different, place = np.unique(known, return_inverse=True)
     seconds = np.full(len(numbers), np.nan)
-    seconds[~np.isnan(numbers)] = np.array([_parse_iso(f"{day:.9g}") for day in different])[place]
-    return None if (np.isnan(seconds) & ~np.isnan(numbers)).any() else seconds
+    seconds[is_known] = np.array([_parse_iso(f"{day:.9g}") for day in different])[place]
+    return None if (np.isnan(seconds) & is_known).any() else seconds
 
 
 def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.float64]:
