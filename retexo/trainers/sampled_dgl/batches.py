@@ -18,7 +18,7 @@ from retexo.models.stage import Stage
 from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.trainers import end_to_end
 from retexo.trainers.context import Context
-from retexo.trainers.sampled_dgl.client import Client, Engine
+from retexo.trainers.sampled_dgl.client import Engine
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class TrainerShare:
 class Batches:
     """Network on one batch of the worker's nodes per round."""
 
-    def __init__(self, share: TrainerShare, client: Client) -> None:
+    def __init__(self, share: TrainerShare, client: Engine) -> None:
         self.share, self.client, self.module = (
             share,
             client,

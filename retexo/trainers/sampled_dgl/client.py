@@ -1,7 +1,6 @@
 """A worker's client of DGL's engine.
 
-It starts and watches the server and the extra trainers of its partition, and fetches rows from all
-servers.
+It starts and watches the server of its partition, and fetches rows from all servers.
 """
 
 import contextlib
@@ -121,49 +120,7 @@ class WatchedProcess:
         self.process.kill()
 
 
-class Client:
-    """A trainer's client of DGL's engine."""
-
-    def __init__(self, token: str, ip_config: Path, part: int, address: str) -> None:
-        """Connect; returns once all servers and trainers are connected."""
-        # DGL aborts if a server is gone. libc's `sleep` as handler gives us 6 (SIGABRT) seconds to
-        # report it.
-        libc = ctypes.CDLL(None)
-        libc.signal(signal.SIGABRT, libc.sleep)
-        self.dgl, self.sent = hooks.install(token)
-        self.graph = connect(self.dgl, token, ip_config, part, address)
-        self.rpc = self.dgl.distributed.rpc
-        self.number: int = self.rpc.get_rank()
-        """DGL's of this client."""
-
-    def rows(self, name: str, nodes: Tensor) -> Tensor:
-        """Fetch data of nodes by global id from the servers that own them."""
-        rows: Tensor = self.graph.ndata[name][nodes]
-        return rows
-
-    @contextlib.contextmanager
-    def count_as(self, purpose: str) -> Iterator[None]:
-        """Within the block, count everything fetched under `purpose`, at both ends.
-
-        The purpose is "" afterwards.
-        """
-        self._set_purpose(purpose)
-        yield
-        self._set_purpose("")
-
-    def _set_purpose(self, purpose: str) -> None:
-        """Tell all servers what this client fetches for."""
-        self.sent.purpose_of_client[self.number] = purpose
-        for server in range(self.rpc.get_num_server()):
-            self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
-
-    def leave(self) -> None:
-        """Disconnect; all trainers call it."""
-        with contextlib.redirect_stdout(io.StringIO()):
-            self.dgl.distributed.exit_client()
-
-
-class Engine(Client):
+class Engine:
     """A DistGraph over all partitions; as a context manager it ends the server."""
 
     def __init__(
@@ -181,6 +138,10 @@ class Engine(Client):
             comm: the communicator.
             fail: ends this worker with a message.
         """
+        # DGL aborts if a server is gone. libc's `sleep` as handler gives us 6 (SIGABRT) seconds to
+        # report it.
+        libc = ctypes.CDLL(None)
+        libc.signal(signal.SIGABRT, libc.sleep)
         self._comm = comm
         token, address, part = (
             f"retexo-{os.getpid()}-{uuid4().hex[:12]}",
@@ -207,11 +168,36 @@ class Engine(Client):
                 token,
             ]
             self._server = WatchedProcess("the DGL server", command, *watch)
-            super().__init__(token, ip_config, comm.rank, address)
+            self.dgl, self.sent = hooks.install(token)
+            self.graph = connect(self.dgl, token, ip_config, comm.rank, address)
+        self.rpc = self.dgl.distributed.rpc
+        self.number: int = self.rpc.get_rank()
+        """DGL's of this client."""
         unlink_shared_memory(token)
         numbers = comm.all_gather(torch.tensor([self.number]), SETUP).flatten().tolist()
         self._ranks = {number: rank for rank, number in enumerate(numbers)}
         """Part of each client, by DGL's number of it."""
+
+    def rows(self, name: str, nodes: Tensor) -> Tensor:
+        """Fetch data of nodes by global id from the servers that own them."""
+        rows: Tensor = self.graph.ndata[name][nodes]
+        return rows
+
+    @contextlib.contextmanager
+    def count_as(self, purpose: str) -> Iterator[None]:
+        """Within the block, count everything fetched under `purpose`, at both ends.
+
+        The purpose is "" afterwards.
+        """
+        self._set_purpose(purpose)
+        yield
+        self._set_purpose("")
+
+    def _set_purpose(self, purpose: str) -> None:
+        """Tell all servers what this client fetches for."""
+        self.sent.purpose_of_client[self.number] = purpose
+        for server in range(self.rpc.get_num_server()):
+            self.rpc.send_request(server, self.sent.Tag(self.number, purpose))  # type: ignore[attr-defined]
 
     @property
     def memory(self) -> Sequence[int]:
@@ -234,7 +220,8 @@ class Engine(Client):
                 self._comm.meter.add(MessageTag(kind), peer, count)
         self._server.record_memory()
         self._server.closing.set()
-        self.leave()
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.dgl.distributed.exit_client()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._server.process.wait(STOP_TIMEOUT)
 
@@ -250,7 +237,7 @@ class Engine(Client):
 
 
 def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> Any:
-    """Return the DistGraph of a trainer, once all servers and trainers are connected.
+    """Return the DistGraph of a worker, once all servers and workers are connected.
 
     Replaces functions of DGL's client, and sets DGL_DIST_MODE.
 
@@ -270,7 +257,7 @@ def connect(dgl: Any, token: str, ip_config: Path, part: int, address: str) -> A
 
 
 def unlink_shared_memory(token: str) -> None:
-    """Unlink a server's names in /dev/shm, after all its trainers have mapped them."""
+    """Unlink a server's names in /dev/shm, after all workers have mapped them."""
     for name in SHARED_MEMORY.glob(f"{token}*"):
         name.unlink(missing_ok=True)
 

@@ -36,7 +36,7 @@ from partitioning.file_io import file_checksum
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions, open_partitions, with_found_parts
-from retexo.apps.partition_request import describe_difference, requested_settings
+from retexo.apps.partition_request import describe_difference, find_differences, requested_settings
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
@@ -516,3 +516,16 @@ def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
         InputError, match=r"other settings: features \(.*degree.* there, .*random.* now\)"
     ):
         find_or_make_partitions(compose([*data, "features={type1:random}"]))
+
+
+def test_the_request_of_an_older_directory_is_that_of_today() -> None:
+    older = {
+        "split": "per_class",
+        "split.train_per_class": 4,
+        "split.num_val": 8,
+        "split.train": None,
+    }
+    meta: Any = SimpleNamespace(request={**older, "task.paths": True, "split.num_test": 0})
+    now = {"split": "per_class", "split.train": 4, "split.val": 8, "split.test": 0}
+    assert find_differences(meta, now) == {}
+    assert find_differences(meta, {**now, "split.val": 9}) == {"split.val": (8, 9)}
