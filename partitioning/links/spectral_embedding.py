@@ -53,10 +53,14 @@ MAX_SCORES = 1 << 30
 """Scores of their possible destinations, at most; fewer are ranked in a larger graph."""
 EXTRA_VECTORS = 8
 """Vectors of a block beside the wanted ones; they converge last."""
-BLOCKS = 4
-"""Blocks of vectors in memory."""
-MAX_VECTORS = 4096
-"""Vectors that are multiplied by a matrix to find its eigenvectors, about; two cycles at least."""
+MAX_VECTORS = 1024
+"""Vectors that filters multiply by a matrix to find eigenvectors, about; one filter at least."""
+MAX_GAIN = 1e5
+"""How much a filter prefers the largest eigenvalue to the smallest of a block, in fp32."""
+MIN_INDEPENDENCE = 1e-6
+"""Smallest eigenvalue of products of unit columns that have a Cholesky factor in fp32."""
+MAX_DEGREE = 32
+"""Of a filter's polynomial."""
 TOLERANCE = 2e-3
 """Residual of an eigenvector, relative to the largest eigenvalue, from which on it is one."""
 DENSE_SIZE = 512
@@ -255,7 +259,7 @@ def decompose(pairs: Ints, num_nodes: int, width: int, power: float) -> Spectrum
         half = sp.csr_array(matrix[large][:, small])
         other = sp.csr_array(half.T)
         found, basis = find_eigenvectors(
-            lambda block: other @ (half @ block), len(small), min(width, len(small))
+            lambda block: other @ (half @ block), len(small), width, is_positive=True
         )
         found, count = np.sqrt(np.maximum(found, 0)), len(found)
         vectors[small, :count] = basis * np.float32(np.sqrt(0.5))
@@ -266,65 +270,90 @@ def decompose(pairs: Ints, num_nodes: int, width: int, power: float) -> Spectrum
 
 
 def find_eigenvectors(
-    multiply: Callable[[Rows], Rows], size: int, count: int
+    multiply: Callable[[Rows], Rows], size: int, count: int, *, is_positive: bool = False
 ) -> tuple[NDArray[np.float64], Rows]:
     """Return the `count` largest eigenvalues of a symmetric matrix, descending, and their vectors.
 
-    Block Lanczos with full orthogonalisation and thick restarts (Wu and Simon, 2000): a flat
-    spectrum needs powers that a few subspace iterations do not reach.
+    Subspace iteration, filtered by Chebyshev polynomials (Zhou, Saad, Tiago and Chelikowsky, J.
+    Comput. Phys. 2006): a flat spectrum needs powers that plain subspace iterations do not reach.
+    Many vectors are not iterated until they converge, which costs time and gains no score.
 
     Args:
         multiply: multiplies the matrix [size, size] by a block of vectors.
         size: at least 1.
         count: fewer are returned where the matrix is smaller.
+        is_positive: no eigenvalue is negative; else none is below -1 times the largest one.
 
     Always starts from the same random vectors.
     """
     count = min(count, size)
     block = min(count + EXTRA_VECTORS, size)
-    if size <= max(DENSE_SIZE, (BLOCKS + 1) * block):
+    if size <= max(DENSE_SIZE, 5 * block):
         values, vectors = np.linalg.eigh(multiply(np.eye(size, dtype=np.float32)))
         return values[::-1][:count], np.ascontiguousarray(vectors[:, ::-1][:, :count], np.float32)
-    basis = np.zeros((size, BLOCKS * block), np.float32, order="F")
-    projected = np.zeros((BLOCKS * block, BLOCKS * block))
     random = np.random.default_rng(0).standard_normal((size, block)).astype(np.float32)
-    basis[:, :block] = _orthonormal(random)
-    first, end = 0, block
-    for _ in range(max(2, MAX_VECTORS // (BLOCKS * block))):
-        while True:
-            after = multiply(basis[:, first:end])
-            projection = basis[:, :end].T @ after
-            after = after - basis[:, :end] @ projection
-            projected[:end, first:end] = projection
-            projected[first:end, :end] = projection.T
-            if end == basis.shape[1]:
-                break
-            first, end = end, end + block
-            basis[:, first:end] = _orthonormal(after, basis[:, :first])
-        values, vectors = np.linalg.eigh(projected)
-        values, chosen = values[::-1][:block], vectors[:, ::-1][:, :block].astype(np.float32)
-        residual = np.linalg.norm(after @ chosen[first:, :count], axis=0).max()
-        basis[:, :block] = basis @ chosen
-        if residual <= TOLERANCE * abs(values[0]):
+    found = _find_in_space(multiply, multiply(multiply(random)))
+    num_products = 0
+    while num_products < MAX_VECTORS / block:
+        values, vectors, products = found
+        residuals = products[:, :count] - vectors[:, :count] * values[:count]
+        if np.linalg.norm(residuals, axis=0).max() <= TOLERANCE * values[0]:
             break
-        basis[:, block : 2 * block] = _orthonormal(after, basis[:, :block])
-        projected[:] = 0
-        projected[range(block), range(block)] = values
-        first, end = block, 2 * block
-    return values[:count], np.ascontiguousarray(basis[:, :count])
+        lowest = 0.0 if is_positive else -float(values[0])
+        filtered, degree = _filter(multiply, found, lowest)
+        found = _find_in_space(multiply, filtered)
+        num_products += degree
+    return found[0][:count].astype(np.float64), np.ascontiguousarray(found[1][:, :count])
 
 
-def _orthonormal(block: Rows, basis: Rows | None = None) -> Rows:
-    """Return an orthonormal basis of a block's columns, orthogonal to a basis."""
-    # SciPy's QR keeps float32, NumPy's computes in float64.
-    made = qr(block, mode="economic", check_finite=False)[0]
-    if basis is not None:
-        made = made - basis @ (basis.T @ made)
-        made = qr(made, overwrite_a=True, mode="economic", check_finite=False)[0]
-    return np.asarray(made)
+def _find_in_space(multiply: Callable[[Rows], Rows], block: Rows) -> tuple[Rows, Rows, Rows]:
+    """Return eigenvalues in the space of a block's columns, descending, vectors and products.
+
+    The vectors are orthonormal; the products are those with the matrix. By Cholesky factors of
+    the scaled columns' products, half of a QR decomposition's time; by QR where they are nearly
+    dependent.
+    """
+    block = block / np.linalg.norm(block, axis=0)
+    gram = (block.T @ block).astype(np.float64)
+    if np.linalg.eigvalsh(gram)[0] > MIN_INDEPENDENCE:
+        block = block @ np.linalg.inv(np.linalg.cholesky(gram)).T.astype(np.float32)
+    else:
+        block = np.asarray(qr(block, mode="economic", check_finite=False)[0])
+    products = multiply(block)
+    values, vectors = np.linalg.eigh((block.T @ products).astype(np.float64))
+    chosen = vectors[:, ::-1].astype(np.float32)
+    return values[::-1].astype(np.float32), block @ chosen, products @ chosen
+
+
+def _filter(
+    multiply: Callable[[Rows], Rows], found: tuple[Rows, Rows, Rows], lowest: float
+) -> tuple[Rows, int]:
+    """Multiply vectors by a Chebyshev polynomial of the matrix; return them and its degree.
+
+    It is at most 1 from `lowest` to the smallest of the values, and MAX_GAIN at the largest one.
+
+    found: of _find_in_space.
+    """
+    values, before, products = found
+    largest = float(values[0])
+    half = max(float(values[-1]) - lowest, TOLERANCE * largest) / 2
+    centre = lowest + half
+    first = scale = half / (largest - centre)
+    degree = int(np.clip(np.arccosh(MAX_GAIN) / np.arccosh(1 / first), 2, MAX_DEGREE))
+    block: Rows = np.asarray((products - centre * before) * (scale / half), np.float32)
+    for _ in range(degree - 1):
+        next_scale = 1 / (2 / first - scale)
+        after = multiply(block)
+        after -= centre * block
+        after *= 2 * next_scale / half
+        after -= before * (scale * next_scale)
+        before, block, scale = block, after, next_scale
+    return block, degree
 
 
 def _scale(rows: Rows, pairs: Ints) -> Rows:
     """Divide rows [N, K] by sqrt(m)."""
-    mean = float((rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1).mean())
+    ones = np.ones(len(pairs), np.float32)
+    sums = sp.csr_array((ones, tuple(pairs.T)), shape=(len(rows), len(rows))) @ rows
+    mean = float(np.einsum("nk,nk->n", sums, rows).mean()) * len(rows) / len(pairs)
     return rows / np.float32(np.sqrt(mean)) if mean > 0 else rows.copy()

@@ -177,7 +177,7 @@ def test_spectral_products_are_those_of_the_largest_eigenvalues(power: float) ->
     assert decompose(np.array([[0, 1]]), 2, 4, power).embed(4, 0.0, 2.0).shape == (2, 4)
 
 
-def test_restarts_find_the_eigenvectors_of_a_flat_spectrum() -> None:
+def test_filters_find_the_eigenvectors_of_a_flat_spectrum() -> None:
     """Of a graph that is not bipartite, with three separate parts, so of equal eigenvalues."""
     rng = np.random.default_rng(0)
     ends = rng.integers(200, size=(2, 3, 1000)) + 200 * np.arange(3)[:, None]
@@ -191,6 +191,18 @@ def test_restarts_find_the_eigenvectors_of_a_flat_spectrum() -> None:
     np.testing.assert_allclose(spectrum.values, wanted, atol=1e-4)
     residual = matrix @ spectrum.vectors - spectrum.vectors * spectrum.values
     assert np.abs(np.linalg.norm(residual, axis=0)).max() < 5e-3
+
+
+def test_fewer_eigenvalues_than_columns_are_found() -> None:
+    """Two groups of users buy all items of their group; all other eigenvalues are 0."""
+    users, items = np.divmod(np.arange(600 * 300), 300)
+    pairs = np.stack((users, 600 + items + 300 * (users >= 300)), axis=1)
+    spectrum = decompose(pairs, 1200, 4, 0.5)
+    np.testing.assert_allclose(spectrum.values, [1, 1, 0, 0], atol=1e-3)
+    products = spectrum.embed(4, 0.0, 1.0) @ spectrum.vectors.T
+    wanted = np.zeros((1200, 1200))
+    wanted[tuple(pairs.T)] = 1 / 600
+    np.testing.assert_allclose(products[:600, 600:], wanted[:600, 600:], atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))
