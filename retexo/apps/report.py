@@ -86,7 +86,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
     Raises:
         InputError: there is no run, matplotlib is missing, or run_dir holds a report already.
     """
-    require_packages("app=report", "report", "matplotlib", "jinja2", "pandas")
+    require_packages("app=report", "report", "matplotlib", "jinja2")
     page_path = run_dir / "report.html"
     check_unused(run_dir, (page_path.name,))
     runs = read_runs(*folders)
