@@ -133,7 +133,7 @@ def _report_runs(
 
     rows = {
         "summary.csv": tables.summary_rows(data_sets),
-        "comparisons.csv": tables.comparison_rows(data_sets),
+        "comparisons.csv": [row for data in data_sets for row in tables.compare_methods(data)],
         "runs.csv": tables.run_rows(data_sets, runs),
     }
     for name, content in rows.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from typing import Any
 
@@ -18,7 +18,7 @@ from retexo.results.formats import (
     format_seconds,
     format_setting,
 )
-from retexo.results.groups import DataSet, Difference, Method, compare_pairs
+from retexo.results.groups import DataSet, Method, compare_pairs
 from retexo.results.runs import BYTES, CLASS_SCORES, SCORES_SHOWN, Run
 from retexo.scores import title_of
 from retexo.settings.flatten import flatten
@@ -192,10 +192,12 @@ def bytes_table(data: DataSet) -> Table | None:
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
 
 
-def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
+@cache
+def compare_methods(data: DataSet) -> list[dict[str, Cell]]:
     """Compare pairs of methods with at least two common draws, by the headline measure.
 
-    With more than MAX_METHODS methods, each is compared with the best one.
+    With more than MAX_METHODS methods, each is compared with the best one. Returns a row of
+    comparisons.csv for each pair.
     """
     if data.headline not in data.draws:
         return []
@@ -206,7 +208,15 @@ def compare_methods(data: DataSet) -> list[tuple[Method, Method, Difference]]:
         best = max(by_draw, key=lambda number: by_draw[number].mean())
         pairs = ((number, best) for number in by_draw if number != best)
     return [
-        (data.methods[first], data.methods[second], difference)
+        {
+            "data": data.name,
+            "first": data.methods[first].name,
+            "second": data.methods[second].name,
+            "second minus first": difference.mean,
+            "n": difference.n,
+            "low": difference.low,
+            "high": difference.high,
+        }
         for first, second in pairs
         if (difference := compare_pairs(by_draw[first], by_draw[second])) is not None
     ]
@@ -216,12 +226,12 @@ def comparison_table(data: DataSet) -> Table | None:
     """Make the table of the paired differences of methods; None if no methods share draws."""
     rows = [
         [
-            f"{second.name} minus {first.name}",
-            str(difference.n),
-            f"{difference.mean:+.4f}",
-            f"[{difference.low:+.4f}, {difference.high:+.4f}]",
+            f"{row['second']} minus {row['first']}",
+            str(row["n"]),
+            f"{row['second minus first']:+.4f}",
+            f"[{row['low']:+.4f}, {row['high']:+.4f}]",
         ]
-        for first, second, difference in compare_methods(data)
+        for row in compare_methods(data)
     ]
     note = (
         "Paired over the n draws (seeds, split and partitions) that both methods have; the interval"
@@ -330,23 +340,6 @@ def summary_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
             row |= {status: method.count(status) for status in ("failed", "unfinished")}
             rows.append(row | values)
     return rows
-
-
-def comparison_rows(data_sets: Sequence[DataSet]) -> list[dict[str, Cell]]:
-    """One row per comparison of the headline measure."""
-    return [
-        {
-            "data": data.name,
-            "first": first.name,
-            "second": second.name,
-            "second minus first": difference.mean,
-            "n": difference.n,
-            "low": difference.low,
-            "high": difference.high,
-        }
-        for data in data_sets
-        for first, second, difference in compare_methods(data)
-    ]
 
 
 def run_rows(data_sets: Sequence[DataSet], runs: Sequence[Run]) -> list[dict[str, Cell]]:
