@@ -136,18 +136,18 @@ class EmbeddedNodes:
             dst: [q, D] or [n, D], embeddings of the destinations.
         """
         src_pieces, dst_pieces = (torch.split(rows, self._width, dim=1) for rows in (src, dst))
-        by_piece = [
-            score(scorer, one, other)
-            for scorer, one, other in zip(self.scorers, src_pieces, dst_pieces, strict=True)
-        ]
-        scores = []
-        for weights in self.weights:
-            total = torch.zeros_like(by_piece[0])
-            for piece, weight in zip(by_piece, weights, strict=False):
-                if weight:
-                    total = total + piece * weight
-            scores.append(total)
-        return torch.stack(scores)
+        by_weights: dict[tuple[float, ...], Tensor] = {}
+        # Pieces of the same weights are added up first: once, not for each candidate.
+        pieces = zip(*self.weights, strict=True), self.scorers, src_pieces, dst_pieces
+        for weights, scorer, one, other in zip(*pieces, strict=True):
+            products = score(scorer, one, other)
+            total = by_weights.get(weights)
+            by_weights[weights] = products if total is None else total.add_(products)
+        scores = products.new_zeros(len(self.weights), *products.shape)
+        for weights, total in by_weights.items():
+            for candidate, weight in zip(scores, weights, strict=True):
+                candidate.add_(total, alpha=weight)
+        return scores
 
     def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:
         """Score each source with its destination, [A, q].
