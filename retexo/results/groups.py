@@ -75,8 +75,12 @@ class DataSet:
 
         Columns are by name and statistic; NaN without a value, or a deviation.
         """
-        by_method = draws.groupby(level=0).agg(["count", "mean", "std"])
-        return by_method.reindex(range(len(self.methods)))
+        import pandas as pd
+
+        by_method, statistics = draws.groupby(level=0), ("count", "mean", "std")
+        table = pd.concat({of: getattr(by_method, of)() for of in statistics}, axis=1)
+        columns = pd.MultiIndex.from_product([draws.columns, statistics])
+        return table.swaplevel(axis=1).reindex(range(len(self.methods)), columns=columns)
 
     @cached_property
     def draws(self) -> Any:

@@ -238,6 +238,17 @@ def test_no_folder_and_no_runs_are_mistakes(tmp_path: Path) -> None:
         read_runs(tmp_path)
 
 
+def test_runs_that_all_failed_are_listed(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / "runs" / str(seed), seed=seed, status="failed", error="no")
+    page = report.make_report(tmp_path / "out", tmp_path / "runs")
+    assert "2 runs: 2 failed" in page.read_text()
+    with (tmp_path / "out" / "summary.csv").open() as file:
+        assert [(row["method"], row["n"], row["failed"]) for row in csv.DictReader(file)] == [
+            ("gcn", "0", "2")
+        ]
+
+
 def test_runs_of_both_folders_of_hydra_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
