@@ -73,7 +73,9 @@ def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
         scorers["spectral"] = _multiply(split.spectral, split.spectral[destinations].T)
     if len(split.rows["candidates"]):
         train = split.rows["train"]
-        rows = sp.csr_array((np.ones(len(train)), tuple(train.T)), shape=(num_nodes, num_nodes))
+        rows = sp.csr_array(
+            (np.ones(len(train), np.float32), tuple(train.T)), shape=(num_nodes, num_nodes)
+        )
         num_rows = np.asarray(rows.sum(axis=0)).ravel()
         by_item = sp.csr_array(rows @ sp.diags_array(1 / np.sqrt(np.maximum(num_rows, 1))))
         by_destination, by_source = sp.csr_array(by_item[:, destinations]), sp.csr_array(by_item.T)
