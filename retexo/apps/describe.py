@@ -9,7 +9,6 @@ from typing import Any
 
 from partitioning.describe_tables import SharedTables, describe_tables
 from partitioning.features.schema import describe
-from partitioning.file_io import with_checksum
 from partitioning.site_folders import find_sites
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
@@ -63,7 +62,7 @@ def _fit_together(settings: Settings, run_dir: Path) -> dict[str, Any]:
         job = DescribeJob(settings, directory, run_dir, node.rendezvous, tables)
         results = start_workers.run_workers(settings.local_ranks, main, job, node)
     content = {"features": {"nodes": results[settings.local_ranks.start]["state"]}}
-    write_json(run_dir / FILE, with_checksum(content))
+    write_json(run_dir / FILE, content, checksum=True)
     how = "masked" if settings.gradient.secure else "in the clear"
     for line in tables.describe():
         print(f"sums of all sites ({how}), {line}")

@@ -294,4 +294,4 @@ class Training:
         """Update the summary; node 0 writes it."""
         self.summary |= changes
         if self.settings.node_rank == 0:
-            write_json(self.run_dir / "summary.json", self.summary)
+            write_json(self.run_dir / "summary.json", self.summary, checksum=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partitioning.file_io import rename_durably, why_unwritten
+from partitioning.file_io import rename_durably, why_unwritten, with_checksum
 from retexo.errors import TrainingError
 
 UNFINISHED = ".unfinished-"
@@ -45,10 +45,15 @@ def remove_unfinished(run_dir: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically; TrainingError if it cannot be written."""
+def write_json(path: Path, value: Any, *, checksum: bool = False) -> None:
+    """Write a JSON file atomically; TrainingError if it cannot be written.
+
+    checksum: whether an object gets the field that `check_unchanged` compares.
+    """
+    content = plain_json(value)
+    content = with_checksum(content) if checksum else content
     with atomic_write(path) as unfinished:
-        unfinished.write_text(json.dumps(plain_json(value), indent=2) + "\n", encoding="utf-8")
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def plain_json(value: Any) -> Any:

@@ -23,7 +23,6 @@ from partitioning.file_io import (
     parse_json,
     read_text,
     reading,
-    with_checksum,
 )
 from partitioning.graph_data import SEPARATOR, EdgeType
 from retexo.models.hetero_stage import (
@@ -75,7 +74,7 @@ def save_model(directory: Path, architecture: AnyArchitecture, described: dict[s
         **described,
         "checksums": checksums,
     }
-    write_json(directory / "model.json", with_checksum(content))
+    write_json(directory / "model.json", content, checksum=True)
 
 
 @dataclass(frozen=True)

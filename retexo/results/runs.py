@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, parse_json, read_text
+from partitioning.file_io import UNREADABLE, check_unchanged, read_json, read_text
 from partitioning.json_shape import NUMBER, check_shape
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
@@ -124,7 +124,8 @@ def read_runs(*folders: Path) -> list[Run]:
 def read_run(path: Path) -> Run:
     """Read a run directory. Errors become the reason of a damaged run."""
     try:
-        summary = parse_json(read_text(path / "summary.json"))
+        summary = read_json(path / "summary.json")
+        check_unchanged(summary, path / "summary.json", "take the original")
         summary["settings"] = settings = flatten(summary["settings"])  # 10,000 runs keep one copy
         status, reason = summary.get("status"), ""
         measures = _read_measures(summary) if status == "done" else {}

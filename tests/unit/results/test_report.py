@@ -175,7 +175,8 @@ def test_statuses_are_told_apart(tmp_path: Path) -> None:
 DAMAGES: dict[str, tuple[Any, str]] = {
     "cut": ('{"status": "do', "Unterminated"),
     "empty": ("", "Expecting value"),
-    "list": ("[1]", "summary.json: list indices must be"),
+    "list": ("[1]", "holds a JSON list, needs an object"),
+    "changed": ({"sha256": "0"}, "was changed since it was written"),
     "status": ({"status": "finished"}, "'finished'"),
     "no bytes": ({"bytes": None}, "'NoneType' object is not subscriptable"),
     "no total": ({"bytes": {}}, "has no 'total'"),
