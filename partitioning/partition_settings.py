@@ -440,7 +440,7 @@ class PartitionSettings(DatasetSettings):
 
     partition_dir: str = setting(
         "data/partitions",
-        "folder of partition directories; also s3://, gs://, https://",
+        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
         per_node=True,
         compared=False,
     )

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 ADDRESSES = {"checkpoint_dir", "dataset_file", "partition_dir"}
 """Settings that may be addresses; a run stores what was given."""
-CACHE = Path("data/remote")
 """Folder of local copies, beside the default of partition_dir."""
 READ_PARTITIONS = ("train", "plan", "evaluate", "predict")
 """Apps that need no data set where there are partitions."""
@@ -62,21 +61,22 @@ def with_local_copies(settings: Settings) -> Settings:
     A data set is copied unless the app finds partitions. Of partitions only the descriptions are
     copied here; `check_parts` copies those of this machine.
     """
+    cache = Path(settings.remote.cache)
     values: dict[str, Any] = {"remote.upload": None}
     if is_remote(settings.checkpoint_dir):
         place = Place("checkpoint_dir", str(settings.checkpoint_dir))
-        values["checkpoint_dir"] = str(local_copies.copy_data(place, CACHE))
+        values["checkpoint_dir"] = str(local_copies.copy_data(place, cache))
     data = None
     if is_remote(settings.dataset_file):
         data = Place("dataset_file", str(settings.dataset_file))
-        values["dataset_file"] = str(local_copies.place_of(data, CACHE))
+        values["dataset_file"] = str(local_copies.place_of(data, cache))
     if is_remote(settings.partition_dir):
         if settings.trainer.name == "sampled":
             raise InputError(
                 f"partition_dir={settings.partition_dir}: trainer=sampled reads DGL's files, which"
                 " are not copied; copy the directory to this machine"
             )
-        base = local_copies.mirror(Place("partition_dir", settings.partition_dir), CACHE)
+        base = local_copies.mirror(Place("partition_dir", settings.partition_dir), cache)
         values["partition_dir"] = str(base)
         # DGL's files would double what is written.
         values["partition.dgl_files"] = bool(settings.partition.dgl_files)
@@ -85,7 +85,7 @@ def with_local_copies(settings: Settings) -> Settings:
     if "partition_dir" in values and settings.dataset_name != "parts":
         local_copies.find_stored(base, directory_of(settings).name, settings.dataset_name)
     if data is not None and not _has_all_it_needs(settings):
-        local_copies.copy_data(data, CACHE)
+        local_copies.copy_data(data, cache)
     return settings
 
 

@@ -153,6 +153,10 @@ class SiteSettings(Checked):
         *RATE,
         per_node=True,
     )
+    share_aggregates: bool = setting(
+        False,
+        "allow model.lookahead, whose aggregates contain rows of nodes that no other site needs",
+    )
 
 
 @group()

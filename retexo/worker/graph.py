@@ -48,10 +48,11 @@ def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> N
     """Raise InputError for a directory that the task, the model or the trainer cannot use."""
     _check_task(settings, directory)
     _check_kind_of_graph(settings, directory)
-    if settings.model.lookahead and directory.sites:
-        log.warning(
-            "model.lookahead=1: the sites send aggregates of boundary nodes, which sum up rows of"
-            " nodes that no other site needs, and with one in-neighbour are its row"
+    if settings.model.lookahead and directory.sites and not settings.sites.share_aggregates:
+        raise InputError(
+            "model.lookahead=1: the sites would send aggregates of boundary nodes, which sum up "
+            "rows of nodes that no other site needs, and with one in-neighbour are its row; "
+            "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
         )
     check_inductive(settings, directory)
     find_trainer(settings).check_directory(settings, directory)

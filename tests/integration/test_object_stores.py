@@ -433,6 +433,8 @@ def test_an_odd_checksum_is_named(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
+        ("remote.cache=' '", "remote.cache= : expected a folder of this machine"),
+        ("remote.cache=s3://b/cache", "remote.cache=s3://b/cache: expected a folder of this"),
         ("remote.upload=' '", "remote.upload= : expected a folder to write to, s3://"),
         ("remote.upload=runs", "remote.upload=runs: expected a folder to write to, s3://"),
         ("remote.upload=https://host/runs", "runs: expected a folder to write to, s3://"),

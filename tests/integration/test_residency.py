@@ -215,15 +215,14 @@ def test_three_sites_that_encrypt_and_hide_their_shares(
                     )
 
 
-def test_aggregates_that_leave_a_site_are_counted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_aggregates_leave_a_site_only_where_it_allows_them(tmp_path: Path) -> None:
     """Each node asked for sends its own; those of fewer than five edges are counted apart."""
     graph, parts = random_graph(), np.asarray(PARTS)
     write_sites(tmp_path / "sites", graph, thirds(40), PARTS, NAMES[:3])
     ahead = (*COMMON, "num_partitions=3", *by_sites(tmp_path), "model.lookahead=1", "num_layers=3")
-    train.run(compose(ahead), tmp_path / "run")
-    assert "model.lookahead=1: the sites send aggregates of boundary nodes" in caplog.text
+    with pytest.raises(InputError, match=r"set sites\.share_aggregates=true at every site"):
+        train.run(compose(ahead), tmp_path / "refused")
+    train.run(compose([*ahead, "sites.share_aggregates=true"]), tmp_path / "run")
     told = json.loads((tmp_path / "run" / "disclosure-0.json").read_text())["to"]
     in_edges = np.bincount(graph.dst, minlength=40)
     for peer in (1, 2):
