@@ -239,8 +239,7 @@ class Training:
     def _connect(self, stack: ExitStack) -> rendezvous.Node:
         """Connect to the other nodes; `stack` closes the connections.
 
-        A restart tries again for REJOIN times distributed.init_timeout; then TrainingError in
-        place of InputError.
+        A restart tries again until rejoin_timeout; then TrainingError in place of InputError.
         """
         info = RunInfo(
             {**self.shared, "resume": self.resume_from is not None},
@@ -250,7 +249,7 @@ class Training:
         )
         if not self.causes:
             return stack.enter_context(rendezvous.connect_nodes(self.settings, info))
-        deadline = time.monotonic() + rendezvous.REJOIN * self.settings.distributed.init_timeout
+        deadline = time.monotonic() + self.settings.distributed.rejoin_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:

@@ -53,8 +53,6 @@ CONNECT_TIMEOUT = 20.0
 DIAL_TIMEOUT = 5.0
 """Seconds of one attempt to connect to node 0, which may not run yet: the kernel waits ever longer
 between its own attempts."""
-REJOIN = 2.5
-"""Times distributed.init_timeout that nodes have to return at a restart: a reboot takes minutes."""
 REASONS = {"mistake": InputError, "absent": TrainingError, "problem": Interrupted}
 """What node 0 answers where the run cannot begin, and the error on all nodes."""
 
@@ -100,7 +98,7 @@ def connect_nodes(
     tls = read_tls(cluster)
     limit, seconds = "distributed.init_timeout", cluster.distributed.init_timeout
     if rejoin_seconds is not None:
-        limit, seconds = f"{REJOIN:g} * {limit}", rejoin_seconds
+        limit, seconds = "distributed.rejoin_timeout", rejoin_seconds
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))

@@ -12,7 +12,6 @@ ALIASES: dict[str, str] = {
     "num_parts": "num_partitions",
     "plan.rounds": "num_rounds",
     "partition.from": "partition.source",
-    "distributed.rejoin_timeout": "distributed.init_timeout",
     "split.train_per_class": "split.train",
     "split.num_val": "split.val",
     "split.num_test": "split.test",

@@ -45,7 +45,6 @@ from support import (
 from retexo.apps import partition_data, train
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
-from retexo.launch import rendezvous
 from retexo.launch.heartbeat import Progress
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -410,19 +409,16 @@ def test_a_parent_is_killed_and_started_again(
     assert_same_files(tmp_path / "node0", expected)
 
 
-def test_a_node_that_does_not_return_is_named(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rendezvous, "REJOIN", 0.02)
+def test_a_node_that_does_not_return_is_named(base: Path, tmp_path: Path) -> None:
     port, common = free_port(), [*settings_of(base, "classes"), "sleep_time=0.03"]
-    common.append("distributed.init_timeout=100")
+    common.append("distributed.rejoin_timeout=2")
     nodes = [[*common, *on_node(base, "gloo", node, port)] for node in (0, 1)]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(train.run, compose(nodes[0]), tmp_path / "node0")
         kill_parent(tmp_path, 1, nodes[1], "round")
         with pytest.raises(
             TrainingError,
-            match=r"node 1 \(rank 2\) did not come within 0\.02 \* distributed\.init_timeout=2 s; "
+            match=r"node 1 \(rank 2\) did not come within distributed.rejoin_timeout=2 s; "
             r"restarted because node 1 \(rank 2\) is lost",
         ):
             running.result(90)
