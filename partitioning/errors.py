@@ -1,6 +1,6 @@
 """Exception for input of users that cannot be used, and what it quotes of other errors."""
 
-import importlib.util
+import importlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,13 +27,14 @@ MAX_NAMES, MAX_LETTERS = 10, 60
 
 
 def require_packages(use: str, extra: str, *packages: str) -> None:
-    """Raise InputError that begins with `use` where packages of an extra are not installed."""
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"{use}: needs {', '.join(missing)}, not installed: pip install -e '.[{extra}]' -c"
-            " constraints.txt, or leave it out"
-        )
+    """Import packages of an extra; InputError that begins with `use` where that fails."""
+    for name in packages:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise InputError(
+                f"{use}: needs {name} ({error}): pip install -e '.[{extra}]' -c constraints.txt"
+            ) from error
 
 
 def join_names(names: Iterable[Any], quote: str = "") -> str:

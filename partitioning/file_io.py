@@ -218,7 +218,8 @@ def check_unchanged(content: dict[str, Any], path: Path, remedy: str) -> None:
 
 
 def _checksum_of(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    as_read = json.loads(json.dumps(content))  # keys are texts
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:

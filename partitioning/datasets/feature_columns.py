@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 LARGE = 2.0**24
 """From here on float32 does not hold every integer."""
+HEAD = 10_000
+"""Cells of a column that show whether its texts repeat: then only the different ones are judged."""
 FEW = 10
 """A column with at most so many different texts is categorical."""
 BOOLEANS = [{*pair} for pair in zip(TRUE, FALSE, strict=True)]
@@ -128,9 +130,11 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     text = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
     if text.null_count == len(text):
         return _to_float32(cells, column, np.full(len(text), np.nan))
-    # Often few, which are looked at faster.
-    different = pa.chunked_array([pc.unique(text.drop_null())])
-    bare, unit = _split_unit(different)
+    known = text.drop_null()
+    head = known.slice(0, HEAD)
+    few_differ = 2 * pc.count_distinct(head).as_py() <= len(head)
+    judged = pa.chunked_array([pc.unique(known)]) if few_differ else known
+    bare, unit = _split_unit(judged)
     if pc.any(pc.match_substring_regex(bare, NUMBER)).as_py():
         expected = REMEDY.format(name=cells.name)
         if any(map(str.isalpha, unit)):
@@ -156,7 +160,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
             "expected as many numbers in each row, such as [0.1, 0.2] or 0.1 0.2;"
             f" columns.ignore={cells.name} leaves the column out",
         )
-    names = different.to_pylist()
+    names = pc.unique(known).to_pylist()
     if any({name.lower() for name in names[:FEW]} <= words for words in BOOLEANS):
         values = replace(cells, data=words_to_digits(text)).numbers()
         return _to_float32(cells, replace(column, role="boolean"), values)

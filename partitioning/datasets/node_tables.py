@@ -115,7 +115,8 @@ def _read_columns(
     for name in roles.get("id", ()):
         ids, ids_where = columns[name].ids(), columns[name].where
     values: dict[str, Any] = {
-        mask: columns[name].flags() for mask, name in find_masks(roles.get("masks", ())).items()
+        mask: columns[name].flags()
+        for mask, name in find_masks(roles.get("masks", ()), path).items()
     }
     if names_classes:
         cells = columns[label[0]]
@@ -166,11 +167,16 @@ def _find_roles(
     split = find_column("split", names, columns, path)
     if split is not None and requested_role(split, columns, path) is not None:
         split = None
-    masks = [*find_masks(names).values()]
+    free = [
+        name
+        for name in names
+        if name not in (*label, id_name) and requested_role(name, columns, path) is None
+    ]
+    masks = [*find_masks(free, path).values()]
     if split is not None and masks:
         raise InputError(
             f"{path}: has both `{split}` and `{masks[0]}`; take one out, or set"
-            f" columns.ignore={split}"
+            f" columns.ignore={split} or columns.ignore={masks[0]}"
         )
     single = {
         "id": id_name or find_column("id", names, columns, path),

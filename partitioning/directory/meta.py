@@ -137,10 +137,15 @@ class Meta:
                 " partition again with overwrite=true"
             )
         check_unchanged(fields, path, "copy it again, or partition again with overwrite=true")
-        parts = [PartCounts(**part) for part in fields.pop("parts")]
-        meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
-        for name in meta.checksums:
-            path_below(directory, name, f"{path}: checksums")
+        try:
+            parts = [PartCounts(**part) for part in fields.pop("parts")]
+            meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
+            ) from error
+        for name in (*meta.checksums, *fields.get("types", ()), *fields.get("relations", ())):
+            path_below(directory, name, str(path))  # types and relations are names of folders
         return meta
 
 

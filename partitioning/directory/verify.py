@@ -7,7 +7,7 @@ from partitioning.errors import InputError
 
 
 def verify_directory(path: Path) -> dict[int, str]:
-    """Check the files of each partition by their checksums, and its content against meta.json.
+    """Check the files of each partition by their checksums, and that its arrays can be read.
 
     Returns:
         The damage of each damaged partition; empty for an intact directory.

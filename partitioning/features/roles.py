@@ -92,17 +92,33 @@ def find_usual(role: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if _letters_of(name) in USUAL[role]]
 
 
-def find_masks(names: Iterable[str]) -> dict[str, str]:
+def find_masks(names: Iterable[str], path: Source) -> dict[str, str]:
     """Return the columns of masks, by train_mask, val_mask and test_mask.
 
     Other names than these, such as is_test, are masks only beside one of training nodes.
+
+    Raises:
+        InputError: two columns have names of one mask.
     """
     columns: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: name not in MASKS):
-        if mask := MASK_NAMES.get(_letters_of(name)):
-            columns.setdefault(mask, name)
-    has_train = "train_mask" in columns
-    return {mask: name for mask, name in columns.items() if has_train or name in MASKS}
+    for name in sorted(names, key=_mask_order):
+        mask = MASK_NAMES.get(_letters_of(name))
+        if mask is None or (
+            name not in MASKS and mask != "train_mask" and "train_mask" not in columns
+        ):
+            continue
+        if mask in columns:
+            raise InputError(
+                f"{path}: has both columns {columns[mask]} and {name}, the same mask; set"
+                f" columns.ignore={name}"
+            )
+        columns[mask] = name
+    return columns
+
+
+def _mask_order(name: str) -> tuple[bool, bool]:
+    """Return what sorts masks of training nodes first, and usual names before others."""
+    return MASK_NAMES.get(_letters_of(name)) != "train_mask", name not in MASKS
 
 
 def _letters_of(name: str) -> str:

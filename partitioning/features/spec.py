@@ -7,7 +7,7 @@ from partitioning.errors import InputError
 from partitioning.features.agreed import COLUMNS
 from partitioning.features.encoder import State
 from partitioning.features.schema import VERSION
-from partitioning.file_io import UNREADABLE, check_path, check_unchanged, parse_json, read_text
+from partitioning.file_io import UNREADABLE, check_path, check_unchanged, read_json
 from partitioning.partition_settings import FeatureSettings
 from partitioning.setting_fields import definitions
 
@@ -43,7 +43,7 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
     """
     file = find_spec(settings.spec or "")
     try:
-        content = parse_json(read_text(file))
+        content = read_json(file)
         check_unchanged(content, file, "take it again from who made it")
         if COLUMNS in content:
             raise InputError(

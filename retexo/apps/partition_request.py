@@ -6,7 +6,7 @@ are the same; `app=train` compares them with its command line.
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from partitioning.file_io import check_path, file_checksum
 from partitioning.graph_data import is_relation
 from partitioning.partition_settings import PartitionSettings
 from retexo.settings.run_settings import TrainSettings
-from retexo.settings.schema import DEFAULTS, DEFINED, keys
+from retexo.settings.schema import DEFAULTS, DEFINED, keys, with_current_names
 
 SHORT_NAMES = {"features.kind": "features", "labels.kind": "labels", "split.kind": "split"}
 """Settings whose name in a request is another one."""
@@ -44,14 +44,6 @@ OF_LABELLED_EDGES = {"task.message_edges"}
 OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit")}
 ONE_COLUMN = {f"columns.{name}" for name in ("id", "label", "src", "dst")}
 """Settings of which a request has a list of one column as that column."""
-FORMER = {
-    "split.train_per_class": "split.train",
-    "split.num_val": "split.val",
-    "split.num_test": "split.test",
-    "features.max_categories": None,
-    "task.paths": None,
-}
-"""Name in requests of older directories -> the current one; None: it is no setting any more."""
 OPTIONAL = {
     *("split.stratify", "split.index", "labels.of", "labels.unknown", "target"),
     *("relations.reverse", "tables.nodes", "tables.edges", "features.spec", "partition_file"),
@@ -170,19 +162,12 @@ def is_file_value(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {"name", "sha256"}
 
 
-def _with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request of a directory, which may be older, by the settings' names of today."""
-    current = {name: value for name, value in request.items() if name not in FORMER}
-    renamed = {str(new): request.get(old) for old, new in FORMER.items() if new is not None}
-    return current | {name: value for name, value in renamed.items() if value is not None}
-
-
 def find_differences(meta: Meta, request: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the settings that differ between a directory and a request: name -> (there, here).
 
     A relation is named as in the request.
     """
-    there = _with_current_names(meta.request)
+    there = with_current_names(meta.request)
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]
@@ -203,7 +188,7 @@ def made_with(meta: Meta) -> dict[str, Any]:
     known = {SHORT_NAMES.get(name, name): name for name in DEFINED}
     request = {
         known[name]: value
-        for name, value in _with_current_names(meta.request).items()
+        for name, value in with_current_names(meta.request).items()
         if name in known
     }
     if request.get("split.kind") == "links":  # of pairs; `split` does not name it

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 ADDRESSES = {"checkpoint_dir", "dataset_file", "partition_dir"}
 """Settings that may be addresses; a run stores what was given."""
-"""Folder of local copies, beside the default of partition_dir."""
 READ_PARTITIONS = ("train", "plan", "evaluate", "predict")
 """Apps that need no data set where there are partitions."""
 UPLOAD_NOTHING = ("partition_data", "serve", "hub")

@@ -237,4 +237,4 @@ def _describe_versions(runs: Sequence[Run]) -> str:
 
     used = pd.DataFrame([run.summary.get("versions", {}) for run in runs], dtype="string")
     listed = (f"{name} {', '.join(sorted(own.dropna().unique()))}" for name, own in used.items())
-    return f"Trained with {'; '.join(listed)}."
+    return f"Trained with {'; '.join(listed)}." if len(used.columns) else ""

@@ -126,7 +126,7 @@ def _wait_for_name(host: str, timeout: float) -> None:
             "distributed.master_addr=%s: no such name; waiting for it for up to %g s", host, timeout
         )
         with suppress(OSError):
-            retry(lambda seconds: socket.getaddrinfo(host, None), timeout)
+            retry(lambda seconds: socket.getaddrinfo(host, None, socket.AF_INET), timeout)
 
 
 def _resolve_host(host: str) -> set[str]:

@@ -1,9 +1,11 @@
-"""Connections between the parents of a run: one JSON object per line, over TCP or TLS.
+"""Connections between the parents of a run, over TCP or TLS, and to their own workers: one JSON
+object per line.
 
-Anybody can connect to a node's port. So a received line has a maximum length and is only parsed as
-JSON, every wait has a time limit, and the connections that have sent no message are limited in
-time, in all, and per address. Above a limit the oldest is closed; a node whose connection is closed
-tries again. Control messages are small (docs/cluster.md) and not counted as traffic.
+Anybody can connect to a node's port. So a line that another node sends has a maximum length and is
+only parsed as JSON, every wait has a time limit, and the connections that have sent no message are
+limited in time, in all, and per address. Above a limit the oldest is closed; a node whose
+connection is closed tries again. Control messages are small (docs/cluster.md) and not counted as
+traffic.
 """
 
 import json

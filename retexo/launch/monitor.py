@@ -192,6 +192,11 @@ class NodeMonitor:
         rounds = [w.rounds.popleft() for w in workers for _ in range(len(w.rounds))]
         return workers[0].phase, sum(worker.bytes_sent for worker in workers), rounds
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a failure is known, here or at another node."""
+        return bool(self._failures)
+
     def stop(self, why: str) -> None:
         """Let `run` end the workers of all nodes, after a round that all save, and raise."""
         self._stopped_by = why

@@ -7,8 +7,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import combinations
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -20,6 +20,7 @@ from retexo.launch.channels import Channel
 from retexo.launch.monitor import LOOK_INTERVAL, STOP_TIMEOUT, NodeMonitor, Worker
 from retexo.launch.rendezvous import Node
 
+Results = Future[dict[int, Any]]
 SPARE_FILES = 256
 """Files that a process opens besides its streams."""
 Look = Callable[[str, int, Sequence[dict[str, Any]]], None]
@@ -80,17 +81,28 @@ def run_workers(
             rank: Worker(process, Channel(own, limit=None))
             for process, (rank, (own, _)) in zip(processes, sockets.items(), strict=True)
         }
-        watch = NodeMonitor(workers, node, may_restart=may_restart)
-        results = stack.enter_context(ThreadPoolExecutor(1)).submit(watch.run)
+        watch, results = NodeMonitor(workers, node, may_restart=may_restart), Results()
         try:
+            # A daemon: one that waits for a full pipe of the log keeps no process alive.
+            threading.Thread(target=_run, args=(watch, results), daemon=True).start()
             while wait([results], LOOK_INTERVAL).not_done:
-                look(*watch.take_rounds())
-            results_by_rank = results.result()
-            look(*watch.take_rounds())
+                if not watch.has_failed:
+                    look(*watch.take_rounds())
+            with suppress(Exception) if results.exception() else nullcontext():
+                look(*watch.take_rounds())  # the error of a worker is the cause, not one of these
         except BaseException as error:  # a signal, or an error of a callback
             watch.stop(name_of(error))
+            wait([results], 2 * STOP_TIMEOUT)
             raise
-        return results_by_rank
+        return results.result()
+
+
+def _run(watch: NodeMonitor, results: Results) -> None:
+    """Watch the workers in a thread; `results` gets what NodeMonitor.run returns or raises."""
+    try:
+        results.set_result(watch.run())
+    except BaseException as error:
+        results.set_exception(error)
 
 
 def add_local_streams(

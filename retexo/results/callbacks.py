@@ -1,6 +1,6 @@
 """What follows a run: callbacks of users, trackers and the progress bar, in the parent of node 0.
 
-Rank 0 sends its rounds over the pipe to its parent. This module imports the standard library only,
+Rank 0 sends its rounds to its parent. This module imports the standard library only,
 because `import retexo` has `Callback`.
 """
 
@@ -15,8 +15,8 @@ class Callback:
     What it raises ends the run and is raised by `retexo.train`; when the run is done and saved, it
     is logged with its traceback.
 
-    The methods are called by the process that called `retexo.train`, within half a second of what
-    they report. They have to return at once: the same process watches the workers.
+    The methods are called by the thread that called `retexo.train`, within half a second of what
+    they report. Another thread watches the workers, so a slow method delays only later calls.
     """
 
     def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:

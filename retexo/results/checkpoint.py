@@ -181,25 +181,25 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         )
     try:
         architecture = read_architecture(content["architecture"])
-    except InputError as error:  # a convolution that is not registered here
-        raise InputError(f"{directory / 'model.json'}: {error}") from error
-    targets = content.get("targets")  # of a regression
-    return Checkpoint(
-        directory,
-        architecture,
-        content["multilabel"],
-        content["partition_digest"],
-        OutputHeads.from_json(content["answer"]),
-        ExchangeSettings(
-            precision=content.get("exchange_precision") or ["fp32"] * architecture.model.depth
-        ),
-        content.get("trainer"),
-        content.get("class_names", []),
-        content.get("features", {}),
-        targets and TargetScale.from_json(targets),
-        content.get("graph", {}),
-        content["checksums"],
-    )
+        targets = content.get("targets")  # of a regression
+        return Checkpoint(
+            directory,
+            architecture,
+            content["multilabel"],
+            content["partition_digest"],
+            OutputHeads.from_json(content["answer"]),
+            ExchangeSettings(
+                precision=content.get("exchange_precision") or ["fp32"] * architecture.model.depth
+            ),
+            content.get("trainer"),
+            content.get("class_names", []),
+            content.get("features", {}),
+            targets and TargetScale.from_json(targets),
+            content.get("graph", {}),
+            content["checksums"],
+        )
+    except UNREADABLE as error:  # of another version, or a convolution that is not registered here
+        raise InputError(f"{directory / 'model.json'}: {first_line(error)}; train again") from error
 
 
 def _read_content(directory: Path) -> dict[str, Any]:

@@ -94,9 +94,11 @@ class Run:
 
         rounds: list[dict[str, Any]] = []
         # Without the file the run counts, but for its curve, which is a picture.
-        with suppress(OSError, ValueError, RecursionError):
+        with suppress(*UNREADABLE):
             for line in read_text(self.path / "metrics.jsonl").splitlines():
-                rounds.append(json.loads(line))
+                numbers = json.loads(line)
+                values = {name: numbers.get(name) for name in ROUND}
+                rounds.append({n: None if v is None else float(v) for n, v in values.items()})
         return pd.DataFrame(rounds, columns=ROUND, dtype=float)
 
 
@@ -112,7 +114,8 @@ def read_runs(*folders: Path) -> list[Run]:
         raise InputError(
             f"{setting}: no such folder; give one that holds run directories of app=train"
         )
-    paths = {file.parent for folder in existing for file in folder.rglob("summary.json")}
+    files = ("summary.json", "metrics.jsonl")
+    paths = {file.parent for name in files for folder in existing for file in folder.rglob(name)}
     if not paths:
         raise InputError(
             f"{setting}: no summary.json below it; train first (app=train"

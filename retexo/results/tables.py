@@ -187,7 +187,12 @@ def bytes_table(data: DataSet) -> Table | None:
     names = list(layers) if len(data.methods) <= MAX_METHODS else ["total"]
     note = "Payload of all workers, counted once at the sender; kB, MB, GB are powers of 1,000."
     texts = dict.fromkeys(kinds, format_bytes)
-    rows = _rows_by_method(data, lambda run: run.bytes_by_layer, names, texts)
+    none = dict.fromkeys(kinds, 0)
+
+    def with_all_kinds(run: Run) -> dict[str, dict[str, int]]:
+        return {name: none | sent for name, sent in run.bytes_by_layer.items()}
+
+    rows = _rows_by_method(data, with_all_kinds, names, texts)
     columns = ["method", "layer", *kinds]
     return Table("Bytes by layer and kind", columns, rows, note) if data.kinds else None
 

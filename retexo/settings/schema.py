@@ -27,6 +27,42 @@ LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each) | {"f
 """Settings with a list as value; one value means a list of it. features.kind may be a mapping."""
 
 
+FORMER = {
+    "split.train_per_class": "split.train",
+    "split.num_val": "split.val",
+    "split.num_test": "split.test",
+}
+"""Former name of a stored setting -> the current one."""
+CONSTANTS = {
+    "histogram_bins": 512,
+    "features.max_categories": 64,
+    "sampled.trainers": 1,
+    "serve.reload": 2.0,
+    "serve.timeout": 10.0,
+    "task.head": "mlp",
+    "task.paths": True,
+    "update.again": False,
+}
+"""Former settings, and the value that the program has had since; of task.head that of `auto`."""
+
+
+def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings (flat), maybe of an earlier version, by the names of today.
+
+    Former settings stay only where they had another value than the program has now.
+    """
+    current = {
+        name: value
+        for name, value in stored.items()
+        if name not in (*FORMER, "task.neighbour_dropout")  # which follows dropout now
+        and not (name in CONSTANTS and value == CONSTANTS[name])
+    }
+    if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
+        current["task.scorer"] = "auto"
+    renamed = {new: stored.get(former) for former, new in FORMER.items()}
+    return current | {name: value for name, value in renamed.items() if value is not None}
+
+
 def keys(role: Callable[[Setting], bool]) -> frozenset[str]:
     """Return the dotted names of the settings for which `role` is true."""
     return frozenset(
@@ -43,11 +79,12 @@ def resolved(value: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def normal_form(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return stored settings (flat) in the form in which runs are compared.
+    """Return stored settings (flat) in the form in which runs are compared, by current names.
 
     Those that a run lacks have their defaults. A list of one entry is that entry, and lists per
     layer have no repeated last entries.
     """
+    settings = with_current_names(settings)
     defaults = {name: resolved(value, settings) for name, value in DEFAULTS.items()}
     return {name: _shorten_list(name, value) for name, value in {**defaults, **settings}.items()}
 

@@ -2,7 +2,7 @@
 
 Hamilton, Ying and Leskovec, "Inductive Representation Learning on Large Graphs", NeurIPS 2017;
 Zheng et al., "DistDGL", 2020. Each worker starts the DGL server of its partition. A round is a
-step on one batch per trainer, an epoch a pass over the training nodes. `node_split` distributes
+step on one batch per worker, an epoch a pass over the training nodes. `node_split` distributes
 these evenly, so some labels are sent. num_rounds and stopping.patience count epochs. Validation
 uses sampled neighbours, once per epoch; the test uses the whole graph, as the other trainers do.
 

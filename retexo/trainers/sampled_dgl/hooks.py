@@ -49,7 +49,7 @@ def install(token: str) -> tuple[Any, TrafficCounter]:
     Besides counting and names, DGL retries connections sooner and handles no signals.
 
     Args:
-        token: prefix of all names in /dev/shm; shared by a server and its trainers, unique per
+        token: prefix of all names in /dev/shm; shared by a server and its worker, unique per
             server.
     """
     dgl = import_dgl("trainer=sampled")

@@ -427,7 +427,7 @@ def test_moments_of_blocks_are_those_of_all_rows() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[1, 2", "damaged"),
+        ("[1, 2", "not a readable"),
         ('{"features": 5}', "damaged"),
         ('{"features": {}, "sha256": "0"}', "was changed since it was written"),
     ],

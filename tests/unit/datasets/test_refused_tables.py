@@ -66,6 +66,11 @@ def dated(*cells):
             [
                 ({"payments.csv": "src,dst\n0,1\n"}, {}, r"found payments\.csv: rename"),
                 (
+                    {"nodes.csv": MASKED.replace("x", "is_train"), "edges.csv": EDGES},
+                    {},
+                    "has both columns train_mask and is_train, the same mask",
+                ),
+                (
                     ROWS | {"edges.parquet": "rubbish"},
                     {},
                     "found edges.csv, edges.parquet; expected one of them",

@@ -909,6 +909,17 @@ def masked(*cells):
         ),
         pytest.param(
             {
+                "nodes.csv": "id,good,x,train_mask,val_mask,test_mask,is_valid\n"
+                "0,0,1,1,0,0,1\n1,1,2,0,1,0,0\n",
+                "edges.csv": ONE_EDGE,
+            },
+            {"columns": {"label": ("good",), "ignore": ("is_valid",)}},
+            {"val_mask": [False, True], "num_features": 1},
+            [],
+            id="a column that settings leave out is no mask",
+        ),
+        pytest.param(
+            {
                 "nodes.csv": "id,label,x,is_test\n0,0,1,1\n1,1,2,0\n",
                 "edges.tsv": "% asym\n0 1 1 1082040961\n",
             },

@@ -1,7 +1,6 @@
 """app=report on literal run directories: statistics, groups, tables, figures, page, sentences."""
 
 import csv
-import importlib.util
 import json
 import os
 import shlex
@@ -208,9 +207,10 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
     assert len(only(tmp_path).methods[0].done) == 1
 
 
-def test_a_curve_ends_at_a_damaged_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['{"layer": 1, "rou', "0", "null", '{"train_loss": "x"}'])
+def test_a_curve_ends_at_a_damaged_line(tmp_path: Path, line: str) -> None:
     path = write_run(tmp_path / "a") / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"layer": 1, "rou')
+    path.write_text(path.read_text() + line)
     rounds = read_run(tmp_path / "a").read_rounds()
     assert rounds[["layer", "round"]].iloc[-1].tolist() == [1, 3]
     assert len(rounds) == 8
@@ -503,7 +503,7 @@ def test_a_missing_library_is_named_with_its_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run(tmp_path / "runs" / "a")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[report\]'"):
         report.make_report(tmp_path / "out", tmp_path / "runs")
     assert not (tmp_path / "out").exists()
