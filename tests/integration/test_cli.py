@@ -314,6 +314,7 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
 # --- every configuration, in this process's workers ----------
 
 FIELDS = {
+    "sha256",
     "baseline",
     "calibration",
     "confusion",
