@@ -202,7 +202,7 @@ def file_checksum(path: Path) -> str:
 
 def with_checksum(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object of JSON with the sha256 of its fields as one more field."""
-    return {**content, SHA256: _checksum_of(content)}
+    return {**content, SHA256: json_checksum(content)}
 
 
 def check_unchanged(content: dict[str, Any], path: Path, remedy: str) -> None:
@@ -211,13 +211,14 @@ def check_unchanged(content: dict[str, Any], path: Path, remedy: str) -> None:
     One without a checksum, as this program once wrote it, is taken as it is.
     """
     stated = content.pop(SHA256, None)
-    if stated not in (None, _checksum_of(content)):
+    if stated not in (None, json_checksum(content)):
         raise InputError(
             f"{path}: was changed since it was written (its {SHA256} is another); {remedy}"
         )
 
 
-def _checksum_of(content: Mapping[str, Any]) -> str:
+def json_checksum(content: Any) -> str:
+    """Return the sha256 (hex) of a value of JSON, whatever the order of its fields."""
     as_read = json.loads(json.dumps(content))  # keys are texts
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 

@@ -5,8 +5,6 @@ gets further partitions: it may hold some of them only. What DGL does not write 
 workers agree on it: the number of classes, and out_deg.npy.
 """
 
-import hashlib
-import json
 import logging
 import os
 from collections import defaultdict
@@ -26,6 +24,7 @@ from partitioning.directory.partition import PartCounts
 from partitioning.directory.replace_directory import replaced_when_written, writing
 from partitioning.directory.write_directory import checksums_of, write_meta
 from partitioning.errors import InputError, join_names
+from partitioning.file_io import json_checksum
 from partitioning.graph_data import PLAIN_TYPE, SEPARATOR
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
     target, num_parts = path / FOLDER, int(config["num_parts"])
     present = [part for part in range(num_parts) if _has_files(path, config, part)]
     files = {part: dgl_config.files_of(path, config, part) for part in present or [0]}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    digest = json_checksum(config)
     source = {IMPORTED: digest, "files": [_describe_file(path, files[part]) for part in present]}
     if not _is_made_from(target, source):
         if not os.access(path, os.W_OK):

@@ -3,8 +3,6 @@
 It has counts, task, split, request, versions and checksums.
 """
 
-import hashlib
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -13,7 +11,13 @@ from typing import Any
 
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
-from partitioning.file_io import check_unchanged, file_checksum, path_below, read_json
+from partitioning.file_io import (
+    check_unchanged,
+    file_checksum,
+    json_checksum,
+    path_below,
+    read_json,
+)
 from partitioning.graph_data import (
     DESTINATION,
     PLAIN_RELATION,
@@ -98,7 +102,7 @@ class Meta:
             return str(self.request[IMPORTED])
         others = ("checksums", "cover_rows", "notes", "history")
         content = {name: value for name, value in asdict(self).items() if name not in others}
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return json_checksum(content)
 
     def first_damaged(
         self, directory: Path, begin: str | tuple[str, ...] = "", end: str = ""

@@ -5,8 +5,6 @@ A change is known by the checksum of its tables. meta.json keeps the history of 
 is not applied twice.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +19,7 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import StoredGraph, read_graph, read_meta
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
+from partitioning.file_io import file_checksum, json_checksum
 from partitioning.graph_data import MASKS, is_labelled
 from partitioning.partition_settings import UpdateSettings
 from partitioning.update.apply_change import apply_change
@@ -116,7 +114,7 @@ def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
 def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
     """Return the checksum of a change, which does not depend on the names of its files."""
     sums = {setting: sorted(tables.values()) for setting, tables in files.items()}
-    return hashlib.sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
+    return json_checksum(sums)
 
 
 def _refuse_again(path: Path, meta: Meta, digest: str) -> None:

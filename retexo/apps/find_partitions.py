@@ -1,8 +1,6 @@
 """Finds and opens the partitions of a run, and compares them with the command line."""
 
 import glob
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +15,7 @@ from partitioning.directory.read_directory import (
     find_partition_directory,
 )
 from partitioning.errors import InputError
+from partitioning.file_io import json_checksum
 from partitioning.setting_fields import with_values
 from partitioning.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
@@ -197,7 +196,7 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
             directory.meta is None or not _find_differences(settings, directory, request)
         ):
             return directory
-    digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    digest = json_checksum(request)
     shared = replace(settings, partition_dir=str(Path(settings.partition_dir) / digest[:12]))
     return _make(shared, "--multirun")
 
