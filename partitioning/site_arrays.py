@@ -41,6 +41,7 @@ from partitioning.directory.partition import (
     PartNodes,
     UnresolvedHalo,
 )
+from partitioning.directory.read_directory import drop_unit_weights
 from partitioning.errors import InputError, join_names
 from partitioning.graph_data import (
     EDGE_DATA,
@@ -123,6 +124,8 @@ def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
                 same_type=edge_type[0] == edge_type[2],
             )
             num_loops += len(edges[edge_type].src) - len(relations[edge_type].src)
+            if types is None:
+                relations[edge_type] = drop_unit_weights(relations[edge_type])
     labels_and_masks: dict[str, Any] = {
         name: torch.from_numpy(array[order[target]]) for name, array in held_target.items()
     }

@@ -57,7 +57,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import csr_arrays
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, drop_unit_weights
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.features.encoder import State
 from partitioning.features.spec import read_spec
@@ -126,8 +126,7 @@ class SiteFolders(PartitionDirectory):
         return None
 
     def read_part(self, part: int) -> Partition:
-        partition = read_part(self.site_of(part), self.pipeline)
-        return partition if self.is_hetero else drop_unit_weights(partition)
+        return read_part(self.site_of(part), self.pipeline)
 
     def site_of(self, part: int) -> Site:
         """Return the site of a rank; InputError where its folder is not on this machine."""
@@ -173,7 +172,7 @@ def find_sites(
     pipeline = None
     if features is not None and columns is not None and features.spec is not None:
         pipeline = SitePipeline(_read_pipeline(features), columns)
-    return SiteFolders(path, num_parts, None, [], local_sites, pipeline)
+    return SiteFolders(path, num_parts, None, local_sites, pipeline)
 
 
 def _read_pipeline(features: FeatureSettings) -> State:

@@ -99,7 +99,8 @@ def make_part(read: PredictionGraph, num_relations: int) -> Partition:
     )
     if isinstance(graph, HeteroGraphData):
         return part
-    part = drop_unit_weights(part)
+    only = drop_unit_weights(part.relations[PLAIN_RELATION])
+    part = replace(part, relations={PLAIN_RELATION: only})
     edges, nodes = part.edges, part.labelled
     nodes = replace(nodes, out_degree=edges.sum_at(edges.src, nodes.num_inner))
     part = replace(part, nodes={PLAIN_TYPE: nodes})

@@ -36,6 +36,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 
 from partitioning.dgl_import import has_dgl, import_dgl
+from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
@@ -284,7 +285,7 @@ def write_partitions(
     assignment = np.array(assignment, dtype=np.int64)
     directory = base / (name or f"toy-random-vol-{num_parts}")
     made_by = provenance(graph, assignment, num_parts)
-    write_parts(
+    meta, _ = write_parts(
         directory,
         graph,
         masks,
@@ -292,8 +293,9 @@ def write_partitions(
         num_parts=num_parts,
         provenance=made_by,
         overwrite=True,
-        with_dgl_files=with_dgl_files,
     )
+    if with_dgl_files:
+        add_dgl_files(directory, meta)
     return find_partition_directory([directory], num_parts)
 
 

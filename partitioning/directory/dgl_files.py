@@ -1,56 +1,77 @@
-"""Files of one partition in DGL's format, written on request; dgl_part.py reads them.
+"""DGL's files beside ours, written on request; dgl_part.py reads them.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge
     part0/node_feat.dgl  data of the inner nodes, TYPE/NAME: _N/feat, _N/label, _N/orig_id ...
     part0/edge_feat.dgl  data of the inner edges, RELATION/NAME: _N:_E:_N/edge_weight ...
 
-I inner nodes of a partition, H halo nodes, E edges.
+Like our partitions, they have no self loops. I inner nodes of a partition, H halo nodes, E edges.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from partitioning.array_checks import Array
 from partitioning.dgl_import import import_dgl
+from partitioning.directory.dgl_config import make_config
+from partitioning.directory.meta import Meta
+from partitioning.directory.npy_files import OF_TARGET, new_ids, read_arrays
+from partitioning.directory.partition import Partition
+from partitioning.directory.write_directory import write_json, write_meta
+from partitioning.file_io import file_checksum
+from partitioning.graph_data import EDGE_DATA, PLAIN_TYPE
 
 
-def write_part(
-    folder: Path,
-    edges: Mapping[str, Array],
-    edge_ids: range,
-    nodes: Mapping[str, Array],
-    inner_nodes: Mapping[str, Array],
-) -> None:
-    """Write the three files of a partition of a plain graph, with its self loops.
+def add_dgl_files(path: Path, meta: Meta) -> Meta:
+    """Write DGL's files and their config into a directory of a plain graph.
 
-    Args:
-        edges: src and dst, int32 [E] local ids; edge_weight and edge_feat, where they exist.
-        edge_ids: ids of the edges in the partitioned graph.
-        nodes: _ID, part_id and out_deg, [I + H].
-        inner_nodes: data of the inner nodes by name, [I, ...].
+    Returns:
+        The new description with their checksums, which replaces the old one at the end.
     """
+    num_edges: list[int] = []
+    for part in range(len(meta.parts)):
+        partition = read_arrays(path, meta, part)
+        _write_part(path / f"part{part}", partition, meta, sum(num_edges))
+        num_edges.append(len(partition.edges.src))
+    num_nodes = [counts.nodes for counts in meta.parts]
+    config = make_config(path.name, meta.request["partition_method"], num_nodes, num_edges)
+    file = path / f"{path.name}.json"
+    write_json(file, config, indent=4)
+    files = [file, *path.glob("part*/*.dgl")]
+    checksums = {each.relative_to(path).as_posix(): file_checksum(each) for each in files}
+    written = replace(meta, checksums=meta.checksums | checksums)
+    write_meta(path, written)
+    return written
+
+
+def _write_part(folder: Path, part: Partition, meta: Meta, first_edge: int) -> None:
+    """Write the three files of a partition, whose edges are numbered from `first_edge` on."""
     dgl = import_dgl("partition.dgl_files=true")
-    edge_data = {name: torch.from_numpy(array) for name, array in edges.items()}
-    ends = edge_data.pop("src").long(), edge_data.pop("dst").long()
-    graph = dgl.graph(ends, num_nodes=len(nodes["_ID"]))
-    for name, array in nodes.items():
-        graph.ndata[name] = torch.from_numpy(array)
-    is_inner = torch.arange(len(nodes["_ID"])) < len(inner_nodes["orig_id"])
-    graph.ndata["inner_node"] = is_inner.to(torch.uint8)
-    graph.edata["_ID"] = torch.arange(edge_ids.start, edge_ids.stop)
-    graph.edata["inner_edge"] = torch.ones(len(ends[0]), dtype=torch.uint8)
+    nodes, edges = part.labelled, part.edges
+    ids = torch.from_numpy(new_ids(nodes, meta.bounds[PLAIN_TYPE], part.rank))
+    out_degree: Any = nodes.out_degree
+    graph = dgl.graph((edges.src.long(), edges.dst.long()), num_nodes=len(ids))
+    is_inner = torch.arange(len(ids)) < part.num_inner
+    owner = torch.cat((torch.full((part.num_inner,), part.rank), nodes.halo_owner))
+    of_nodes = {"_ID": ids, "inner_node": is_inner.to(torch.uint8), "part_id": owner}
+    graph.ndata.update(of_nodes | {"out_deg": out_degree})
+    graph.edata["_ID"] = first_edge + torch.arange(len(edges.src))
+    graph.edata["inner_edge"] = torch.ones(len(edges.src), dtype=torch.uint8)
     dgl.save_graphs(str(folder / "graph.dgl"), [graph])
+    of_inner: dict[str, Tensor] = {file: getattr(part, name) for name, file in OF_TARGET.items()}
+    of_inner |= {"feat": nodes.features, "orig_id": nodes.node_ids}
+    of_inner["in_deg"] = torch.bincount(edges.dst, minlength=part.num_inner)
+    of_inner["out_deg"] = out_degree[: part.num_inner]
     # DGL's files have no booleans; its partition_graph writes masks as uint8, too.
     node_data = {
-        f"_N/{name}": torch.from_numpy(array.astype(np.uint8) if array.dtype == np.bool_ else array)
-        for name, array in inner_nodes.items()
+        f"_N/{name}": data.to(torch.uint8) if data.dtype == torch.bool else data
+        for name, data in of_inner.items()
     }
-    dgl.data.utils.save_tensors(str(folder / "node_feat.dgl"), node_data)
-    dgl.data.utils.save_tensors(
-        str(folder / "edge_feat.dgl"),
-        {f"_N:_E:_N/{name}": data for name, data in edge_data.items()},
-    )
+    edge_data = {
+        f"_N:_E:_N/{name}": data for name in EDGE_DATA if (data := getattr(edges, name)) is not None
+    }
+    for name, tensors in (("node_feat", node_data), ("edge_feat", edge_data)):
+        dgl.data.utils.save_tensors(str(folder / f"{name}.dgl"), tensors)

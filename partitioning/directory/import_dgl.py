@@ -7,25 +7,29 @@ workers agree on it: the number of classes, and out_deg.npy.
 
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from partitioning.array_checks import Ints, check_unique
-from partitioning.datasets.tables import check_name
 from partitioning.dgl_probe import check_readable
-from partitioning.directory import dgl_config, dgl_part
-from partitioning.directory.meta import IMPORTED, VERSION, HeteroMeta, Meta
-from partitioning.directory.npy_files import content_of, save_part
+from partitioning.directory.dgl_config import PartitionConfig
+from partitioning.directory.dgl_part import read_part
+from partitioning.directory.meta import IMPORTED, Meta
+from partitioning.directory.npy_files import arrays_of
 from partitioning.directory.partition import PartCounts
 from partitioning.directory.replace_directory import replaced_when_written, writing
-from partitioning.directory.write_directory import checksums_of, write_meta
+from partitioning.directory.write_directory import (
+    PartSizes,
+    checksums_of,
+    make_meta,
+    write_meta,
+)
 from partitioning.errors import InputError, join_names
 from partitioning.file_io import json_checksum
-from partitioning.graph_data import PLAIN_TYPE, SEPARATOR
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +38,28 @@ PATIENCE = 3600.0
 """Seconds to wait for another process that imports the same directory."""
 
 
-def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
+def import_directory(config: PartitionConfig) -> Path:
     """Return the folder of a directory of DGL's that has its partitions in our format.
-
-    Args:
-        path: The directory.
-        config: Its partition config, checked.
 
     Raises:
         InputError: the directory cannot be written, or a partition's files are wrong in a way that
             the message names.
     """
-    target, num_parts = path / FOLDER, int(config["num_parts"])
-    present = [part for part in range(num_parts) if _has_files(path, config, part)]
-    files = {part: dgl_config.files_of(path, config, part) for part in present or [0]}
-    digest = json_checksum(config)
-    source = {IMPORTED: digest, "files": [_describe_file(path, files[part]) for part in present]}
+    path = config.file.parent
+    target = path / FOLDER
+    present = {
+        part: files
+        for part, files in enumerate(config.files)
+        if any(file.exists() for file in files)
+    }
+    files = present or {0: config.files[0]}
+    for file in chain.from_iterable(files.values()):
+        if not file.is_file():
+            raise InputError(f"{file}: missing; copy the whole part or partition again")
+    source = {
+        IMPORTED: json_checksum(config.content),
+        "files": [[_describe(file, path) for file in of_part] for of_part in files.values()],
+    }
     if not _is_made_from(target, source):
         if not os.access(path, os.W_OK):
             raise InputError(
@@ -58,22 +68,13 @@ def import_directory(path: Path, config: Mapping[str, Any]) -> Path:
             )
         with writing(target, PATIENCE):
             if not _is_made_from(target, source):
-                _write(path, target, config, files, source)
+                _write(config, target, files, source)
     return target
 
 
-def _has_files(path: Path, config: Mapping[str, Any], part: int) -> bool:
-    """Return whether this machine has files of a partition."""
-    files = config[f"part-{part}"]
-    return not isinstance(files, dict) or any(
-        (path / str(name)).exists() for name in files.values()
-    )
-
-
-def _describe_file(path: Path, files: Sequence[Path]) -> list[list[Any]]:
-    """Return name, size and time of change of a partition's files."""
-    stats = [(file.relative_to(path).as_posix(), file.stat()) for file in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+def _describe(file: Path, path: Path) -> list[Any]:
+    """Return name, size and time of change of a file."""
+    return [file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns]
 
 
 def _is_made_from(target: Path, source: Mapping[str, Any]) -> bool:
@@ -82,75 +83,52 @@ def _is_made_from(target: Path, source: Mapping[str, Any]) -> bool:
 
 
 def _write(
-    path: Path,
+    config: PartitionConfig,
     target: Path,
-    config: Mapping[str, Any],
     files: Mapping[int, Sequence[Path]],
     source: dict[str, Any],
 ) -> None:
     """Read the partitions of this machine, one after the other, and replace `target` by them.
 
-    The description states no cut edges and no halo, and only the edges of these partitions.
+    The description states no cut edges, and of other partitions only the nodes.
 
     Raises:
         InputError: a file is unusable, or an id is there twice.
     """
-    check_readable([file for of_part in files.values() for file in of_part])
-    num_parts, is_hetero = int(config["num_parts"]), dgl_config.is_hetero(config)
-    ranges = dgl_config.read_ranges(config, "node_map", num_parts, path)
-    num_nodes = {
-        name if is_hetero else PLAIN_TYPE: [ranges.count(name, part) for part in range(num_parts)]
-        for name in ranges.names
-    }
-    for name in (*ranges.names, *config.get("edge_map", ())) if is_hetero else ():
-        for word in name.split(":"):
-            check_name(word, str(path))  # they become folders
+    path = config.file.parent
+    check_readable([*chain.from_iterable(files.values())])
+    num_nodes = {own: config.nodes.sizes[name] for name, own in config.types.items()}
     bounds = {name: np.cumsum([0, *counts]) for name, counts in num_nodes.items()}
     ids: dict[str, list[Ints]] = {name: [] for name in num_nodes}
-    num_edges: dict[str, list[int]] = defaultdict(lambda: [0] * num_parts)
-    num_loops = [0] * num_parts
+    sizes: list[PartSizes] = []
+    cut = dict.fromkeys(config.relations.values(), 0)
     with replaced_when_written(target, overwrite=True) as unfinished:
-        for part in files:
-            part_data = dgl_part.read_part(path, config, part)
-            save_part(unfinished / f"part{part}", part_data, bounds)
-            num_loops[part] = part_data.self_loops
-            for edge_type, edges in part_data.relations.items():
-                num_edges[SEPARATOR.join(edge_type)][part] = len(edges.src)
-            for name, nodes in part_data.nodes.items():
+        for part in range(len(config.files)):
+            if part not in files:
+                inner = {name: counts[part] for name, counts in num_nodes.items()}
+                counts = PartCounts(sum(inner.values()), 0, 0, 0, 0, 0, "")
+                sizes.append(PartSizes(counts, inner, dict.fromkeys(inner, 0), cut))
+                continue
+            partition = read_part(config, part)
+            sizes.append(PartSizes.of(partition))
+            for file, array in arrays_of(partition, bounds, unfinished / f"part{part}").items():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.save(file, array)
+            for name, nodes in partition.nodes.items():
                 ids[name].append(nodes.node_ids.numpy())
         for name, of_parts in ids.items():
-            where = f"ids of {name}" if is_hetero else "orig_id"
-            check_unique(np.concatenate(of_parts), f"{path}: {where}")
-        checksums = checksums_of(unfinished, {})
-        totals = np.sum([*num_edges.values(), num_loops], axis=0).tolist()
-        counts = enumerate(zip(*num_nodes.values(), totals, strict=True))
-        fields: dict[str, Any] = {
-            "version": VERSION,
+            check_unique(np.concatenate(of_parts), f"{path}: ids{name and f' of {name}'}")
+        fields = {
             "name": path.name,
             "dataset": path.name,
-            "task": part_data.label_kind,
-            "num_nodes": ranges.total,
-            "num_edges": sum(totals),
-            "num_features": part_data.nodes[part_data.target].features.shape[1],
+            "task": partition.label_kind,
             "num_classes": 0,
-            "cut_edges": 0,
-            "parts": [
-                PartCounts(sum(nodes), edges, 0, 0, 0, 0, content_of(checksums, part))
-                for part, (*nodes, edges) in counts
-            ],
             "request": source,
             "split": {},
             "versions": {},
-            "checksums": checksums,
         }
-        if is_hetero:
-            fields["target"], halo = part_data.target, [0] * num_parts
-            fields["types"] = {
-                name: {"features": nodes.features.shape[1], "nodes": num_nodes[name], "halo": halo}
-                for name, nodes in part_data.nodes.items()
-            }
-            fields["relations"] = {
-                name: {"edges": count, "cut": 0} for name, count in num_edges.items()
-            }
-        write_meta(unfinished, HeteroMeta(**fields) if is_hetero else Meta(**fields))
+        widths = {name: nodes.features.shape[1] for name, nodes in partition.nodes.items()}
+        checksums = checksums_of(unfinished, {})
+        meta = make_meta(checksums, sizes, widths, cut, partition.target, fields)
+        write_meta(unfinished, meta)
     log.info("%s: DGL's files of parts %s: imported into %s", path, join_names(files), target)

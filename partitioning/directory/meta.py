@@ -9,13 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from partitioning.array_checks import Ints
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
 from partitioning.file_io import (
     check_unchanged,
     file_checksum,
     json_checksum,
-    path_below,
     read_json,
 )
 from partitioning.graph_data import (
@@ -93,6 +95,14 @@ class Meta:
         return {PLAIN_TYPE: {"features": self.num_features, "nodes": nodes}}
 
     @property
+    def bounds(self) -> dict[str, Ints]:
+        """Return int64 [P + 1] by type: partition p owns ids bounds[p] ... bounds[p + 1] - 1.
+
+        Of the partitioned graph, where the nodes of a type are numbered partition after partition.
+        """
+        return {name: np.cumsum([0, *counts["nodes"]]) for name, counts in self.node_counts.items()}
+
+    @property
     def edge_types(self) -> list[EdgeType]:
         return [PLAIN_RELATION]
 
@@ -148,8 +158,6 @@ class Meta:
             raise InputError(
                 f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
             ) from error
-        for name in (*meta.checksums, *fields.get("types", ()), *fields.get("relations", ())):
-            path_below(directory, name, str(path))  # types and relations are names of folders
         return meta
 
 

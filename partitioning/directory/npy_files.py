@@ -22,16 +22,15 @@ I inner nodes of a type, H its halo nodes, E edges of a relation, P partitions.
 import hashlib
 import json
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from partitioning.array_checks import Array
+from partitioning.array_checks import Array, Ints
+from partitioning.directory.meta import Meta
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import (
@@ -43,6 +42,9 @@ from partitioning.graph_data import (
     EdgeType,
 )
 
+OF_TARGET = {"labels": "label", **dict(zip(MASKS, MASKS, strict=True))}
+"""Files of the target's inner nodes, by their fields in Partition."""
+OF_EDGES = ("src", "dst", *EDGE_DATA)
 LINKS = (
     "train",
     "val",
@@ -77,84 +79,75 @@ def load_array(path: Path) -> Array:
         return np.asarray(load_npy(path, mmap_mode="c"))
 
 
-def read_nodes(folder: Path, bounds: NDArray[np.int64], part: int) -> PartNodes:
-    """Read the inner and halo nodes of one type.
+def new_ids(nodes: PartNodes, bounds: Ints, part: int) -> Ints:
+    """Return the ids in the partitioned graph of a partition's inner and halo nodes, [I + H].
 
     Args:
-        folder: node_folder of the type.
-        bounds: int64 [P + 1], partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the type.
+        bounds: as of Meta.bounds.
     """
-    feat, ids, halo = (load_array(folder / f"{name}.npy") for name in ("feat", "orig_id", "halo"))
-    owner = np.searchsorted(bounds, halo, side="right") - 1
-    return PartNodes(
-        features=torch.from_numpy(feat),
-        node_ids=torch.from_numpy(ids),
-        halo_owner=torch.from_numpy(owner),
-        halo_index=torch.from_numpy(halo - bounds[owner]),
-    )
+    halo = bounds[nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
+    return np.concatenate((np.arange(*bounds[part : part + 2]), halo))
 
 
-def read_edges(folder: Path, stated: Container[Path]) -> PartEdges:
-    """Read the edges of one relation.
+def arrays_of(part: Partition, bounds: Mapping[str, Ints], folder: Path) -> dict[Path, Array]:
+    """Return the arrays of a partition by the files in its folder, which `read_arrays` reads.
 
     Args:
-        folder: edge_folder of the relation.
-        stated: Files of the directory that have a checksum.
+        bounds: as of Meta.bounds.
     """
-    files = {name: folder / f"{name}.npy" for name in ("src", "dst", *EDGE_DATA)}
-    return PartEdges(
-        **{
-            name: torch.from_numpy(load_array(file))
-            for name, file in files.items()
-            if file in stated
-        }
-    )
-
-
-def read_target(folder: Path) -> dict[str, Any]:
-    """Read the labels and masks of the target's inner nodes, by their fields in Partition."""
-    files = {"labels": "label", **dict(zip(MASKS, MASKS, strict=True))}
+    tensors = {folder / file: getattr(part, field) for field, file in OF_TARGET.items()}
+    tensors |= {folder / f"links_{name}": pairs for name, pairs in (part.links or {}).items()}
+    for name, nodes in part.nodes.items():
+        place = node_folder(folder, name)
+        halo = torch.from_numpy(new_ids(nodes, bounds[name], part.rank)[nodes.num_inner :])
+        tensors |= {place / "feat": nodes.features, place / "orig_id": nodes.node_ids}
+        tensors |= {place / "halo": halo, place / "out_deg": nodes.out_degree}
+    for edge_type, edges in part.relations.items():
+        place = edge_folder(folder, edge_type)
+        tensors |= {place / name: getattr(edges, name) for name in OF_EDGES}
     return {
-        field: torch.from_numpy(load_array(folder / f"{name}.npy")) for field, name in files.items()
+        path.with_name(f"{path.name}.npy"): tensor.numpy()
+        for path, tensor in tensors.items()
+        if tensor is not None
     }
 
 
-def write_links(folder: Path, links: Mapping[str, Array]) -> None:
-    """Write the arrays of link prediction, one npy file each."""
-    for name in LINKS:
-        np.save(folder / f"links_{name}.npy", links[name])
+def read_arrays(directory: Path, meta: Meta, part: int) -> Partition:
+    """Read the arrays of a partition that have a checksum in the description."""
+    folder = directory / f"part{part}"
+    stated = {directory / name for name in meta.checksums}
 
+    def read(place: Path, name: str) -> Any:
+        file = place / f"{name}.npy"
+        return torch.from_numpy(load_array(file)) if file in stated else None
 
-def save_part(folder: Path, part: Partition, bounds: Mapping[str, NDArray[np.int64]]) -> None:
-    """Write the arrays of a partition, without out-degrees; edges by destination, then source.
-
-    Args:
-        folder: A new folder.
-        bounds: By type, as in `read_nodes`.
-    """
-    ids = {}
-    arrays: dict[Path, Array] = {folder / "label": part.labels.numpy()}
-    arrays |= {folder / name: getattr(part, name).numpy() for name in MASKS}
-    for name, nodes in part.nodes.items():
+    nodes, relations = {}, {}
+    for name, bounds in meta.bounds.items():
         place = node_folder(folder, name)
-        halo = bounds[name][nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
-        ids[name] = np.concatenate((np.arange(*bounds[name][part.rank : part.rank + 2]), halo))
-        arrays[place / "feat"] = nodes.features.numpy()
-        arrays |= {place / "orig_id": nodes.node_ids.numpy(), place / "halo": halo}
-    for edge_type, edges in part.relations.items():
-        order = np.lexsort((ids[edge_type[0]][edges.src.numpy()], edges.dst.numpy()))
+        halo = read(place, "halo").numpy()
+        owner = np.searchsorted(bounds, halo, side="right") - 1
+        nodes[name] = PartNodes(
+            read(place, "feat"),
+            read(place, "orig_id"),
+            torch.from_numpy(owner),
+            torch.from_numpy(halo - bounds[owner]),
+            out_degree=read(place, "out_deg"),
+        )
+    for edge_type in meta.edge_types:
         place = edge_folder(folder, edge_type)
-        for name in ("src", "dst", *EDGE_DATA):
-            if (data := getattr(edges, name)) is not None:
-                arrays[place / name] = data.numpy()[order]
-    for path, array in arrays.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path.with_name(f"{path.name}.npy"), array)
-
-
-def read_links(folder: Path) -> dict[str, Tensor]:
-    """Read a partition's arrays of Partition.links."""
-    return {name: torch.from_numpy(load_array(folder / f"links_{name}.npy")) for name in LINKS}
+        relations[edge_type] = PartEdges(*(read(place, name) for name in OF_EDGES))
+    counts = meta.parts[part]
+    return Partition(
+        rank=part,
+        num_parts=len(meta.parts),
+        target=meta.target_type,
+        nodes=nodes,
+        relations=relations,
+        self_loops=counts.edges - sum(len(edges.src) for edges in relations.values()),
+        links={name: read(folder, f"links_{name}") for name in LINKS} if meta.links else None,
+        first_id=sum(counts.nodes for counts in meta.parts[:part]) if meta.links else 0,
+        **{field: read(folder, file) for field, file in OF_TARGET.items()},
+    )
 
 
 def content_of(checksums: Mapping[str, str], part: int) -> str:

@@ -10,24 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from partitioning.directory import dgl_config
 from partitioning.directory.meta import HeteroMeta, Meta
-from partitioning.directory.npy_files import (
-    edge_folder,
-    load_array,
-    node_folder,
-    read_edges,
-    read_links,
-    read_nodes,
-    read_target,
-)
-from partitioning.directory.partition import (
-    HALO_IDS,
-    Partition,
-)
+from partitioning.directory.npy_files import load_array, node_folder, read_arrays
+from partitioning.directory.partition import HALO_IDS, PartEdges, Partition
 from partitioning.errors import InputError
 from partitioning.graph_data import (
     DESTINATION,
@@ -60,9 +48,6 @@ class PartitionDirectory:
     num_parts: int
     description: Meta | None
     """Content of meta.json beside its files; None for sites."""
-    bounds: list[int]
-    """[P + 1] partition p owns ids bounds[p] ... bounds[p + 1] - 1 of the partitioned graph; the
-    types of a heterogeneous graph are counted together."""
 
     @property
     def meta(self) -> Meta | None:
@@ -164,10 +149,10 @@ class PartitionDirectory:
 
     def read_part(self, part: int) -> Partition:
         """Read one partition; `verify` checks its files."""
-        partition = read_typed(self.path, self.own_meta, part)
+        partition = read_arrays(self.path, self.own_meta, part)
         if self.is_hetero:
             return partition
-        return _complete_plain(partition, self.path / f"part{part}", self.own_meta)
+        return _complete(partition, self.path / f"part{part}", self.own_meta)
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
@@ -214,16 +199,15 @@ def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
     """
     meta = Meta.read(path)
     if meta is not None:
-        bounds = np.cumsum([0, *(part.nodes for part in meta.parts)]).tolist()
-        return PartitionDirectory(path, len(meta.parts), meta, bounds)
+        return PartitionDirectory(path, len(meta.parts), meta)
     file = dgl_config.config_file(path)
     if file is None:
         return None
     from partitioning.directory.import_dgl import import_directory  # rare, and slow
 
     config = dgl_config.read_config(file)
-    _check_num_parts(path, config["num_parts"], num_parts)  # before anything is written
-    return _open(import_directory(path, config), num_parts)
+    _check_num_parts(path, len(config.files), num_parts)  # before anything is written
+    return _open(import_directory(config), num_parts)
 
 
 def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
@@ -234,65 +218,29 @@ def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
         )
 
 
-def read_typed(path: Path, meta: Meta, part: int) -> Partition:
-    """Read a partition from our own files; that of a plain graph has one type and one relation."""
-    folder, nodes = path / f"part{part}", {}
-    for name, counts in meta.node_counts.items():
-        bounds = np.cumsum([0, *counts["nodes"]])
-        nodes[name] = read_nodes(node_folder(folder, name), bounds, part)
-    stated = {path / name for name in meta.checksums}
-    relations = {
-        edge_type: read_edges(edge_folder(folder, edge_type), stated)
-        for edge_type in meta.edge_types
-    }
-    return Partition(
-        rank=part,
-        num_parts=len(meta.parts),
-        target=meta.target_type,
-        nodes=nodes,
-        relations=relations,
-        self_loops=meta.parts[part].edges - sum(len(edges.src) for edges in relations.values()),
-        **read_target(folder),
-    )
-
-
-def _complete_plain(partition: Partition, folder: Path, meta: Meta) -> Partition:
+def _complete(partition: Partition, folder: Path, meta: Meta) -> Partition:
     """Return a partition of a plain graph with what only such a graph has.
 
-    Weights that are all 1 are dropped. Unless imported from DGL, it has the out-degrees, random
-    halo features where their ids are stored, and the pairs of links.
+    Weights that are all 1 are dropped; features computed from ids, and numbers of relations that
+    are stored as features of edges.
     """
-    partition = drop_unit_weights(partition)
-    if meta.is_imported:
-        return partition
-    nodes = replace(
-        partition.labelled, out_degree=torch.from_numpy(load_array(folder / "out_deg.npy"))
-    )
+    nodes, edges = partition.labelled, drop_unit_weights(partition.relations[PLAIN_RELATION])
     if (folder / HALO_IDS).is_file():
         rows = random_rows(load_array(folder / HALO_IDS), meta.num_features)
         nodes = replace(nodes, halo_features=torch.from_numpy(rows))
-    partition = replace(partition, nodes={PLAIN_TYPE: nodes})
-    return _add_links(partition, folder, meta) if meta.links else partition
-
-
-def drop_unit_weights(partition: Partition) -> Partition:
-    """Return a partition of a plain graph without edge weights if all of them are 1."""
-    edges = partition.relations[PLAIN_RELATION]
-    if edges.edge_weight is None or not bool((edges.edge_weight == 1).all()):
-        return partition
-    return replace(partition, relations={PLAIN_RELATION: replace(edges, edge_weight=None)})
-
-
-def _add_links(partition: Partition, folder: Path, meta: Meta) -> Partition:
-    """Return the partition with the pairs of link prediction, and the relations' numbers."""
-    partition = replace(
+    num_relations = len(meta.links.get("relations", ()))
+    if num_relations:
+        assert edges.edge_feat is not None  # a column of numbers
+        edges = replace(edges, edge_feat=None, edge_relation=edges.edge_feat[:, 0].long())
+    return replace(
         partition,
-        first_id=sum(counts.nodes for counts in meta.parts[: partition.rank]),
-        links=read_links(folder),
+        nodes={PLAIN_TYPE: nodes},
+        relations={PLAIN_RELATION: edges},
+        num_relations=num_relations,
     )
-    num_relations, edges = len(meta.links.get("relations", ())), partition.relations[PLAIN_RELATION]
-    if not num_relations:
-        return partition
-    assert edges.edge_feat is not None  # a column of numbers
-    edges = replace(edges, edge_feat=None, edge_relation=edges.edge_feat[:, 0].long())
-    return replace(partition, relations={PLAIN_RELATION: edges}, num_relations=num_relations)
+
+
+def drop_unit_weights(edges: PartEdges) -> PartEdges:
+    """Return the edges of a plain graph without weights if all of them are 1."""
+    is_weighted = edges.edge_weight is not None and bool((edges.edge_weight != 1).any())
+    return edges if is_weighted else replace(edges, edge_weight=None)

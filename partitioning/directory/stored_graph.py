@@ -15,9 +15,9 @@ from torch import Tensor
 
 from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import Meta
-from partitioning.directory.npy_files import node_folder
+from partitioning.directory.npy_files import new_ids, node_folder, read_arrays
 from partitioning.directory.partition import HALO_IDS, Partition
-from partitioning.directory.read_directory import find_partition_directory, read_typed
+from partitioning.directory.read_directory import find_partition_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.graph_data import (
@@ -54,7 +54,7 @@ class StoredGraph:
         """[N, ...] labels and the masks of the target's nodes."""
         return {name: getattr(self.graph, name) for name in ("labels", *MASKS)}
 
-    def write(self, path: Path, *changes: dict[str, Any], with_dgl_files: bool = False) -> Meta:
+    def write(self, path: Path, change: dict[str, Any]) -> Meta:
         """Write the graph in the place of its directory; return the new description.
 
         The settings, the split, the fitted pipelines and the notes stay. A file whose content
@@ -62,12 +62,9 @@ class StoredGraph:
 
         Args:
             path: The directory. The files of its partitions are intact (`read_graph`).
-            *changes: What changed, for the history.
-            with_dgl_files: Whether to write DGL's files, too; for plain graphs only.
+            change: For the history.
         """
-        kept = ["name", "request", "split", "versions", "notes", "features"]
-        if not changes:
-            kept.append("cover_rows")
+        kept = ("name", "request", "split", "versions", "notes", "features")
         provenance = {name: getattr(self.meta, name) for name in kept}
         return write_parts(
             path,
@@ -75,9 +72,8 @@ class StoredGraph:
             {name: getattr(self.graph, name) for name in MASKS},
             self.assignment,
             num_parts=self.num_parts,
-            provenance=provenance | {"history": [*self.meta.history, *changes]},
+            provenance=provenance | {"history": [*self.meta.history, change]},
             overwrite=True,
-            with_dgl_files=with_dgl_files,
             before=self.meta,
             self_loops=self.self_loops,
         )[0]
@@ -120,8 +116,8 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
         )
     # What is made from a damaged file would get a new checksum.
     find_partition_directory([path], None).verify(range(num_parts))
-    parts = [read_typed(path, meta, part) for part in range(num_parts)]
-    bounds = {name: np.cumsum([0, *counts["nodes"]]) for name, counts in meta.node_counts.items()}
+    parts = [read_arrays(path, meta, part) for part in range(num_parts)]
+    bounds = meta.bounds
     target_rows: Any = {
         name: _join([getattr(part, name) for part in parts]) for name in ("labels", *MASKS)
     }
@@ -166,9 +162,7 @@ def _join_edges(name: EdgeType, parts: Sequence[Partition], bounds: dict[str, In
     edges = [part.relations[name] for part in parts]
     src, dst = [], []
     for part, part_edges in zip(parts, edges, strict=True):
-        nodes, first = part.nodes[source], bounds[source][part.rank]
-        halo = bounds[source][nodes.halo_owner.numpy()] + nodes.halo_index.numpy()
-        sources = np.concatenate((np.arange(first, first + nodes.num_inner), halo))
+        sources = new_ids(part.nodes[source], bounds[source], part.rank)
         src.append(sources.astype(endpoint_dtype(bounds[source][-1]))[part_edges.src.numpy()])
         destinations = np.arange(*bounds[destination][part.rank : part.rank + 2])
         dst.append(

@@ -16,27 +16,28 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array
-from partitioning.directory import dgl_config, dgl_files
+from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta
-from partitioning.directory.npy_files import (
-    content_of,
-    edge_folder,
-    load_array,
-    node_folder,
-    write_links,
+from partitioning.directory.npy_files import arrays_of, content_of, load_array, node_folder
+from partitioning.directory.partition import (
+    HALO_IDS,
+    EdgeStatistics,
+    PartCounts,
+    PartEdges,
+    Partition,
+    PartNodes,
 )
-from partitioning.directory.partition import HALO_IDS, EdgeStatistics, PartCounts
 from partitioning.directory.replace_directory import replaced_when_written
 from partitioning.directory.sort_edges import Layout, SortedEdges, make_layout, sort_by_part
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, with_checksum
+from partitioning.file_io import file_checksum, with_checksum, write_durably
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -61,7 +62,6 @@ def write_parts(
     num_parts: int,
     provenance: dict[str, Any],
     overwrite: bool,
-    with_dgl_files: bool = False,
     links: Mapping[str, NDArray[Any]] | None = None,
     before: Meta | None = None,
     self_loops: Sequence[int] | None = None,
@@ -76,15 +76,13 @@ def write_parts(
         assignment: int64 [N] in [0, num_parts) by node type.
         provenance: further fields of Meta: request, split, versions, notes, cover_rows, links ...
         overwrite: whether to replace an existing directory.
-        with_dgl_files: whether to write DGL's files, too; for plain graphs only.
         links: LinkSplit.arrays, by positions of nodes.
         before: description of the directory that is replaced, if its files are known to be intact:
             a file with the same content becomes a hard link to the former one.
         self_loops: [P] edges from a node to itself that the graph lacks and that are counted.
 
     Raises:
-        InputError: the directory exists and overwrite is false; or DGL, which its files need, is
-            missing.
+        InputError: the directory exists and overwrite is false.
     """
     with replaced_when_written(directory, overwrite) as unfinished:
         layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
@@ -98,46 +96,71 @@ def write_parts(
             )
             for edge_type, relation in graph.relations.items()
         }
-        num_cut = sum(part_edges.num_cut for part_edges in edges.values())
-        log.info("sorted %s edges by part, %s of them cut", f"{graph.num_edges:,}", f"{num_cut:,}")
+        cut = {edge_type: part_edges.num_cut for edge_type, part_edges in edges.items()}
+        log.info(
+            "sorted %s edges by part, %s cut", f"{graph.num_edges:,}", f"{sum(cut.values()):,}"
+        )
         writer = _PartWriter(
             unfinished,
             graph,
             masks,
             layouts,
             edges,
-            with_dgl_files,
             links,
             None if before is None else directory,
             self_loops or [0] * num_parts,
         )
-        parts = [writer.write(part) for part in range(num_parts)]
+        parts, statistics = zip(*map(writer.write, range(num_parts)), strict=True)
         shutil.rmtree(sorting)
-        if with_dgl_files:
-            config = dgl_config.make_config(
-                directory.name,
-                provenance["request"]["partition_method"],
-                layouts[PLAIN_TYPE].node_bounds,
-                edges[PLAIN_RELATION].edge_bounds,
-            )
-            _write_json(unfinished / f"{directory.name}.json", config, indent=4)
-        checksums = checksums_of(unfinished, {} if before is None else before.checksums)
-        described = {"name": directory.name, "cut_edges": num_cut, **provenance}
-        meta = _make_meta(graph, parts, edges, checksums, described)
+        meta = make_meta(
+            checksums_of(unfinished, {} if before is None else before.checksums),
+            parts,
+            {name: int(table.features.shape[1]) for name, table in graph.nodes.items()},
+            cut,
+            graph.target,
+            {
+                "name": directory.name,
+                "dataset": graph.name,
+                "task": graph.label_kind,
+                "num_classes": graph.num_classes,
+                "class_names": list(graph.class_names or ()),
+            }
+            | provenance,
+        )
         write_meta(unfinished, meta)
-    totals = [sum(getattr(part.statistics, name) for part in parts) for name in STATISTICS]
-    return meta, EdgeStatistics(*totals)
-
-
-STATISTICS = ("self_loops", "duplicates", "isolated_nodes")
+    return meta, EdgeStatistics(*np.sum(statistics, axis=0).tolist())
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
-    _write_json(directory / "meta.json", with_checksum(asdict(meta)), indent=2)
+    write_json(directory / "meta.json", with_checksum(asdict(meta)), indent=2)
 
 
-def _write_json(path: Path, content: Any, indent: int) -> None:
-    path.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
+def write_json(path: Path, content: Any, indent: int) -> None:
+    write_durably(path, json.dumps(content, indent=indent) + "\n")
+
+
+@dataclass(frozen=True)
+class PartSizes:
+    """Sizes of one partition: in total, by node type and by relation."""
+
+    counts: PartCounts
+    inner: dict[str, int]
+    halo: dict[str, int]
+    edges: dict[EdgeType, int]
+    """Without self loops."""
+
+    @classmethod
+    def of(cls, part: Partition) -> Self:
+        seeds = [getattr(part, mask).nonzero() for mask in MASKS]
+        if part.links is not None:
+            seeds = [part.links[name] for name in ("train", "val", "test")]
+        inner = {name: nodes.num_inner for name, nodes in part.nodes.items()}
+        halo = {name: nodes.num_halo for name, nodes in part.nodes.items()}
+        edges = {edge_type: len(edges.src) for edge_type, edges in part.relations.items()}
+        num_edges = sum(edges.values()) + part.self_loops
+        train, val, test = map(len, seeds)
+        totals = (sum(inner.values()), num_edges, sum(halo.values()))
+        return cls(PartCounts(*totals, train, val, test, ""), inner, halo, edges)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,29 +176,6 @@ class _LocalEdges:
 
 
 @dataclass(frozen=True, eq=False)
-class _LocalNodes:
-    """Nodes of one type in a partition."""
-
-    num_inner: int
-    new_ids: NDArray[np.int64]
-    """[I + H] new ids of the inner nodes, then of the halo nodes."""
-    local_id: NDArray[np.int32]
-    """[N] local id of each new id; undefined for nodes outside the partition."""
-
-
-@dataclass(frozen=True)
-class _WrittenPart:
-    """Counts of one written partition: in total, by node type and by relation."""
-
-    counts: PartCounts
-    statistics: EdgeStatistics
-    num_inner: dict[str, int]
-    num_halo: dict[str, int]
-    num_edges: dict[EdgeType, int]
-    """Without self loops."""
-
-
-@dataclass(frozen=True, eq=False)
 class _PartWriter:
     """Writes the partitions of a graph, one after the other."""
 
@@ -184,71 +184,76 @@ class _PartWriter:
     masks: Mapping[str, NDArray[np.bool_]]
     layouts: Mapping[str, Layout]
     edges: Mapping[EdgeType, SortedEdges]
-    with_dgl_files: bool
     links: Mapping[str, NDArray[Any]] | None
     old: Path | None
     """The directory with files to link to; None: all files are written."""
     self_loops: Sequence[int]
     """[P] self loops that the graph lacks."""
 
-    def write(self, part: int) -> _WrittenPart:
-        """Write the folder of one partition; return its counts."""
+    def write(self, part: int) -> tuple[PartSizes, tuple[int, int, int]]:
+        """Write the folder of one partition; return its sizes, and the fields of EdgeStatistics."""
         start = time.perf_counter()
         folder = self.directory / f"part{part}"
-        folder.mkdir()
-        edges = {edge_type: self._read_edges(edge_type, part) for edge_type in self.edges}
-        nodes = {name: self._find_nodes(name, part, edges) for name in self.layouts}
-        isolated = {
-            name: np.ones(part_nodes.num_inner, np.bool_) for name, part_nodes in nodes.items()
-        }
-        num_edges, num_loops, num_duplicates = {}, 0, 0
-        for edge_type, part_edges in edges.items():
-            source, _, destination = edge_type
-            src = nodes[source].local_id[part_edges.src]
-            out_degree = self.edges[edge_type].out_degree[nodes[source].new_ids]
-            kept = self._write_edges(folder, edge_type, src, part_edges)
-            isolated[source] &= out_degree[: nodes[source].num_inner] == 0
-            isolated[destination] &= np.bincount(kept, minlength=len(isolated[destination])) == 0
-            num_edges[edge_type] = len(kept)
-            num_loops += len(src) - len(kept)
-            same = (src[1:] == src[:-1]) & (part_edges.dst[1:] == part_edges.dst[:-1])
-            num_duplicates += int(same.sum())
-            if edge_type == PLAIN_RELATION:
-                self._save(folder / "out_deg.npy", out_degree)
-                if self.with_dgl_files:
-                    self._write_dgl_files(
-                        folder, part, src, part_edges, nodes[PLAIN_TYPE], out_degree
-                    )
-        for name, held_nodes in nodes.items():
-            self._write_nodes(folder, name, part, held_nodes)
-        split = self._write_target(folder, part)
-        counts = PartCounts(
-            nodes=sum(part_nodes.num_inner for part_nodes in nodes.values()),
-            edges=sum(num_edges.values()) + num_loops + self.self_loops[part],
-            halo=sum(
-                len(part_nodes.new_ids) - part_nodes.num_inner for part_nodes in nodes.values()
-            ),
-            **split,
-            content="",
-        )
+        partition, statistics = self._make(part)
+        bounds = {name: layout.node_bounds for name, layout in self.layouts.items()}
+        arrays = arrays_of(partition, bounds, folder)
+        self._add_ids(arrays, part, folder)
+        for path, array in arrays.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._save(path, array)
+        sizes = PartSizes.of(partition)
         log.info(
             "wrote part %d: %s nodes, %s edges, %.1f s",
             part,
-            f"{counts.nodes:,}",
-            f"{counts.edges:,}",
+            f"{sizes.counts.nodes:,}",
+            f"{sizes.counts.edges:,}",
             time.perf_counter() - start,
         )
-        num_isolated = sum(int(mask.sum()) for mask in isolated.values())
-        return _WrittenPart(
-            counts,
-            EdgeStatistics(num_loops, num_duplicates, num_isolated),
-            {name: part_nodes.num_inner for name, part_nodes in nodes.items()},
-            {
-                name: len(part_nodes.new_ids) - part_nodes.num_inner
-                for name, part_nodes in nodes.items()
-            },
-            num_edges,
+        return sizes, statistics
+
+    def _make(self, part: int) -> tuple[Partition, tuple[int, int, int]]:
+        """Make one partition; return it, and the fields of its EdgeStatistics."""
+        edges = {edge_type: self._read_edges(edge_type, part) for edge_type in self.edges}
+        nodes, local_ids, isolated = {}, {}, {}
+        for name in self.layouts:
+            nodes[name], local_ids[name] = self._make_nodes(name, part, edges)
+            isolated[name] = np.ones(nodes[name].num_inner, np.bool_)
+        relations, num_loops, num_duplicates = {}, 0, 0
+        for edge_type, part_edges in edges.items():
+            source, _, destination = edge_type
+            src = local_ids[source][part_edges.src]
+            arrays = {"src": src, "dst": part_edges.dst} | {
+                name: data[part_edges.positions]
+                for name, data in self.graph.relations[edge_type].edge_data.items()
+            }
+            if source == destination and not (between := src != part_edges.dst).all():
+                arrays = {name: array[between] for name, array in arrays.items()}
+            relations[edge_type] = PartEdges(
+                **{name: torch.from_numpy(array) for name, array in arrays.items()}
+            )
+            num_loops += len(src) - len(arrays["src"])
+            same = (src[1:] == src[:-1]) & (part_edges.dst[1:] == part_edges.dst[:-1])
+            num_duplicates += int(same.sum())
+            is_own = slice(*self.layouts[source].node_bounds[part : part + 2])
+            in_degree = np.bincount(arrays["dst"], minlength=nodes[destination].num_inner)
+            isolated[source] &= self.edges[edge_type].out_degree[is_own] == 0
+            isolated[destination] &= in_degree == 0
+        layout = self.layouts[self.graph.target]
+        inner = layout.inner_nodes(part)
+        masks: Any = {name: torch.from_numpy(self.masks[name][inner]) for name in MASKS}
+        partition = Partition(
+            rank=part,
+            num_parts=len(layout.node_bounds) - 1,
+            target=self.graph.target,
+            nodes=nodes,
+            relations=relations,
+            labels=torch.from_numpy(self.graph.labels[inner]),
+            self_loops=num_loops + self.self_loops[part],
+            links=None if self.links is None else _take_pairs(self.links, layout, part),
+            **masks,
         )
+        num_isolated = sum(int(mask.sum()) for mask in isolated.values())
+        return partition, (num_loops, num_duplicates, num_isolated)
 
     def _read_edges(self, edge_type: EdgeType, part: int) -> _LocalEdges:
         """Read a partition's edges of one relation and remove their files.
@@ -270,25 +275,28 @@ class _PartWriter:
         first = self.layouts[edge_type[2]].node_bounds[part]
         return _LocalEdges(src, np.subtract(dst, first, out=dst).astype(np.int32), positions)
 
-    def _find_nodes(
+    def _make_nodes(
         self, name: str, part: int, edges: Mapping[EdgeType, _LocalEdges]
-    ) -> _LocalNodes:
+    ) -> tuple[PartNodes, NDArray[np.int32]]:
         """Number the inner nodes of one type, then its halo nodes (other sources of its edges).
 
-        Ids are new ids (NodeLayout.new_id), ascending in both groups; the local ids of other nodes
-        are undefined.
+        Both ascend by new ids (Layout.new_id).
+
+        Returns:
+            The nodes, and [N] the local id at each new id, undefined outside the partition.
 
         Raises:
             InputError: there are 2^31 nodes or more.
         """
-        layout = self.layouts[name]
+        layout, table = self.layouts[name], self.graph.nodes[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)
         for edge_type, part_edges in edges.items():
             if edge_type[0] == name:
                 is_source[part_edges.src] = True
         is_source[first:end] = False
-        new_ids = np.concatenate((np.arange(first, end), np.flatnonzero(is_source)))
+        halo = np.flatnonzero(is_source)
+        new_ids = np.concatenate((np.arange(first, end), halo))
         if len(new_ids) >= 2**31:
             raise InputError(
                 f"part {part}: has {len(new_ids):,} nodes with its halo, at most {2**31 - 1:,} fit;"
@@ -296,61 +304,37 @@ class _PartWriter:
             )
         local_id = np.empty(len(layout.new_id), np.int32)
         local_id[new_ids] = np.arange(len(new_ids), dtype=np.int32)
-        return _LocalNodes(end - first, new_ids, local_id)
+        inner, owner = layout.inner_nodes(part), layout.part_of(halo)
+        out_degree = None
+        if name == PLAIN_TYPE:
+            out_degree = torch.from_numpy(self.edges[PLAIN_RELATION].out_degree[new_ids])
+        nodes = PartNodes(
+            torch.from_numpy(_take_features(table, inner)),
+            torch.from_numpy(table.node_ids[inner]),
+            torch.from_numpy(owner),
+            torch.from_numpy(halo - layout.node_bounds[owner]),
+            out_degree=out_degree,
+        )
+        return nodes, local_id
 
-    def _write_edges(
-        self, folder: Path, edge_type: EdgeType, src: NDArray[np.int32], part_edges: _LocalEdges
-    ) -> NDArray[np.int32]:
-        """Write the edges of one relation without self loops.
-
-        Return the destinations of those written.
-        """
-        arrays: dict[str, Array] = {"src": src, "dst": part_edges.dst} | {
-            name: data[part_edges.positions]
-            for name, data in self.graph.relations[edge_type].edge_data.items()
-        }
-        if edge_type[0] == edge_type[2] and not (between := src != part_edges.dst).all():
-            arrays = {name: array[between] for name, array in arrays.items()}
-        place = edge_folder(folder, edge_type)
-        place.mkdir(parents=True, exist_ok=True)
-        for name, array in arrays.items():
-            self._save(place / f"{name}.npy", array)
-        return arrays["dst"]
-
-    def _write_nodes(self, folder: Path, name: str, part: int, part_nodes: _LocalNodes) -> None:
-        """Write features, ids and names of the inner nodes, and the ids of the halo nodes."""
-        table, place = self.graph.nodes[name], node_folder(folder, name)
-        inner = self.layouts[name].inner_nodes(part)
-        place.mkdir(parents=True, exist_ok=True)
-        halo = part_nodes.new_ids[part_nodes.num_inner :]
-        self._save(place / "feat.npy", _take_features(table, inner))
-        self._save(place / "orig_id.npy", table.node_ids[inner])
-        self._save(place / "halo.npy", halo)
-        if table.node_names is not None:
-            names = table.node_names.take(inner)
-            self._save(place / NAME_FILES[0], names.text)
-            self._save(place / NAME_FILES[1], names.ends)
-        if not isinstance(self.graph, GraphData):
-            for end, edge_type in self.graph.from_ends.items() if name == self.graph.target else ():
-                rows = self.graph.relations[edge_type].src[inner]
-                self._save(place / f"{end}.npy", self.graph.nodes[edge_type[0]].shown_ids(rows))
-        elif self.graph.features_of_ids:
-            self._save(place / HALO_IDS, table.node_ids[self.layouts[name].node_order[halo]])
-
-    def _write_target(self, folder: Path, part: int) -> dict[str, int]:
-        """Write labels, masks and pairs; return the size of each set of the split."""
-        layout = self.layouts[self.graph.target]
-        inner = layout.inner_nodes(part)
-        self._save(folder / "label.npy", self.graph.labels[inner])
-        for name in MASKS:
-            self._save(folder / f"{name}.npy", self.masks[name][inner])
-        if self.links is None:
-            return {
-                name.removesuffix("_mask"): int(self.masks[name][inner].sum()) for name in MASKS
-            }
-        pairs = _take_pairs(self.links, layout, part)
-        write_links(folder, pairs)
-        return {name: len(pairs[name]) for name in ("train", "val", "test")}
+    def _add_ids(self, arrays: dict[Path, Array], part: int, folder: Path) -> None:
+        """Add the names of nodes, the ids of the ends of labelled edges, and HALO_IDS."""
+        graph = self.graph
+        for name, table in graph.nodes.items():
+            place, layout = node_folder(folder, name), self.layouts[name]
+            inner = layout.inner_nodes(part)
+            if table.node_names is not None:
+                names = table.node_names.take(inner)
+                arrays |= {place / NAME_FILES[0]: names.text, place / NAME_FILES[1]: names.ends}
+            if isinstance(graph, GraphData) and graph.features_of_ids:
+                halo = layout.node_order[arrays[place / "halo.npy"]]
+                arrays[place / HALO_IDS] = table.node_ids[halo]
+        if not isinstance(graph, GraphData):
+            place = node_folder(folder, graph.target)
+            inner = self.layouts[graph.target].inner_nodes(part)
+            for end, edge_type in graph.from_ends.items():
+                rows = graph.relations[edge_type].src[inner]
+                arrays[place / f"{end}.npy"] = graph.nodes[edge_type[0]].shown_ids(rows)
 
     def _save(self, path: Path, array: Array) -> None:
         """Write an array, or a hard link to the file of the old directory that has it."""
@@ -361,47 +345,16 @@ class _PartWriter:
                 return
         np.save(path, array)
 
-    def _write_dgl_files(
-        self,
-        folder: Path,
-        part: int,
-        src: NDArray[np.int32],
-        part_edges: _LocalEdges,
-        nodes: _LocalNodes,
-        out_degree: NDArray[Any],
-    ) -> None:
-        layout, table = self.layouts[PLAIN_TYPE], self.graph.nodes[PLAIN_TYPE]
-        inner, edge_bounds = layout.inner_nodes(part), self.edges[PLAIN_RELATION].edge_bounds
-        edge_data = self.graph.relations[PLAIN_RELATION].edge_data
-        between = src != part_edges.dst
-        dgl_files.write_part(
-            folder,
-            {"src": src, "dst": part_edges.dst}
-            | {name: data[part_edges.positions] for name, data in edge_data.items()},
-            range(*edge_bounds[part : part + 2]),
-            {
-                "_ID": nodes.new_ids,
-                "part_id": layout.part_of(nodes.new_ids),
-                "out_deg": out_degree,
-            },
-            {
-                "feat": _take_features(table, inner),
-                "label": self.graph.labels[inner],
-                "orig_id": table.node_ids[inner],
-                **{name: self.masks[name][inner] for name in MASKS},
-                "in_deg": np.bincount(part_edges.dst[between], minlength=len(inner)),
-                "out_deg": out_degree[: len(inner)],
-            },
-        )
 
-
-def _take_features(table: NodeTable, nodes: NDArray[np.int64]) -> NDArray[np.float32]:
+def _take_features(table: NodeTable, nodes: Ints) -> NDArray[np.float32]:
     """Return the features of some nodes, dense."""
     rows = table.features[nodes]
     return rows.toarray() if isinstance(rows, sp.csr_array) else np.ascontiguousarray(rows)
 
 
-def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) -> dict[str, Array]:
+def _take_pairs(
+    links: Mapping[str, NDArray[Any]], layout: Layout, part: int
+) -> dict[str, torch.Tensor]:
     """Return a partition's arrays of LinkSplit in new ids: pairs whose source is an inner node."""
     taken: dict[str, Array] = {}
     for name, pairs in links.items():
@@ -414,7 +367,7 @@ def _take_pairs(links: Mapping[str, NDArray[Any]], layout: Layout, part: int) ->
             renumbered[:, 1] = layout.new_id[pairs[:, 1]]
             renumbered = renumbered[layout.part_of(renumbered[:, 0]) == part]
         taken[name] = renumbered
-    return taken
+    return {name: torch.from_numpy(pairs) for name, pairs in taken.items()}
 
 
 def _are_same(one: Array, other: Array) -> bool:
@@ -442,48 +395,54 @@ def checksums_of(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
         return dict(zip(names, pool.map(checksum, files, names), strict=True))
 
 
-def _make_meta(
-    graph: AnyGraph,
-    parts: list[_WrittenPart],
-    edges: Mapping[EdgeType, SortedEdges],
+def make_meta(
     checksums: dict[str, str],
-    provenance: dict[str, Any],
+    parts: Sequence[PartSizes],
+    widths: Mapping[str, int],
+    cut: Mapping[EdgeType, int],
+    target: str,
+    fields: Mapping[str, Any],
 ) -> Meta:
-    """Make the description of the directory from the written partitions."""
+    """Make the description of a directory.
+
+    Args:
+        parts: their sizes.
+        widths: number of features by node type.
+        cut: number of edges between two partitions by relation.
+        target: the type with labels.
+        fields: further fields of Meta.
+    """
     kind: Callable[..., Meta] = Meta
     types: dict[str, Any] = {}
-    if not isinstance(graph, GraphData):
+    if target != PLAIN_TYPE:
         kind = HeteroMeta
-        types["target"] = graph.target
+        types["target"] = target
         types["types"] = {
             name: {
-                "features": int(table.features.shape[1]),
-                "nodes": [part.num_inner[name] for part in parts],
-                "halo": [part.num_halo[name] for part in parts],
+                "features": width,
+                "nodes": [part.inner[name] for part in parts],
+                "halo": [part.halo[name] for part in parts],
             }
-            for name, table in graph.nodes.items()
+            for name, width in widths.items()
         }
         types["relations"] = {
             SEPARATOR.join(edge_type): {
-                "edges": [part.num_edges[edge_type] for part in parts],
-                "cut": edges[edge_type].num_cut,
+                "edges": [part.edges[edge_type] for part in parts],
+                "cut": num_cut,
             }
-            for edge_type in graph.relations
+            for edge_type, num_cut in cut.items()
         }
     return kind(
         version=VERSION,
-        dataset=graph.name,
-        task=graph.label_kind,
-        num_nodes=graph.num_nodes,
+        num_nodes=sum(part.counts.nodes for part in parts),
         num_edges=sum(part.counts.edges for part in parts),
-        num_features=graph.num_features,
-        num_classes=graph.num_classes,
-        class_names=list(graph.class_names or ()),
+        num_features=widths[target],
+        cut_edges=sum(cut.values()),
         parts=[
             replace(part.counts, content=content_of(checksums, number))
             for number, part in enumerate(parts)
         ],
         checksums=checksums,
         **types,
-        **provenance,
+        **fields,
     )

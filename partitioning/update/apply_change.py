@@ -5,9 +5,7 @@ without the deleted rows and with the new ones at the end. N nodes of a type, E 
 n new ones.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,34 +13,16 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Array, Ints
 from partitioning.directory.stored_graph import StoredGraph
-from partitioning.graph_data import EdgeType, Relation, endpoint_dtype
+from partitioning.graph_data import EdgeType, Relation
 from partitioning.node_names import Names
-from partitioning.update.change import Change, Edges, NodeChange
-from partitioning.update.read_edges import refuse_edges
+from partitioning.update.read_change import Change, Edges, NodeChange
 
 UNPLACED = -1
 """Partition of a new node before it is placed."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbers:
-    """Positions of the nodes of one type before and after a change."""
-
-    stays: NDArray[np.bool_]
-    """[N] whether a node stays."""
-    new: NDArray[Any]
-    """[N + n] position afterwards of each node, of new ones, too; undefined for deleted ones."""
-
-    @classmethod
-    def of(cls, num_nodes: int, change: NodeChange) -> "_Numbers":
-        stays = np.ones(num_nodes + len(change.new_ids), np.bool_)
-        stays[change.deleted] = False
-        new = (np.cumsum(stays) - 1).astype(endpoint_dtype(len(stays)))
-        return cls(stays[:num_nodes], new)
-
-
-def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict[str, int]]:
-    """Apply a change to a graph.
+def apply_change(change: Change) -> tuple[StoredGraph, dict[str, int]]:
+    """Apply a change to its graph.
 
     Returns:
         The changed graph, whose new nodes have the partition UNPLACED; and the number of new,
@@ -51,12 +31,12 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
     Raises:
         InputError: an edge of a table is not in the graph.
     """
-    nodes, assignment, numbers = {}, {}, {}
+    stored = change.stored
+    nodes, assignment = {}, {}
     target_rows: Any = stored.target_rows
     for name, table in stored.graph.nodes.items():
         new_nodes = change.nodes[name]
-        numbers[name] = _Numbers.of(table.num_nodes, new_nodes)
-        stays = numbers[name].stays
+        stays = new_nodes.stays[: table.num_nodes]
         names = table.node_names
         if names is not None and not stays.all():
             names = names.take(np.flatnonzero(stays))
@@ -77,7 +57,7 @@ def apply_change(stored: StoredGraph, change: Change) -> tuple[StoredGraph, dict
             }
     relations, counts = {}, dict.fromkeys(("new", "changed", "deleted"), 0)
     for edge_type in stored.graph.relations:
-        relations[edge_type] = _change_edges(stored, edge_type, change, numbers, counts)
+        relations[edge_type] = _change_edges(edge_type, change, counts)
     graph = replace(stored.graph.with_tables(nodes, relations), **target_rows)
     return replace(stored, graph=graph, assignment=assignment), counts
 
@@ -102,20 +82,19 @@ def _change_rows(file: str, array: Array, stays: NDArray[np.bool_], change: Node
 
 
 def _change_edges(
-    stored: StoredGraph,
     name: EdgeType,
     change: Change,
-    numbers: Mapping[str, _Numbers],
     counts: dict[str, int],
 ) -> Relation:
     """Change the edges of a relation; add the numbers of new, changed and deleted ones to `counts`.
 
     Edges of deleted nodes go. InputError for an edge to change or delete that is missing.
     """
-    relation, edges = stored.graph.relations[name], change.edges[name]
-    sources, destinations = numbers[name[0]], numbers[name[2]]
+    relation = change.stored.graph.relations[name]
+    new, changed, deleted = (change.edges[name][kind] for kind in ("new", "changed", "deleted"))
+    sources, destinations = change.nodes[name[0]], change.nodes[name[2]]
     # Edges are sorted by destination, then source: so are these numbers.
-    first = np.int64(len(sources.new))
+    first = np.int64(sources.grown.num_nodes)
     keys = relation.dst * first + relation.src
 
     def find(table: Edges) -> tuple[Ints, Ints]:
@@ -127,38 +106,40 @@ def _change_edges(
             edges[row, order] = np.searchsorted(keys, keys_wanted[order], side)  # type: ignore[call-overload]
         return edges[0], edges[1] - edges[0]
 
-    refuse = partial(refuse_edges, stored, name, change.nodes)
     stays = np.ones(len(keys), np.bool_)
-    begin, num_copies = find(edges.deleted)
-    refuse(edges.deleted, num_copies == 0, "is not in the graph; leave it out")
+    begin, num_copies = find(deleted)
+    change.refuse_edges(name, deleted, num_copies == 0, "is not in the graph; leave it out")
     for copy in range(num_copies.max(initial=0)):
         stays[begin[num_copies > copy] + copy] = False
     data: dict[str, Any] = dict(relation.edge_data)
-    begin, num_copies = find(edges.changed)
-    refuse(edges.changed, num_copies == 0, "is not in the graph; leave it out")
-    refuse(edges.changed, num_copies > 1, "is there several times; delete it and add it anew")
-    for file, values in edges.changed.data.items():
+    begin, num_copies = find(changed)
+    change.refuse_edges(name, changed, num_copies == 0, "is not in the graph; leave it out")
+    change.refuse_edges(
+        name, changed, num_copies > 1, "is there several times; delete it and add it anew"
+    )
+    for file, values in changed.data.items():
         data[file] = data[file].copy()
         data[file][begin] = values
-    if stored.meta.request.get("duplicates") == "merge":
-        begin, num_copies = find(edges.new)
+    if change.stored.meta.request.get("duplicates") == "merge":
+        begin, num_copies = find(new)
         is_there = num_copies > 0
         is_there[is_there] = stays[begin[is_there]]
-        refuse(
-            edges.new,
+        change.refuse_edges(
+            name,
+            new,
             is_there,
             "is in the graph already, which was made with duplicates=merge; change its weight by"
             " update.changed_edges",
         )
     if not (sources.stays.all() and destinations.stays.all()):
         stays &= sources.stays[relation.src] & destinations.stays[relation.dst]
-    counts["new"] += len(edges.new.src)
-    counts["changed"] += len(edges.changed.src)
+    counts["new"] += len(new.src)
+    counts["changed"] += len(changed.src)
     counts["deleted"] += int((~stays).sum())
     for file, array in data.items():
-        data[file] = np.concatenate((array[stays], edges.new.data.get(file, array[:0])))
+        data[file] = np.concatenate((array[stays], new.data.get(file, array[:0])))
     return Relation(
-        np.concatenate((sources.new[relation.src[stays]], sources.new[edges.new.src])),
-        np.concatenate((destinations.new[relation.dst[stays]], destinations.new[edges.new.dst])),
+        sources.position[np.concatenate((relation.src[stays], new.src))],
+        destinations.position[np.concatenate((relation.dst[stays], new.dst))],
         **data,
     )

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,11 +22,13 @@ from partitioning.file_io import file_checksum, json_checksum
 from partitioning.graph_data import MASKS, is_labelled
 from partitioning.partition_settings import UpdateSettings
 from partitioning.update.apply_change import apply_change
-from partitioning.update.change import Change, NodeChange, Tables, find_tables
 from partitioning.update.place import place_new
-from partitioning.update.read_edges import read_edge_changes
-from partitioning.update.read_nodes import read_nodes
-from partitioning.update.stored_columns import check_features
+from partitioning.update.read_change import (
+    Tables,
+    check_features,
+    find_tables,
+    read_change,
+)
 
 
 def update_directory(path: Path, settings: UpdateSettings, version: str) -> tuple[Meta, list[str]]:
@@ -55,50 +56,37 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> tupl
                 " deleted_nodes, new_edges, changed_edges or deleted_edges"
             )
         files = _describe_files(tables)
-        digest = _make_digest(files)
-        _refuse_again(path, meta, digest)
+        digest = _make_digest(path, meta, files)
         stored = read_graph(path, meta)
         change = read_change(stored, tables)
-        changed, num_edges = apply_change(stored, change)
+        changed, num_edges = apply_change(change)
         _check_split(stored, changed)
         placed = place_new(changed)
+        new = [
+            placed[name][-1 : -1 - len(nodes.new_ids) : -1] for name, nodes in change.nodes.items()
+        ]
+        counted = (("new", "new_ids"), ("changed", "changed"), ("deleted", "deleted"))
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "change": digest,
             "files": files,
-            "nodes": _count_nodes(change.nodes),
+            "nodes": {
+                kind: sum(len(getattr(nodes, field)) for nodes in change.nodes.values())
+                for kind, field in counted
+            },
             "edges": num_edges,
-            "placed": _count_placed(change.nodes, placed, len(meta.parts)),
+            "placed": np.bincount(np.concatenate(new), minlength=len(meta.parts)).tolist(),
             "notes": change.notes,
             "version": version,
         }
         written = replace(changed, assignment=placed).write(path, entry)
-    return written, [*change.notes, *_note_dgl_files(path, meta)]
-
-
-def read_change(stored: StoredGraph, tables: Tables) -> Change:
-    """Read the tables of a change.
-
-    Raises:
-        InputError: names setting, file, row and value of what does not fit the graph.
-    """
-    notes: list[str] = []
-    nodes = {name: read_nodes(stored, name, tables, notes) for name in stored.graph.nodes}
-    target = nodes[stored.meta.target_type]
-    if len(target.deleted) == target.grown.num_nodes:
-        raise InputError(
-            "update.deleted_nodes: no node would be left; remove the directory instead"
-        )
-    edges = read_edge_changes(stored, tables, nodes)
-    new = f"the {len(target.new_ids)} new nodes"
-    if len(target.new_ids) and MASKS[0] not in target.new_values:
+    notes = list(change.notes)
+    if any(name.endswith((".dgl", ".json")) for name in meta.checksums):
         notes.append(
-            f"{new} are in no set of the split: a column split (train, val, test) puts them into"
-            " one"
+            "DGL's files are left out, because they are not updated; app=partition_data"
+            f" partition.from={path} writes them again where DGL is installed"
         )
-    if len(target.new_ids) and "labels" not in target.new_values:
-        notes.append(f"{new} have no label: there is no such column")
-    return Change(nodes, edges, notes)
+    return written, notes
 
 
 def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
@@ -111,14 +99,12 @@ def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
     return described
 
 
-def _make_digest(files: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the checksum of a change, which does not depend on the names of its files."""
-    sums = {setting: sorted(tables.values()) for setting, tables in files.items()}
-    return json_checksum(sums)
+def _make_digest(path: Path, meta: Meta, files: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the checksum of a change, which does not depend on the names of its files.
 
-
-def _refuse_again(path: Path, meta: Meta, digest: str) -> None:
-    """Raise InputError where the tables were applied before."""
+    InputError where the tables were applied before.
+    """
+    digest = json_checksum({setting: sorted(sums.values()) for setting, sums in files.items()})
     for entry in meta.history:
         if entry.get("change") == digest:
             raise InputError(
@@ -126,6 +112,7 @@ def _refuse_again(path: Path, meta: Meta, digest: str) -> None:
                 f" checksum {digest[:12]}); leave it out, or put its rows"
                 " in another order to apply them once more"
             )
+    return digest
 
 
 def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
@@ -139,34 +126,3 @@ def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
             "app=update: no training node would be left, so nothing could be trained; keep some"
             " (update.deleted_nodes, or the column split)"
         )
-
-
-def _count_nodes(nodes: Mapping[str, NodeChange]) -> dict[str, int]:
-    """Return the number of new, changed and deleted nodes of all types."""
-    counted = {"new": "new_ids", "changed": "changed", "deleted": "deleted"}
-    return {
-        kind: sum(len(getattr(nodes_of_type, field)) for nodes_of_type in nodes.values())
-        for kind, field in counted.items()
-    }
-
-
-def _count_placed(
-    nodes: Mapping[str, NodeChange], placed: Mapping[str, Any], num_parts: int
-) -> list[int]:
-    """Return the number of new nodes of each partition; the new ones of a type are its last."""
-    new = [
-        placed[name][len(placed[name]) - len(nodes_of_type.new_ids) :]
-        for name, nodes_of_type in nodes.items()
-    ]
-    counts: list[int] = np.bincount(np.concatenate(new), minlength=num_parts).tolist()
-    return counts
-
-
-def _note_dgl_files(path: Path, meta: Meta) -> list[str]:
-    """Return a note that DGL's files are not written again, if the directory has some."""
-    if not any(name.endswith((".dgl", ".json")) for name in meta.checksums):
-        return []
-    return [
-        "DGL's files are left out, because they are not updated; app=partition_data"
-        f" partition.from={path} writes them again where DGL is installed"
-    ]

@@ -21,6 +21,7 @@ from partitioning.datasets import is_local as is_local
 from partitioning.datasets import objects as objects
 from partitioning.datasets.labelled_edges import choose_message_edges, sources_of
 from partitioning.dgl_import import has_dgl, require_dgl
+from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.sort_edges import CHUNK
@@ -142,10 +143,9 @@ def _rebalance(settings: PartitionSettings) -> Meta:
             "cut": {"before": meta.cut_edges},
             "version": __version__,
         }
-        with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
-        moved_meta = replace(stored, assignment=better).write(
-            path, entry, with_dgl_files=with_dgl_files
-        )
+        moved_meta = replace(stored, assignment=better).write(path, entry)
+        if has_dgl() and not isinstance(meta, HeteroMeta):
+            moved_meta = add_dgl_files(path, moved_meta)
     print_report(moved_meta, path)
     sizes = [[part.nodes for part in each.parts] for each in (meta, moved_meta)]
     before, after = (f"{max(nodes) * len(nodes) / max(sum(nodes), 1):.3f}" for nodes in sizes)
@@ -222,9 +222,10 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
             num_parts=num_parts,
             provenance=provenance,
             overwrite=settings.overwrite,
-            with_dgl_files=with_dgl_files,
             links=None if split.pairs is None else split.pairs.arrays,
         )
+        if with_dgl_files:
+            meta = add_dgl_files(directory, meta)
     print_report(meta, directory)
     counts = (
         f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,}"
@@ -305,16 +306,13 @@ def _writes_dgl_files(settings: PartitionSettings, *, links: bool, typed: bool) 
 
 
 def _add_dgl_files(settings: PartitionSettings, directory: Path, existing: Meta) -> Meta:
-    """Write DGL's files into a directory that lacks them, from its partitions.
+    """Write DGL's files into a directory that lacks them.
 
-    The directory is written anew. InputError for links, a heterogeneous graph, or without DGL.
+    InputError for links, a heterogeneous graph, or without DGL.
     """
     _writes_dgl_files(settings, links=bool(existing.links), typed=isinstance(existing, HeteroMeta))
     with writing(directory):
-        stored = read_graph(directory, existing)
-        if any(stored.self_loops):
-            logger.warning("%s: DGL's files lack the self loops, which are not stored", directory)
-        return stored.write(directory, with_dgl_files=True)
+        return add_dgl_files(directory, existing)
 
 
 def _provenance(

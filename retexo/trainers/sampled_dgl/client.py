@@ -22,7 +22,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from partitioning.directory.dgl_config import config_file, read_config
+from partitioning.directory.dgl_config import FILES, config_file, read_config
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.launch.addresses import own_address
@@ -292,12 +292,11 @@ def write_part_config(directory: Path, token: str, folder: Path) -> Path:
     """
     file = config_file(directory)
     assert file is not None
-    config: dict[str, Any] = {**read_config(file), "graph_name": token}
-    for part in range(config["num_parts"]):
-        files = config[f"part-{part}"]
-        config[f"part-{part}"] = {
-            key: str((directory / name).resolve()) for key, name in files.items()
-        }
+    read = read_config(file)
+    config: dict[str, Any] = {**read.content, "graph_name": token}
+    for part, files in enumerate(read.files):
+        paths = (str(file.resolve()) for file in files)
+        config[f"part-{part}"] = dict(zip(FILES, paths, strict=True))
     path = folder / "parts.json"
     path.write_text(json.dumps(config), encoding="utf-8")
     return path

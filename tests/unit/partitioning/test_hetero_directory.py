@@ -475,20 +475,23 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
     [
         (
             edit(lambda content: content["node_map"].pop("studio")),
-            "node_map leave a gap|types of node_map",
+            "node_map leave a gap|types in node_map",
         ),
-        (edit(lambda content: content["node_map"]["movie"].pop()), "node_map has no range"),
+        (
+            edit(lambda content: content["node_map"]["movie"].pop()),
+            "not a readable partition config",
+        ),
         (
             edit(lambda content: content["edge_map"].pop("person:directs:movie")),
             "edge_map leave a gap",
         ),
-        (edit(lambda content: content.pop("part-1")), "files of part 1"),
+        (edit(lambda content: content.pop("part-1")), "part-1"),
         (
             edit(lambda content: content["edge_map"].update({"movie:../../x:movie": [[0, 0]] * 3})),
             "'../../x' cannot be the name",
         ),
-        (edit(lambda content: content.update(num_parts="3")), "num_parts is '3'"),
-        (tensors(lambda held: held.pop("movie/val_mask")), "has no 'movie/val_mask'"),
+        (edit(lambda content: content.update(num_parts="3")), "not a readable partition config"),
+        (tensors(lambda held: held.pop("movie/val_mask")), "movie: has no `val_mask`"),
         (tensors(lambda held: held.pop("movie/label")), "one type of nodes with label"),
         (
             tensors(lambda held: held.update({"movie/feat": held["movie/feat"][1:]})),
