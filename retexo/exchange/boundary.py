@@ -1,5 +1,8 @@
 """The edges from one partition into another: how the receiver finds them and tells the sender.
 
+In a symmetric graph the sender holds the reverse of each of them, so only a digest and the layers
+that require each target are sent.
+
 I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows (nodes of the
 sender with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
 """
@@ -12,13 +15,15 @@ from torch import Tensor
 
 from partitioning.directory.partition import LocalEdges
 from partitioning.directory.sorted_rows import runs
-from partitioning.thread_pool import in_threads
+from partitioning.thread_pool import in_blocks, in_threads
 from retexo.arrays import (
+    BLOCK_SIZE,
     ByteArray,
     IndexArray,
     IntArray,
     Mask,
     WeightArray,
+    csr_from_counts,
     ids_to_mask,
     take,
     unique_inverse,
@@ -193,12 +198,99 @@ def _find_shared_targets(
     return in_threads(of_peer, first_halo[:-1].tolist(), first_halo[1:].tolist())
 
 
+def digest_of_edges(boundary: Boundary, halo_index: IntArray, *, own_first: bool) -> int:
+    """Return 64 bits (int64) of the edges between two partitions, in any order.
+
+    Both partitions get the same number if each holds the reverse of every edge of the other.
+
+    Args:
+        boundary: all edges from the peer, as their receiver sees them.
+        halo_index: int64 [H] the halo nodes' indices at their owners.
+        own_first: whether this worker's rank is the lower one.
+    """
+    own = np.repeat(boundary.targets, boundary.num_edges).view(np.uint64)
+    peers = take(halo_index[boundary.rows], boundary.source).view(np.uint64)
+    first, second = (own, peers) if own_first else (peers, own)
+
+    def sum_mixed(block: slice) -> int:
+        """Add up the numbers of some edges, mixed by the finaliser of SplitMix64, modulo 2^64."""
+        mixed = (first[block] << np.uint64(32)) | second[block]
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed ^= mixed >> np.uint64(shift)
+            mixed *= np.uint64(factor)
+        return int((mixed ^ (mixed >> np.uint64(31))).sum())
+
+    total = sum(in_blocks(sum_mixed, len(own), BLOCK_SIZE)) % (1 << 64)
+    return total - (total >> 63 << 64)
+
+
+def reverse_boundary(boundary: Boundary, required_layers: ByteArray) -> Boundary:
+    """Return the boundary that the peer requests in a symmetric graph, as its sender sees it.
+
+    Args:
+        boundary: all edges from the peer, as their receiver sees them.
+        required_layers: uint8 [L] how many layers require each of its rows at the peer; 0: none.
+    """
+    ascending = np.argsort(boundary.targets)
+    edges = csr_from_counts(
+        np.ones(len(boundary.source), np.int8),
+        boundary.source,
+        boundary.num_edges,
+        len(boundary.rows),
+    )
+    order = np.argsort(-required_layers.astype(np.int16), kind="stable")
+    order = order[: np.count_nonzero(required_layers)]
+    reverse = edges[ascending].T.tocsr()[order]
+    rows, source = unique_inverse(reverse.indices)
+    return Boundary(
+        boundary.targets[ascending][rows],
+        np.full(len(order), -1),
+        required_layers[order],
+        reverse.indptr.astype(np.int64),
+        source,
+    )
+
+
+@dataclass(frozen=True)
+class LayerCode:
+    """Encoding of the layers that require each target, in as many bits as num_layers + 1 needs."""
+
+    num_targets: int
+    num_layers: int
+
+    @property
+    def _num_bits(self) -> int:
+        """Bits of one target."""
+        return (self.num_layers + 1).bit_length()
+
+    @property
+    def size(self) -> int:
+        """Length of the code in bytes."""
+        return (self.num_targets * self._num_bits + 7) // 8
+
+    def write(self, required_layers: ByteArray) -> Tensor:
+        """Encode uint8 [num_targets] as uint8 [size]."""
+        bits = required_layers[:, None] >> np.arange(self._num_bits, dtype=np.uint8) & 1
+        return torch.from_numpy(np.packbits(bits, bitorder="little"))
+
+    def read(self, code: Tensor) -> ByteArray:
+        """Decode uint8 [num_targets]; ValueError for more layers than there are."""
+        bits = np.unpackbits(
+            code.numpy(), count=self.num_targets * self._num_bits, bitorder="little"
+        )
+        planes = bits.reshape(-1, self._num_bits) << np.arange(self._num_bits, dtype=np.uint8)
+        required_layers: ByteArray = planes.sum(axis=1, dtype=np.uint8)
+        if required_layers.max(initial=0) > self.num_layers + 1:
+            raise ValueError(f"a target is required by more than {self.num_layers + 1} layers")
+        return required_layers
+
+
 @dataclass(frozen=True)
 class BoundaryCode:
-    """Encoding of a boundary for the owner of its rows.
+    """Encoding of a boundary for an owner of its rows that does not know its edges.
 
     First the edges as sorted numbers target * num_inner + node in Elias-Fano code, then the
-    required layers of each target, in as many bits as the largest value (num_layers + 1) needs.
+    required layers of each target (LayerCode).
     """
 
     num_edges: int
@@ -213,17 +305,13 @@ class BoundaryCode:
         return self.num_inner * self.num_targets
 
     @property
-    def _bits_per_target(self) -> int:
-        """Bits that encode one target's required layers."""
-        return (self.num_layers + 1).bit_length()
+    def _layers(self) -> LayerCode:
+        return LayerCode(self.num_targets, self.num_layers)
 
     @property
     def size(self) -> int:
         """Length of the code in bytes."""
-        return (
-            encoded_size(self.num_edges, self._universe)
-            + (self.num_targets * self._bits_per_target + 7) // 8
-        )
+        return encoded_size(self.num_edges, self._universe) + self._layers.size
 
     def write(self, boundary: Boundary, halo_index: IntArray) -> Tensor:
         """Encode a boundary as uint8 [size].
@@ -234,12 +322,8 @@ class BoundaryCode:
         """
         key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_edges)
         key += take(halo_index[boundary.rows], boundary.source)
-        bits = (
-            boundary.required_layers[:, None] >> np.arange(self._bits_per_target, dtype=np.uint8)
-            & 1
-        )
-        code = encode_sorted(key, self._universe), np.packbits(bits, bitorder="little")
-        return torch.from_numpy(np.concatenate(code))
+        edges = torch.from_numpy(encode_sorted(key, self._universe))
+        return torch.cat((edges, self._layers.write(boundary.required_layers)))
 
     def read(self, code: Tensor) -> Boundary:
         """Decode a boundary, as the owner of its rows sees it.
@@ -253,13 +337,7 @@ class BoundaryCode:
         target_ptr = runs(target)
         if len(target_ptr) != self.num_targets + 1:
             raise ValueError("some of its targets have no edge")
-        bits = np.unpackbits(
-            code[edges:].numpy(), count=self.num_targets * self._bits_per_target, bitorder="little"
-        )
-        planes = bits.reshape(-1, self._bits_per_target) << np.arange(
-            self._bits_per_target, dtype=np.uint8
-        )
-        required_layers = planes.sum(axis=1, dtype=np.uint8)
+        required_layers = self._layers.read(code[edges:])
         if (required_layers[1:] > required_layers[:-1]).any():
             raise ValueError("the layers that require its targets do not descend")
         return Boundary(rows, np.full(self.num_targets, -1), required_layers, target_ptr, source)

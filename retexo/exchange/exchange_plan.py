@@ -14,8 +14,9 @@ rounds: all rows go in INFER_PHASE, for the nodes in the split (evaluate) or for
 (predict).
 
 Each partition holds the in-edges of its own nodes, sorted by destination. It sends each owner
-the list of edges that leave the owner's nodes, as sorted numbers target * I + node. What a
-target is depends on the aggregator. A linear one allows partial sums: each destination is a
+the list of edges that leave the owner's nodes, as sorted numbers target * I + node; in a symmetric
+graph the owner knows them, and is told only which targets are required. What a target is depends
+on the aggregator. A linear one allows partial sums: each destination is a
 target, and in a weighted graph the owner also receives edge weights, if sums save more bytes
 than the weights take. If only rows can be sent (attention, pooling, exchange=plain), all
 destinations that the same number of layers requires share one target.
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from partitioning.directory.partition import LocalEdges, PartNodes
 from partitioning.thread_pool import in_threads
-from retexo.arrays import IntArray, Mask, ids_to_mask
+from retexo.arrays import ByteArray, IntArray, Mask, ids_to_mask
 from retexo.comm.collectives import Communicator
 from retexo.comm.received import check_announced, reading_from
 from retexo.comm.traffic_meter import SETUP
@@ -44,7 +45,10 @@ from retexo.exchange.boundary import (
     TRAIN_PHASE,
     Boundary,
     BoundaryCode,
+    LayerCode,
+    digest_of_edges,
     find_incoming_boundaries,
+    reverse_boundary,
 )
 from retexo.exchange.coding.elias_fano import decode_sorted, encode_sorted, encoded_size
 from retexo.exchange.coding.weights import decode_weights, encode_weights, max_encoded_size
@@ -137,31 +141,7 @@ def make_plan(
     """
     partial_sums = options.partial_sums and not options.all_halo_rows
     incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
-    sizes = [torch.tensor([len(boundary.source), len(boundary.targets)]) for boundary in incoming]
-    announced = [size.tolist() for size in comm.all_to_all(sizes, [2] * comm.world_size, SETUP)]
-
-    def request(boundary: Boundary, num_inner: int) -> Tensor:
-        """Encode the boundary for the owner of its rows."""
-        code = BoundaryCode(
-            len(boundary.source), len(boundary.targets), num_inner, options.num_layers
-        )
-        return code.write(boundary, partition.halo_index.numpy())
-
-    requests = in_threads(request, incoming, options.part_sizes)
-    num_rows = options.part_sizes[comm.rank]
-    for peer, (edges, targets) in enumerate(announced):
-        check_announced(peer, "targets of edges", targets, edges)  # each target has an edge
-    codes = [
-        BoundaryCode(edges, targets, num_rows, options.num_layers) for edges, targets in announced
-    ]
-    received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
-
-    def read_request(peer: int, code: BoundaryCode, request: Tensor) -> Boundary:
-        """Decode the boundary that a peer requests."""
-        with reading_from(peer, "list of edges"):
-            return code.read(request)
-
-    outgoing = in_threads(read_request, range(comm.world_size), codes, received)
+    outgoing = _request_boundaries(partition, incoming, options, required_layers.numpy(), comm)
     if partition.asked_for is not None:
         _check_requested_rows(outgoing, partition.asked_for)
     if partial_sums and partition.edge_weight is not None:
@@ -177,6 +157,73 @@ def make_plan(
         all_halo_rows=options.all_halo_rows,
         phases=options.phases,
     )
+
+
+def _request_boundaries(
+    partition: LocalEdges,
+    incoming: list[Boundary],
+    options: PlanOptions,
+    required_layers: ByteArray,
+    comm: Communicator,
+) -> list[Boundary]:
+    """Request the incoming boundaries of their owners; return the ones that the peers request here.
+
+    Where both ends hold the reverse of each other's edges, the owner knows the edges, and is told
+    only how many layers require each target. All workers call it.
+    """
+    halo_index, num_layers = partition.halo_index.numpy(), options.num_layers
+    stored, digests = incoming, [0] * comm.world_size
+    shares_targets = not options.partial_sums or options.all_halo_rows
+    if not shares_targets:
+        if not required_layers.all():
+            stored = find_incoming_boundaries(partition, np.ones_like(required_layers), True)
+        digests = in_threads(
+            lambda peer, edges: digest_of_edges(edges, halo_index, own_first=comm.rank < peer),
+            range(comm.world_size),
+            stored,
+        )
+    counts = [
+        torch.tensor([len(boundary.source), len(boundary.targets), digest])
+        for boundary, digest in zip(incoming, digests, strict=True)
+    ]
+    announced = [count.tolist() for count in comm.all_to_all(counts, [3] * comm.world_size, SETUP)]
+    is_symmetric = [
+        not shares_targets and digest == own
+        for own, (*_, digest) in zip(digests, announced, strict=True)
+    ]
+    num_rows = options.part_sizes[comm.rank]
+    for peer, (edges, targets, _) in enumerate(announced):
+        if not is_symmetric[peer]:
+            check_announced(peer, "targets of edges", targets, edges)  # each target has an edge
+    codes = [
+        LayerCode(len(boundary.rows), num_layers)
+        if knows_edges
+        else BoundaryCode(edges, targets, num_rows, num_layers)
+        for knows_edges, boundary, (edges, targets, _) in zip(
+            is_symmetric, stored, announced, strict=True
+        )
+    ]
+
+    def request(peer: int, boundary: Boundary) -> Tensor:
+        """Encode the boundary for the owner of its rows."""
+        if is_symmetric[peer]:
+            targets = np.sort(stored[peer].targets)
+            return LayerCode(len(targets), num_layers).write(required_layers[targets])
+        num_inner = options.part_sizes[peer]
+        code = BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, num_layers)
+        return code.write(boundary, halo_index)
+
+    requests = in_threads(request, range(comm.world_size), incoming)
+    received = comm.all_to_all(requests, [code.size for code in codes], SETUP, consume=True)
+
+    def read_request(peer: int, code: BoundaryCode | LayerCode, request: Tensor) -> Boundary:
+        """Decode the boundary that a peer requests."""
+        with reading_from(peer, "list of edges"):
+            if isinstance(code, LayerCode):
+                return reverse_boundary(stored[peer], code.read(request))
+            return code.read(request)
+
+    return in_threads(read_request, range(comm.world_size), codes, received)
 
 
 def _check_requested_rows(outgoing: Sequence[Boundary], asked_for: Sequence[Tensor]) -> None:
