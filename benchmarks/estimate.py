@@ -32,8 +32,8 @@ fewer.
     sent       W (W-1) times the least of  4F cover;  4D cover (INFER_PHASE);
                rows (4F (1-z) + F/8 + 2) (not in layer 0)
     gradients  2 (W-1) (4 P + 40) R
-    setup      the needed cut edges in Elias-Fano code (about 2.6 bytes each), and one bit per row
-               and target in each phase
+    setup      which layers need each node at the other end of a cut edge (2 or 3 bits), and one bit
+               per row and target in each phase: edges have both directions, so owners know them
 """
 
 import argparse
@@ -211,12 +211,9 @@ def count_sent_bytes(case: Case) -> dict[str, float]:
     for phase in list_phases(case):
         kinds["embeddings" if phase.layer else "features"] += case.pairs * phase.num_bytes
         kinds["setup"] += case.pairs * (9 + (phase.rows + phase.targets) / 8)
-    targets = round(case.inner * float(share @ (shares[0] * (1 - np.exp(-k * x)))))
-    edges = round(case.inner * k * float(share @ (x * shares[0])))
-    planes = (case.layers + 1).bit_length()
-    kinds["setup"] += case.pairs * (
-        encoded_size(edges, round(case.inner) * targets) + targets * planes / 8
-    )
+    targets = case.inner * float(share @ (1 - np.exp(-k * x)))
+    kinds["setup"] += case.pairs * (24 + targets * (case.layers + 1).bit_length() / 8)
+    kinds["setup"] += case.pairs * (64 + 8 * (case.layers + 1))  # sizes, digests of parameters
     if case.labelled + case.test < 1:  # owners are told which of their nodes are reached
         for later in shares[1:]:
             halo = round(case.inner * float(share @ (1 - np.exp(-k * x * (share @ (x * later))))))

@@ -352,7 +352,7 @@ def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
 def test_bytes_of_a_dry_run(
     tmp_path: Path, split: str, layers: int, model: str, setup: float
 ) -> None:
-    """setup: the tolerance of these bytes, of which the layers of targets are a fiftieth."""
+    """setup: the tolerance of these bytes."""
     settings = compose(
         [*GRAPH, SPLITS[split], f"num_layers={layers}", f"partition_dir={tmp_path}"],
         f"node_classification_{model}",
