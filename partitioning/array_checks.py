@@ -400,7 +400,10 @@ def check_masks(
 
 
 def _take_split(array: Array, index: int | None, where: str) -> Array:
-    """Return the mask [N] of split `index`, from one mask [N] for all splits, or [N, K]."""
+    """Return the mask [N] of split `index`, from one mask [N] for all splits, or [N, K].
+
+    InputError for [N, K] without an index, also for K = 1, or with one that is too high.
+    """
     if array.ndim != 2:
         return array  # one mask serves every split
     if index is None:

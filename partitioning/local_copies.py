@@ -234,7 +234,8 @@ def announce_directory(directory: Path) -> None:
 def upload_directory(directory: Path, meta: Meta) -> None:
     """Write a partition directory to the address it stands for, if any; meta.json comes last.
 
-    Prints the address. Until the end the address has no meta.json.
+    Prints the address. Until the end the address has no meta.json; then the upload.json of
+    `announce_directory` is removed.
     """
     place = origin(directory)
     if place is None:

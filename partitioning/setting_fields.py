@@ -200,7 +200,10 @@ def definitions(cls: Any) -> Iterator[Setting]:
 
 @cache
 def own_settings(cls: Any) -> dict[str, Setting]:
-    """Return the settings of a group, without those of groups within it, by field."""
+    """Return the settings of a group, without those of groups within it, by field.
+
+    With key, default, type, owner and the owner's roles, which `setting` leaves open.
+    """
     hints, settings = get_type_hints(cls), {}
     owners = {name: base for base in reversed(cls.__mro__) for name in get_annotations(base)}
     for entry in fields(cls):

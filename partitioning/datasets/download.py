@@ -250,7 +250,10 @@ def refuse_web_page(path: Path) -> None:
 
 
 def check_content(path: Path, name: str) -> None:
-    """Raise Refused for a file that is not what its name says: a web page, packed, or cut short."""
+    """Raise Refused for a web page, or a file that is not what the suffix of its name says.
+
+    By its beginning; zip, npz and parquet by their end, too. Gzip is refused under other suffixes.
+    """
     refuse_web_page(path)
     suffix = Path(name).suffix.lower()
     expected = BEGINNINGS.get(suffix, b"")
@@ -262,8 +265,9 @@ def check_content(path: Path, name: str) -> None:
         raise Refused("a file packed by gzip arrived, and its name does not end in .gz")
     if not begin.startswith(expected):
         raise Refused(f"what arrived is no {suffix} file")
-    is_cut = end != PARQUET if expected == PARQUET else not zipfile.is_zipfile(path)
-    if is_cut and expected in (PARQUET, ZIP):
+    if (expected == PARQUET and end != PARQUET) or (
+        expected == ZIP and not zipfile.is_zipfile(path)
+    ):
         raise Refused("its end is missing")
 
 

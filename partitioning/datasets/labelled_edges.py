@@ -140,10 +140,10 @@ def take_edge_arrays(path: Path, arrays: Mapping[str, Array]) -> RawNodes:
 def with_edge_nodes(
     raw: RawGraph, labelled: EdgeType, edges: RawNodes, settings: DatasetSettings
 ) -> RawGraph:
-    """Return the graph with a relation's edges as nodes of a type, and relations from their ends.
+    """Return the graph with a relation's edges also as nodes, and relations to these from the ends.
 
-    The type has the relation's name, or NAME_edge if a type has it. InputError if nodes have
-    labels, or settings.target is another type.
+    Their type has the relation's name, or NAME_edge if a type has it; those of a plain graph are
+    named `node` and `edge`. InputError if nodes have labels, or settings.target is another type.
     """
     for name, table in raw.nodes.items():
         if "label" in table.values:

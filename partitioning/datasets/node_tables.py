@@ -109,6 +109,7 @@ def _read_columns(
     exact = {*roles.get("id", ()), *roles.get("split", ()), *categorical}
     names_to_read = [*chain.from_iterable(roles.values())]
     names_to_read += [name for name, role in features.items() if role != "ignore"]
+    names_to_read = names_to_read or column_names(path)[:1]  # one shows the number of rows
     columns = read_columns(path, names_to_read, exact | {*label} if names_classes else exact)
     rows = max(map(len, columns.values()), default=0)
     ids, ids_where, where = None, "", {}
@@ -228,7 +229,7 @@ def _read_csr(path: Path) -> Table:
 
 
 def _read_npz(path: Path, *, regression: bool) -> Table:
-    """Read the arrays of nodes in an npz, ids checked or decoded; targets are NaN where unknown."""
+    """Read the arrays of nodes in an npz: ids as int64 or str, targets NaN where unknown."""
     arrays = read_arrays(path, OF_NODES)
     if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
         arrays["label"] = check_targets(arrays["label"], f"{path}: array `label`")

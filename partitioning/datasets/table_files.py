@@ -151,13 +151,13 @@ def read_columns(
     header: bool | None = None,
     limit: int | None = None,
 ) -> dict[str, Cells]:
-    """Read columns of a table, all of its rows.
+    """Read columns of a table, all of its rows, in the order of the table.
 
     Args:
         path: The table.
-        names: Which columns; None: all.
+        names: Which columns, at least one of the table's, others are left out; None: all.
         exact: Columns of a csv whose texts matter, such as ids: 007 and 1.0 stay texts. Others are
-            numbers if each cell is one.
+            numbers if each cell is one, also with decimal commas.
         header: As of `column_names`.
         limit: About how many rows; None: all.
 
@@ -166,7 +166,7 @@ def read_columns(
     """
     names_there = column_names(path, header)
     wanted = set(names_there if names is None else names)
-    kept = [name for name in names_there if name in wanted] or names_there[:1]
+    kept = [name for name in names_there if name in wanted]
     if isinstance(path, Frame):
         given = {name: path.columns[name] for name in kept}
         return {

@@ -445,7 +445,7 @@ def _join_ranges(ranges: list[range]) -> slice | NDArray[np.int64]:
 
 
 def _one_hot(fitted: State, column: Column, codes: Rows) -> Rows:
-    """Return one-hot rows, float32 [n, K], of codes [n], which are NaN where a cell is blank.
+    """Return one-hot rows, float32 [n, K], of codes [n] of column.categories, NaN for a blank cell.
 
     There is a column for each fitted category, and one for all others if the column has a rest.
     Blank cells, and other categories without a rest, give a row of zeros.

@@ -183,6 +183,7 @@ def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
     """Do all steps in one place, for trials.
 
     Create the folders `authority` and one by site; those of the sites are ready for use.
+    FileExistsError where one has a key; folders that were made before stay.
     """
     authority(folder / "authority")
     for site in sites:
@@ -197,7 +198,10 @@ def init(folder: Path, sites: Sequence[str], days: int = DAYS) -> None:
 
 
 def hand_out(folder: Path, sites: Sequence[str]) -> None:
-    """Copy the authority's files to the folders of the sites, which `init` created beside it."""
+    """Copy the authority's files, and each site's certificate.pem, to the sites' folders.
+
+    `init` created these in `folder`, beside the authority's.
+    """
     for site in sites:
         for name in SHARED:
             shutil.copyfile(folder / "authority" / name, folder / site / name)

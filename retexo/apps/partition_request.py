@@ -91,7 +91,9 @@ def _data_name(settings: PartitionSettings) -> str:
 def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings that decide the content of a partition directory, by command-line name.
 
-    A file is represented by its name and checksum.
+    Values are those of JSON, with the split of the data set where none is set. Without settings
+    that have no effect here, and those of OPTIONAL at their defaults. A file is represented by its
+    name and checksum, which is None where it does not exist.
     """
     recipe = datasets.recipe(settings.dataset_name)
     kind = recipe.split.kind if settings.split.kind == "default" else settings.split.kind

@@ -32,7 +32,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _groups(root: Path) -> Iterator[Path]:
-    """Folders of the control groups, from the process's own upwards; containers may hide some."""
+    """Yield the control groups' folders, from the process's own upwards; some may not exist."""
     mount = root / "sys/fs/cgroup"
     for line in _read_lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")

@@ -179,7 +179,7 @@ class NodeMonitor:
             self._read(min(LOOK_INTERVAL, next_beat - time.monotonic()))
             self._check_heartbeats(stopwatch.elapsed())
             self._check_stopped()
-            self._check_failed()
+            self._raise_if_failed()
         outcomes = {rank: worker.outcome or {} for rank, worker in self._workers.items()}
         return {rank: outcome["result"] for rank, outcome in outcomes.items()}
 
@@ -351,10 +351,15 @@ class NodeMonitor:
             message = f"{self._describe(self._own)} was ended by {self._stopped_by}"
             self._add_failure(Failure("ended", -1, f"{message}; phase: {self._phase}"))
 
-    def _check_failed(self) -> None:
-        """Raise the cause once it is known and, when stopping, the workers here have stopped.
+    def _raise_if_failed(self) -> None:
+        """Raise the cause once it is known, or at the deadline.
 
-        Interrupted or TrainingError; node 0 sends the cause to the others.
+        It is node 0's decision, else the failure known here whose kind is first in KINDS, which
+        node 0 sends to the others. When stopping, it is known once the workers here have stopped.
+
+        Raises:
+            Interrupted: the run may restart.
+            TrainingError: it may not.
         """
         if not self._failures and self._decision is None:
             return

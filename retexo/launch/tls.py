@@ -131,7 +131,7 @@ def read_tls(cluster: ClusterSettings) -> Tls | None:
 
 
 def import_certificates() -> ModuleType:
-    """Import what reads certificates; InputError if `cryptography` is not installed."""
+    """Import retexo.launch.certificates; InputError if `cryptography` is not installed."""
     require_packages("credentials and gradient.secure=true", "sites", "cryptography")
     from retexo.launch import certificates
 

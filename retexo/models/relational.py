@@ -67,7 +67,9 @@ class RelationalConvolution(Convolution):
     def __init__(
         self, groups: Groups, num_out: int, dropout: float, num_bases: int | None = None
     ) -> None:
-        """Draw the weights by torch's generator; relations of a group may share B bases of them.
+        """Draw the weights by torch's generator.
+
+        More than B relations of a group whose rows are of the same kind share B bases.
 
         Args:
             groups: the relations whose sum makes one part of the output, for each part.

@@ -228,7 +228,7 @@ def compare_methods(data: DataSet) -> list[dict[str, Cell]]:
 
 
 def comparison_table(data: DataSet) -> Table | None:
-    """Make the table of the paired differences of methods; None if no methods share draws."""
+    """Make the table of the rows of compare_methods; None if no two methods share two draws."""
     rows = [
         [
             f"{row['second']} minus {row['first']}",

@@ -155,6 +155,7 @@ class WandB(Callback):
         self._layers: set[int] = set()
 
     def on_round(self, line: Mapping[str, Any]) -> None:
+        """Send the metrics of a round to W&B, which shows them over the rounds of their layer."""
         layer = line["layer"]
         if layer not in self._layers:
             self._layers.add(layer)

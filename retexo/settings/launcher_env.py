@@ -72,7 +72,7 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
 
 
 def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
-    """Read the rank and addresses from torchrun's variables."""
+    """Read torchrun's variables; the port is another one where torchrun's store has MASTER_PORT."""
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     port = _number(environ, "MASTER_PORT") if "MASTER_PORT" in environ else None
     if port is not None and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":

@@ -48,7 +48,11 @@ class KnownEdges:
     def find_excluded(self, ids: Tensor, held_out: Tensor) -> tuple[Tensor, Tensor]:
         """Return positions of sources, [e], and of `destinations` they are not ranked among, [e].
 
-        These are the source itself, and nodes that it has an edge to.
+        These are the source itself, and nodes that it has an edge or a held-out pair to.
+
+        Args:
+            ids: int64 [q] sources, of any worker.
+            held_out: int64 [p, 2] of find_held_out, from the owners of the sources.
         """
         place, match = _find_matches(self._source, ids)
         places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))

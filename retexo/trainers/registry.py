@@ -92,7 +92,10 @@ def _check_heterogeneous(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
-    """Raise InputError for settings of the lazy trainer that another trainer does not support."""
+    """Raise InputError for settings that the trainer does not support on plain graphs.
+
+    Also for residual layers, look-ahead and links where other settings rule these out.
+    """
     for name, without in ONLY_LAZY.items():
         value = attrgetter(name)(settings)
         if value != without and not trainer.takes(name, value):

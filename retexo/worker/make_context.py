@@ -288,9 +288,9 @@ def _make_plain_edges(
     """Bring the edges of a plain graph into the form that all workers have; all workers call it.
 
     Returns:
-        The part with weights and features of edges where any part has them; the edges with degrees
-        in the whole graph (stored everywhere, exchanged if used, else zeros); the means of the
-        edges' features where the convolution does not read them, else None.
+        The part with weights of edges where any part has them, and with features of edges if the
+        convolution reads them; the edges with degrees in the whole graph (stored everywhere,
+        exchanged if used, else zeros); the means of features that were removed, else None.
     """
     edges, nodes, means = part.relations[PLAIN_RELATION], part.labelled, None
     if graph_info.weighted and edges.edge_weight is None:

@@ -265,13 +265,15 @@ def _may_gain_by_depth(settings: TrainSettings, heads: OutputHeads, info: GraphI
 def _open_recovery(
     job: TrainJob, precision: str, comm: Communicator, trainer: Trainer, log: RunLog
 ) -> tuple[Recovery | None, dict[str, Any] | None]:
-    """Open the saved states of a trainer that resumes.
+    """Open the saved states of a trainer that resumes; all workers call it.
 
-    A state of another precision of products counts as one of another run.
+    With them SIGTERM no longer ends this worker, and its messages outside the rounds are recorded
+    or replayed. Rounds that run again are removed from `log`. A state of another precision of
+    products counts as one of another run.
 
     Returns:
         The states, or None where none are saved; what summary.json says of the layer and round that
-        a resumed run continues from.
+        a resumed run continues from (0, 0 without a state), None without settings.resume.
     """
     settings, recovery, layer, number = job.settings, None, 0, 0
     if settings.checkpoint.keep and trainer.RESUMES:
