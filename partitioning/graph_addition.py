@@ -276,7 +276,7 @@ def _new_edges(
         to_frame(frame, what),
         columns_of_relation(columns, edge_type),
         ends,
-        drop_unknown=held.settings.drop_unknown,
+        drop_unknown=held.settings.edges.unknown == "drop",
         with_features=relation.edge_feat is not None,
     )
     first = known[edge_type[0]].num_nodes, known[edge_type[2]].num_nodes

@@ -22,15 +22,6 @@ MAX_PARTITIONS = 100_000
 """A partition is a folder of ten files. A larger number is taken for a typing error."""
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
-KINDS = Check(
-    lambda value: all(
-        kind in FEATURES
-        for kinds in (value.values() if isinstance(value, dict) else [value])
-        for kind in (kinds if isinstance(kinds, list | tuple) else [kinds])
-    ),
-    f"choose of {', '.join(FEATURES)}",
-    FEATURES,
-)
 REGRESSION, LINKS = "node_regression", "link_prediction"
 TASKS = ("node_classification", REGRESSION, LINKS)
 SHARE = Check(
@@ -204,7 +195,9 @@ class FeatureSettings(Checked):
     kind: Any = setting(
         "given",
         "one kind, or a list to concatenate; {TYPE: ...} for heterogeneous graphs (docs/data.md)",
-        KINDS,
+        one_of(*FEATURES),
+        each=str,
+        by_name=True,
     )
     scale: str = setting(
         "auto",
@@ -227,12 +220,6 @@ class FeatureSettings(Checked):
         "fitted pipeline to apply: a run or partition directory, or a file of app=describe",
         per_node=True,
     )
-
-    def check_together(self) -> None:
-        if isinstance(self.kind, dict):
-            self.kind = {str(key): kinds for key, kinds in self.kind.items()}
-        if not self.kind:
-            raise InputError(f"features.kind={self.kind}: {KINDS.remedy}")
 
 
 @group("tables", of_partitioner=True)
@@ -371,10 +358,8 @@ class DatasetSettings(Checked):
 
     def check_together(self) -> None:
         super().check_together()
-        kind = self.features.kind
-        if not isinstance(kind, dict):  # here, because one word may be replaced by a mapping
-            kinds = tuple(kind) if isinstance(kind, list | tuple) else (kind,)
-            self.features = replace(self.features, kind=kinds)
+        if isinstance(self.features.kind, str):
+            self.features = replace(self.features, kind=[self.features.kind])
 
     @property
     def is_unlabelled(self) -> bool:
@@ -385,11 +370,6 @@ class DatasetSettings(Checked):
     def of_edges(self) -> bool:
         """Whether edges have the labels."""
         return self.labels.of == "edges"
-
-    @property
-    def drop_unknown(self) -> bool:
-        """Whether edges with an unknown endpoint are dropped."""
-        return self.edges.unknown == "drop"
 
 
 @group("partition")

@@ -44,15 +44,6 @@ def at_least(least: float) -> Check:
     return Check(lambda value: value >= least, f"must be at least {least}")
 
 
-def number_or(word: str, least: float, most: float = math.inf) -> Check:
-    """Return the check that a value is this word, or a number within limits."""
-    limits = f"at least {least}" if most == math.inf else f"in [{least}, {most}]"
-    return Check(
-        lambda value: value == word if isinstance(value, str) else least <= value <= most,
-        f"must be {limits}, or {word}",
-    )
-
-
 def at_most(most: float) -> Check:
     """Return the check that a value is at most `most`."""
     return Check(lambda value: value <= most, f"must be at most {most:,}")
@@ -85,7 +76,7 @@ class Setting:
     each: type | None = None
     """Type of an entry of a list; the field is Any, and one value means a list of it."""
     by_name: bool = False
-    """Whether a mapping from names to values of `each` may stand for the list."""
+    """Whether a mapping may stand for the list: a value of `each`, or several, for each name."""
     is_group: bool = False
     """Chosen as GROUP=FILE; users know it as GROUP."""
     per_layer: bool = False
@@ -120,23 +111,33 @@ class Setting:
     def normalise(self, value: Any) -> Any:
         """Return a checked value; a list, or one value in place of it, as a tuple of its type.
 
-        An interpolation (${...}) stays. With `by_name`, a mapping may give a value for each name.
-        InputError names the setting.
+        An interpolation (${...}) stays. With `by_name`, a mapping may give a value or a list for
+        each name. InputError names the setting.
         """
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value
+        if self.each is None or (value is None and self.default is None):
+            return self._check(value)
         if self.by_name and isinstance(value, Mapping):
-            return {str(name): self._convert(entry, value) for name, entry in value.items()}
-        if self.each is not None and (value is not None or self.default is not None):
-            entries = value if isinstance(value, list | tuple) else [value]
-            if not entries:
-                raise InputError(f"{self.name}=[]: needs at least one entry")
-            value = tuple(self._convert(entry, value) for entry in entries)
-        for entry in value if self.each and isinstance(value, tuple) else (value,):
-            if isinstance(entry, int) and abs(entry) > sys.float_info.max:
-                raise InputError(f"{self.name}: {TOO_LARGE}")
-            for check in self.checks:
-                check(self.name, entry)
+            return {str(name): self._read(entry) for name, entry in value.items()}
+        read = self._read(value)
+        # OmegaConf lets a mapping replace a default that is a word, but none that is a list.
+        return read if isinstance(read, tuple) or isinstance(self.default, str) else (read,)
+
+    def _read(self, value: Any) -> Any:
+        """Return one checked value in the type of an entry; of a list all of them, as a tuple."""
+        if not isinstance(value, list | tuple):
+            return self._check(self._convert(value, value))
+        if not value:
+            raise InputError(f"{self.name}=[]: needs at least one entry")
+        return tuple(self._check(self._convert(entry, value)) for entry in value)
+
+    def _check(self, value: Any) -> Any:
+        """Return a value; InputError if it is too large or wrong."""
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise InputError(f"{self.name}: {TOO_LARGE}")
+        for check in self.checks:
+            check(self.name, value)
         return value
 
     def _convert(self, entry: Any, value: Any) -> Any:
@@ -178,14 +179,12 @@ def group(name: str = "", **roles: bool) -> Callable[[type[T]], type[T]]:
 
 def not_a_setting(default: T) -> T:
     """Return a field that a command sets, and Hydra does not know."""
-    own_field: T = field(default=default, metadata={"omegaconf_ignore": True})
-    return own_field
+    return field(default=default, metadata={"omegaconf_ignore": True})
 
 
 def subgroup(cls: type[T]) -> T:
     """Return a field for a group within another one."""
-    default: T = field(default_factory=cls)
-    return default
+    return field(default_factory=cls)
 
 
 def definitions(cls: Any) -> Iterator[Setting]:

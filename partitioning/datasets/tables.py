@@ -121,8 +121,8 @@ def _find_named(folder: Path, names: TableSettings) -> GraphTables:
     """Find the tables that settings name; those of the other kind have their usual names."""
 
     def find(role: str, name: str) -> Path:
-        file = folder / name
-        if Path(name).name != name or kind_of(file) not in TYPED or not is_table(file):
+        file = folder / str(name)
+        if file.name != name or kind_of(file) not in TYPED or not is_table(file):
             there = join_names(sorted(each.name for each in list_visible(folder))) or "nothing"
             raise InputError(f"tables.{role}={name}: no such table in {folder}; found {there}")
         return file
@@ -487,7 +487,7 @@ def _read_relation(
         table,
         replace(columns, time=None) if skips else columns,
         (nodes[edge_type[0]], nodes[edge_type[2]]),
-        drop_unknown=settings.drop_unknown,
+        drop_unknown=settings.edges.unknown == "drop",
         # Means of the features of edges by type would reveal the edges to predict.
         with_features=None
         if skips

@@ -78,13 +78,12 @@ def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
 
 def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnSettings:
     """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation."""
-    ends = {
-        role: (by_relation.get(SEPARATOR.join(edge_type), by_relation.get(edge_type[1])),)
+    ends: dict[str, Any] = {
+        role: by_relation.get(SEPARATOR.join(edge_type), by_relation.get(edge_type[1]))
         for role in ("src", "dst")
         if isinstance(by_relation := getattr(columns, role), Mapping)
     }
-    named: Any = {role: None if names == (None,) else names for role, names in ends.items()}
-    return replace(columns, **named)
+    return replace(columns, **ends)
 
 
 def find_usual(role: str, names: Iterable[str]) -> list[str]:

@@ -2,10 +2,10 @@
 
     cosine      (1 + cos(pi t / T)) / 2 in round t of at most T (Loshchilov and Hutter, "SGDR", ICLR
                 2017, without restarts)
-    step        f^floor(t / S)
-    plateau     f^k, where k counts how often S rounds brought no improvement
+    step        2^-floor(t / S)
+    plateau     2^-k, where k counts how often S rounds brought no improvement
 
-with f = scheduler_factor and S = scheduler_rounds. Early stopping says what an improvement is, so a
+with S = scheduler_rounds. Early stopping says what an improvement is, so a
 schedule needs no message, and all workers take the same steps.
 """
 
@@ -23,7 +23,6 @@ class Schedule:
     def __init__(self, settings: OptimizerSettings, num_rounds: int) -> None:
         """Begin with the first of at most `num_rounds` rounds, T."""
         self.name, self.limit = settings.scheduler, num_rounds
-        self.factor = settings.scheduler_factor
         self.rounds = settings.scheduler_rounds or DEFAULT_ROUNDS.get(self.name, 1)
         self.num_cuts, self.last_cut = 0, 0
         """For plateau: k, and the round in which k changed last."""
@@ -36,11 +35,11 @@ class Schedule:
         if self.name == "cosine":
             return (1 + math.cos(math.pi * number / max(1, self.limit))) / 2
         if self.name == "step":
-            return float(self.factor ** (number // self.rounds))
+            return 0.5 ** (number // self.rounds)
         if self.name == "plateau":
             if number - max(last_improvement, self.last_cut) > self.rounds:
                 self.num_cuts, self.last_cut = self.num_cuts + 1, number
-            return float(self.factor**self.num_cuts)
+            return 0.5**self.num_cuts
         return 1.0
 
     def state_dict(self) -> dict[str, int]:

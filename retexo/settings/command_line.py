@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -10,18 +9,13 @@ from partitioning.errors import InputError
 from partitioning.file_io import is_unicode
 from partitioning.setting_fields import refuse
 from retexo.settings.aliases import rename_override
-from retexo.settings.config_files import TARGET, check_config_dir
+from retexo.settings.config_files import check_config_dir, check_of_hydra
 from retexo.settings.schema import CONFIG_DIR
 
 MAX_CHARACTERS = 4_000
 """Length limit of an override: Hydra parses lists in quadratic time, here half a second."""
 MAX_DEPTH = 20
 """Nesting limit of an override: Hydra's parser is recursive."""
-HYDRA_SETTINGS = re.compile(
-    r"hydra\.((run|sweep|sweeper|launcher)(\.\w+)*|mode|verbose|job_logging\.root\.level)"
-    r"|hydra/(sweeper(/sampler)?|launcher|job_logging|hydra_logging)"
-)
-"""Allowed settings of Hydra. Others, such as hydra.callbacks, make it call any function."""
 GROUPS = {"model", "split", *(folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir())}
 """Settings that choose a file, of which Hydra would also take a list, and no file for []."""
 
@@ -60,8 +54,6 @@ def options_first(arguments: Sequence[str]) -> list[str]:
             " your own files",
         ),
     )
-    if known.config_dir is not None:
-        check_config_dir(known.config_dir)
     options = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in vars(known).items()
@@ -69,9 +61,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     ]
     flags = [argument for argument in rest if argument.startswith("-")]
     overrides = [argument for argument in rest if not argument.startswith("-")]
-    check_overrides(overrides)
-    overrides = [rename_override(override) for override in overrides]
-    return [*options, *flags, *overrides]
+    return [*options, *flags, *prepare_overrides(overrides, known.config_dir)]
 
 
 def check_unicode(arguments: Sequence[str]) -> None:
@@ -84,14 +74,18 @@ def check_unicode(arguments: Sequence[str]) -> None:
             )
 
 
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise InputError for overrides that are too long or make Hydra call a function."""
+def prepare_overrides(overrides: Sequence[str], config_dir: str | None) -> list[str]:
+    """Return overrides without aliases.
+
+    InputError for one that is too long, and if they or the files of `config_dir` could make Hydra
+    call a function.
+    """
+    if config_dir is not None:
+        check_config_dir(config_dir)
     check_unicode(overrides)
     for override in overrides:
         name, _, value = override.partition("=")
         bare = name.lstrip("+~").strip()
-        makes_class = bare.startswith(("hydra.sweeper", "hydra.launcher"))
-        is_target = bare.endswith("._target_") and TARGET.fullmatch(value) is not None
         refuse(
             (
                 len(override) > MAX_CHARACTERS,
@@ -104,16 +98,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
                 value.startswith("[") and bare in GROUPS,
                 f"{override}: takes one choice, not a list; choose one",
             ),
-            (
-                "hydra" in bare and HYDRA_SETTINGS.fullmatch(bare) is None,
-                f"{bare}: the only settings of Hydra allowed are run, sweep, sweeper, launcher,"
-                " mode and verbose; leave it out",
-            ),
-            (
-                makes_class and ("${" in value or ("_target_" in override and not is_target)),
-                f"{override}: must not name a function or class; leave it out",
-            ),
         )
+        if "hydra" in bare:
+            check_of_hydra(bare, value)
+    return [rename_override(override) for override in overrides]
 
 
 def _depth(value: str) -> int:

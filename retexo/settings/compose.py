@@ -25,11 +25,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION
-from retexo.settings.aliases import rename_override
 from retexo.settings.app_settings import DISTRIBUTED_APPS
-from retexo.settings.command_line import check_overrides
+from retexo.settings.command_line import prepare_overrides
 from retexo.settings.communication_settings import AUTO, BY_NETWORK
-from retexo.settings.config_files import check_config_dir
+from retexo.settings.flatten import flatten
 from retexo.settings.launcher_env import LauncherEnv, detect
 from retexo.settings.messages import REFUSALS, explain_command, refusal, unknown_setting
 from retexo.settings.optimizer import check_optimizer
@@ -73,10 +72,7 @@ def compose_run(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> tuple[Settings, Path]:
     """Compose settings and the run directory of the command, hydra.run.dir; see `compose`."""
-    check_overrides(overrides)
-    overrides = [rename_override(override) for override in overrides]
-    if config_dir is not None:
-        check_config_dir(config_dir)
+    overrides = prepare_overrides(overrides, config_dir)
     try:
         config = _compose(config_name, overrides, config_dir)
         run_dir = Path(config.hydra.run.dir)
@@ -186,7 +182,7 @@ def load_settings(
     is_first_job = is_command and not _of_hydra("job.num")
     started = psutil.Process().create_time() if is_first_job else time.time()
     environ = environ or {}
-    _check_keys(OmegaConf.to_container(config), "")
+    _check_names(config)
     try:
         for name in ("seed", "network"):  # before what they decide
             DEFINED[name].normalise(config[name])
@@ -217,22 +213,15 @@ def load_settings(
     )
 
 
-def _check_keys(value: Any, name: str) -> None:
-    """Raise InputError for a key by which Hydra calls functions (_target_), or of another type.
+def _check_names(config: DictConfig) -> None:
+    """Raise InputError for a name by which Hydra calls functions, such as _target_.
 
-    Keys are texts or integers; `optimizer._target_` is allowed.
+    `optimizer._target_` is allowed.
     """
-    for key, inner in value.items() if isinstance(value, dict) else ():
-        place = f"{name}.{key}" if name else str(key)
-        if type(key) not in {str, int}:
-            raise InputError(
-                f"{name}: the key {key} is no text; quote it, in a file of --config-dir"
-            )
-        if str(key).startswith("_") and place != "optimizer._target_":
-            raise InputError(f"{place}={inner}: no setting begins with _; leave it out")
-        _check_keys(inner, place)
-    for inner in value if isinstance(value, list) else ():
-        _check_keys(inner, name)
+    content: Any = OmegaConf.to_container(config)
+    for name, value in flatten(content).items():
+        if "._" in f".{name}" and name != "optimizer._target_":
+            raise InputError(f"{name}={value}: no setting begins with _; leave it out")
 
 
 def _of_hydra(key: str) -> Any:

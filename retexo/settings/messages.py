@@ -124,7 +124,15 @@ def _several_values(override: str) -> str:
     )
 
 
+def _value_of_group(class_name: str, value: str) -> str:
+    """Return the message for a file that gives a value to a group of settings."""
+    first = next(key for key in DEFINED if DEFINED[key].owner.__name__ == class_name)
+    group, _, option = first.rpartition(".")
+    return f"{group}={value}: is a group of settings; write {group}: {{{option}: {value}}}"
+
+
 OF_HYDRA: dict[str, Callable[..., str]] = {
+    r"is not a subclass of (\w+)\. value: ([^\n]*)": _value_of_group,
     r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"
@@ -171,16 +179,13 @@ def _hint(group: str, option: str, name: str) -> str:
         name: The unknown name.
     """
     names = sorted(DEFINED.keys() | {key.split(".")[0] for key in DEFINED})  # and groups
-    elsewhere = [name for name in names if name.rpartition(".")[2] == option]
-    of_group = [name.rpartition(".")[2] for name in names if name.startswith(f"{group}.")]
-    if name in ALIASES:
-        nearest = [ALIASES[name]]
-    elif elsewhere:
-        nearest = difflib.get_close_matches(name, elsewhere, n=1, cutoff=0.0)
-    elif of_group:
-        nearest = [f"{group}.{name}" for name in difflib.get_close_matches(option, of_group, n=1)]
-    else:
-        nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    of_group = [known for known in names if known.startswith(f"{group}.")]
+    elsewhere = [known for known in names if known.rpartition(".")[2] == option]
+    meant = [ALIASES[name]] if name in ALIASES else elsewhere
+    nearest = difflib.get_close_matches(name, meant, n=1, cutoff=0.0) or difflib.get_close_matches(
+        name, of_group or names, n=1, cutoff=0.9 if of_group else 0.5
+    )
     if nearest:
         return f"did you mean {nearest[0]}?"
-    return f"{group} has {', '.join(of_group)}" if of_group else "see docs/settings.md for all"
+    options = ", ".join(known.removeprefix(f"{group}.") for known in of_group)
+    return f"{group} has {options}" if of_group else "see docs/settings.md for all"

@@ -7,12 +7,12 @@ from dataclasses import fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from partitioning.setting_fields import (
+    Check,
     Checked,
     at_least,
     at_most,
     group,
     not_a_setting,
-    number_or,
     one_of,
     setting,
     subgroup,
@@ -219,7 +219,10 @@ class NetworkSettings(Checked):
         2,
         "auto (default for rgcn, rgat, hetero_sage): until two layers in a row have not "
         "improved validation",
-        number_or(AUTO, 1, MAX_LAYERS),
+        Check(
+            lambda value: value == AUTO if isinstance(value, str) else 1 <= value <= MAX_LAYERS,
+            f"must be in [1, {MAX_LAYERS}], or {AUTO}",
+        ),
     )
     max_layers: int = setting(
         8,
@@ -236,7 +239,7 @@ class NetworkSettings(Checked):
     heads: int = setting(8, "gat: number of attention heads", at_least(1))
     dropout: float = setting(
         0.4,
-        "dropout rate of the aggregate; gat: of its input rows",
+        "dropout rate of the aggregate; gat: 0.3, of its input rows",
         BELOW_ONE,
     )
     model: ModelSettings = subgroup(ModelSettings)

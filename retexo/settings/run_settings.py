@@ -17,7 +17,6 @@ from partitioning.setting_fields import (
     at_most,
     group,
     not_a_setting,
-    number_or,
     one_of,
     refuse,
     setting,
@@ -66,15 +65,9 @@ class OptimizerSettings(Checked):
     weight_decay: float = setting(0.0005, "weight decay of the optimizer", *RATE)
     scheduler: str = setting(
         "none",
-        "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: times "
-        "scheduler_factor every scheduler_rounds; plateau: the same after scheduler_rounds "
-        "without improvement",
+        "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: is halved "
+        "every scheduler_rounds; plateau: the same after scheduler_rounds without improvement",
         one_of(*SCHEDULERS),
-    )
-    scheduler_factor: float = setting(
-        0.5,
-        "factor of the learning rate (step, plateau)",
-        Check(lambda value: 0 < value <= 1, "must be in (0, 1]"),
     )
     scheduler_rounds: int | None = setting(
         None,
@@ -170,7 +163,10 @@ class TrainSettings(
         "auto",
         "training nodes per step and worker; null: all; auto: all below 131,072 training "
         "nodes, else 32,768 per step over all workers; trainer=sampled: 1024",
-        number_or("auto", 1),
+        Check(
+            lambda value: value == "auto" if isinstance(value, str) else value >= 1,
+            "must be at least 1, or auto",
+        ),
     )
     stopping: StoppingSettings = subgroup(StoppingSettings)
     classifiers: str = setting(

@@ -23,8 +23,8 @@ DEFAULTS = flatten({key: setting.default for key, setting in DEFINED.items()})
 PER_LAYER = frozenset(key for key, setting in DEFINED.items() if setting.per_layer)
 DATA = frozenset(setting.key for setting in definitions(PartitionSettings))
 """Settings of the graph and its partitions."""
-LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each) | {"features.kind"}
-"""Settings with a list as value; one value means a list of it. features.kind may be a mapping."""
+LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each)
+"""Settings with a list as value; one value means a list of it."""
 
 
 FORMER = {
@@ -37,6 +37,7 @@ CONSTANTS = {
     "histogram_bins": 512,
     "features.max_categories": 64,
     "sampled.trainers": 1,
+    "scheduler_factor": 0.5,
     "serve.reload": 2.0,
     "serve.timeout": 10.0,
     "task.head": "mlp",

@@ -1,6 +1,5 @@
 """`objective`: the number that a run returns to a sweeper of Hydra, which searches for settings."""
 
-import difflib
 import hashlib
 import math
 import re
@@ -10,14 +9,13 @@ from typing import Any
 from partitioning.errors import InputError
 from retexo.errors import TrainingError
 from retexo.scores import SCORES
+from retexo.settings.flatten import flatten
 
 SPLITS = ("train", "val", "test")
 COSTS = r"(bytes|seconds)(\.\w+)+"
 MAX_NAME = 120
 """Longest name of a job's folder."""
 NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
-CONFUSED = {"auc": "roc_auc", "loss": "log_loss", "f1": "macro_f1"}
-"""What users write -> the score that they mean."""
 
 
 def leave_out_fixed(overrides: Sequence[str]) -> str:
@@ -47,27 +45,18 @@ def shorten_name(overrides: str) -> str:
 
 def check_objective(name: str, *, of_links: bool) -> None:
     """Raise InputError for a name that is no number of summary.json."""
-    split, _, score = name.rpartition(".")
-    if NAMED.fullmatch(name) and (of_links or score != "auc"):
-        return
-    near = difflib.get_close_matches(score, SCORES, n=1, cutoff=0.8)
-    if score in CONFUSED or near:
-        meant = CONFUSED.get(score) or near[0]
+    if NAMED.fullmatch(name) is None or (name.endswith(".auc") and not of_links):
+        scores = [score for score in SCORES if of_links or score != "auc"]
         raise InputError(
-            f"objective={name}: did you mean {split if split in SPLITS else 'val'}.{meant}?"
+            f"objective={name}: must be a number of summary.json: val.NAME or test.NAME with one of"
+            f" {', '.join(scores)}, hits@20; or bytes.total, seconds.train and the like"
         )
-    raise InputError(
-        f"objective={name}: must be a number of summary.json: val.NAME or test.NAME with one of"
-        f" {', '.join(SCORES)}, hits@20; or bytes.total, seconds.train and the like"
-    )
 
 
 def is_better_when_less(name: str) -> bool:
     """Return whether an objective is to be minimised: a loss, an error or a cost."""
-    return (
-        getattr(SCORES.get(name.rpartition(".")[2]), "less_is_better", False)
-        or re.fullmatch(COSTS, name) is not None
-    )
+    score = SCORES.get(name.rpartition(".")[2])
+    return re.fullmatch(COSTS, name) is not None if score is None else score.less_is_better
 
 
 def check_direction(
@@ -84,20 +73,16 @@ def check_direction(
     direction = sweeper.get("direction")
     if direction is None:
         return
-    names = list(objective or [f"val.{_default_score(metric, regression=regression)}"])
-    listed = (
-        [direction]
-        if isinstance(direction, str) or not isinstance(direction, Sequence)
-        else direction
-    )
-    direction = ",".join(str(getattr(value, "name", value)) for value in listed)
-    needed = ",".join("minimize" if is_better_when_less(name) else "maximize" for name in names)
-    if direction != needed:
-        expected = f"[{needed}]" if "," in needed else needed
+    names = objective or [f"val.{_default_score(metric, regression=regression)}"]
+    needed = ["minimize" if is_better_when_less(name) else "maximize" for name in names]
+    is_list = isinstance(direction, Sequence) and not isinstance(direction, str)
+    given = [getattr(value, "name", value) for value in (direction if is_list else [direction])]
+    if given != needed:
+        expected = ",".join(needed) if len(needed) == 1 else f"[{','.join(needed)}]"
         what = f"objective={','.join(objective)}" if objective else "the validation metric"
         raise InputError(
-            f"hydra.sweeper.direction={direction}: {what} needs hydra.sweeper.direction={expected};"
-            " set it"
+            f"hydra.sweeper.direction={','.join(given)}: {what} needs"
+            f" hydra.sweeper.direction={expected}; set it"
         )
 
 
@@ -134,13 +119,10 @@ def _default_score(metric: str, *, regression: bool) -> str:
     return {"loss": "r2" if regression else "log_loss"}.get(metric, metric)
 
 
-def _find_number(result: Any, name: str) -> float | None:
+def _find_number(result: Mapping[str, Any], name: str) -> float | None:
     """Return a number by its dotted name; of several seeds their mean. None where there is none."""
-    for part in name.split("."):
-        if not isinstance(result, Mapping):
-            return None
-        result = result.get(part)
-    if isinstance(result, Mapping):
-        result = result.get("mean")
-    is_number = isinstance(result, int | float) and not isinstance(result, bool)
-    return float(result) if is_number and math.isfinite(result) else None
+    values = flatten(result)
+    value = values.get(name, values.get(f"{name}.mean"))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

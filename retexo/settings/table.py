@@ -7,11 +7,8 @@ from collections import defaultdict
 from types import UnionType
 from typing import Any, get_args
 
-from omegaconf import OmegaConf
-
 from partitioning.setting_fields import Setting
 from retexo.settings.aliases import ALIASES
-from retexo.settings.flatten import flatten
 from retexo.settings.options import MODELS
 from retexo.settings.schema import CONFIG_DIR, DEFINED
 
@@ -28,14 +25,13 @@ HEAD = "|setting|default|values|meaning|\n|---|---|---|---|\n"
 def markdown() -> str:
     """Return docs/settings.md as text: one table per dataclass."""
     text = INTRODUCTION
-    differing = _collect_other_defaults()
     for cls, settings in _sections():
         text += f"\n## {_summary(cls)}\n\n{HEAD}"
         for defined in settings:
             also = [f"`{alias}`" for alias, name in ALIASES.items() if name == defined.key]
             name = ", also ".join([f"`{defined.name}`", *([", ".join(also)] if also else [])])
-            default = "; ".join([_format_code(defined.default), *differing[defined.key]])
-            text += f"|{name}|{default}|{describe_values(defined)}|{defined.help}|\n"
+            default, values = _format_code(defined.default), describe_values(defined)
+            text += f"|{name}|{default}|{values}|{defined.help}|\n"
     return text
 
 
@@ -65,18 +61,6 @@ def _sections() -> list[tuple[type, list[Setting]]]:
 def _summary(cls: type) -> str:
     """Return the first line of a class's docstring, without its full stop."""
     return (cls.__doc__ or "").strip().splitlines()[0].removesuffix(".")
-
-
-def _collect_other_defaults() -> dict[str, list[str]]:
-    """Return the defaults that the files for --config-name change, as text by dotted name."""
-    defaults: defaultdict[str, list[str]] = defaultdict(list)
-    for file in sorted(CONFIG_DIR.glob("*.yaml")):
-        content: Any = OmegaConf.to_container(OmegaConf.load(file))
-        for key, value in flatten(content).items():
-            defaults[key].append(
-                f"{_format_code(value)} for {file.stem.removeprefix('node_classification_')}"
-            )
-    return defaults
 
 
 def _format_default(default: Any) -> str:

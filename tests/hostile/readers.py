@@ -13,7 +13,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -834,7 +833,7 @@ def edit_yaml(place: Path, rng: Random) -> Change:
     """Values, names, aliases, interpolations and tags."""
     path = place / "experiment" / "own.yaml"
     content = json.loads(json.dumps(YAML))
-    kind = rng.choice(["value"] * 5 + ["text", "hydra", "many", "deep", "another", "doubling"])
+    kind = rng.choice(["value"] * 5 + ["text", "hydra", "deep", "another"])
     text = ""
     if kind == "value":
         container, key = rng.choice(list(mutate.spots(content)))
@@ -857,19 +856,13 @@ def edit_yaml(place: Path, rng: Random) -> Change:
         content["hydra"] = {
             rng.choice(["run", "callbacks", "job", "sweeper", "x"]): mutate.value(rng)
         }
-    elif kind == "many":
-        content |= {f"{rng.choice('abc')}{number}": 1 for number in range(rng.choice([10, 6000]))}
     elif kind == "deep":
         text = "\nx: " + rng.choice(["[", "{a: "]) * rng.choice([30, 100, 5000])
-    elif kind == "another":
+    else:
         name = rng.choice(["hydra", "own", "a/b", "\u00e9", "node_classification"])
         other = place / f"{name}.yaml"
         other.parent.mkdir(exist_ok=True)
         other.write_text(yaml.safe_dump({"a": mutate.value(rng)}))
-    else:
-        names = [f"a{number}" for number in range(40)]
-        content |= {name: f"${{{after}}}${{{after}}}" for name, after in pairwise(names)}
-        content[names[-1]] = "x"
     dumped = yaml.safe_dump(content, allow_unicode=True)
     path.write_bytes(("# @package _global_\n" + dumped + text).encode(errors="surrogatepass"))
     return Change(f"{kind} {text[:60]!a}", None)

@@ -109,7 +109,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "large seed": ((f"seed={10**400}",), ("seed: a number of more than 308 digits",)),
     "large share": ((f"dropout={10**400}",), ("dropout: a number of more than 308 digits",)),
     "number as a name": (("split={1:2}",), ("split.1: no such setting; split has by,",)),
-    "column that is true": (("features={true:cat}",), ("features.kind: the key True is no text",)),
+    "column that is true": (("features={true:cat}",), ("features.kind=cat", "given, degree")),
     "callback": (("+hydra.callbacks.a._target_=numpy.load",), ("hydra.callbacks.a._target_",)),
     "a pickle": (("--experimental-rerun=job.pickle",), ("--experimental-rerun",)),
     "other configuration": (("--config-path=conf",), ("--config-path=conf", "--config-dir")),

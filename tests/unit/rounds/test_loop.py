@@ -466,12 +466,12 @@ def test_the_gradient_is_clipped_as_by_torch_after_it_is_summed(max_grad_norm: f
 
 @pytest.mark.parametrize("name", ["cosine", "step"])
 def test_schedules_are_those_of_torch(name: str) -> None:
-    given = (f"scheduler={name}", "scheduler_rounds=3", "scheduler_factor=0.3")
+    given = (f"scheduler={name}", "scheduler_rounds=3")
     schedule = Schedule(train_settings(*given), 8)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], 0.1)
     known: Any = {
         "cosine": lambda: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8),
-        "step": lambda: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.3),
+        "step": lambda: torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
     }
     torchs = known[name]()
     for number in range(8):
