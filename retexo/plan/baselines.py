@@ -1,8 +1,8 @@
 """Bytes of other training methods on the same partitions, by formula.
 
-End-to-end training, on the full graph or with sampled boundary nodes, sends the features of halo
-nodes once. In each epoch it sends embeddings after every layer except the last, their gradients
-back, and the gradients of all parameters by a ring all-reduce.
+End-to-end training on the full graph sends the features of halo nodes once. In each epoch it sends
+embeddings after every layer except the last, their gradients back, and the gradients of all
+parameters by a ring all-reduce.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,8 @@ from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
 from retexo.models.hetero_stage import AnyArchitecture, build_network, stages_by_type
 from retexo.models.matrix import is_sparse
-from retexo.plan.traffic import TrafficEstimate
 
 END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
-SAMPLING_RATE = 0.1
-"""Sampling rate of boundary node sampling in its paper."""
 
 
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
@@ -62,19 +59,14 @@ def centralized_bytes(parts: Sequence[Partition], num_classes: int) -> int:
 
 
 def baseline_bytes(
-    plain: TrafficEstimate,
-    parts: Sequence[Partition],
-    architecture: AnyArchitecture,
-    rounds: Sequence[int],
+    parts: Sequence[Partition], architecture: AnyArchitecture, rounds: Sequence[int]
 ) -> dict[str, int]:
     """Return the bytes of a whole run by name of the baseline.
 
-    Full graph and boundary sampling run as many epochs as the longest layer has rounds; plain lazy
-    exchange runs the rounds of each layer; shipping all parts to one worker depends on none. The
-    last two are given for plain graphs.
+    Full graph runs as many epochs as the longest layer has rounds. Shipping all parts to one worker
+    depends on none; it is given for plain graphs.
 
     Args:
-        plain: Traffic of this configuration with exchange=plain.
         parts: All partitions.
         architecture: Of this configuration.
         rounds: Rounds of each layer.
@@ -95,14 +87,8 @@ def baseline_bytes(
         vectors += sum(halo[name] for name in read.intersection(before))
     width = next(stages_by_type(layers[0]))[1].output_dim
     embeddings = 2 * 4 * width * vectors
-    epochs = max(rounds)
-    sent = {
-        "plain lazy exchange": plain.total(rounds),
-        "full graph, end to end": features + epochs * (embeddings + gradients),
-    }
+    sent = {"full graph, end to end": features + max(rounds) * (embeddings + gradients)}
     if parts[0].is_plain:
-        sampled = int(SAMPLING_RATE * embeddings) + gradients
-        sent[f"boundary node sampling at {SAMPLING_RATE}"] = features + epochs * sampled
         sent["centralized"] = centralized_bytes(parts, architecture.num_classes)
     return sent
 

@@ -34,7 +34,6 @@ from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info, count_class
 from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
-from retexo.settings.communication_settings import GradientSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
 from retexo.tasks.scores import choose_and_score, score_nodes
@@ -87,24 +86,18 @@ class TrafficEstimate:
     """All messages of a run."""
 
     entries: tuple[Entry, ...]
-    answered: int
-    """Nodes of the graph whose logits are computed."""
 
     @property
     def unsmoothed(self) -> "TrafficEstimate":
         """Return the messages of a run whose predictions are not smoothed after the first step."""
-        return replace(
-            self, entries=tuple(entry for entry in self.entries if not entry.if_smoothed)
-        )
+        return TrafficEstimate(tuple(entry for entry in self.entries if not entry.if_smoothed))
 
-    def total(
-        self, rounds: Sequence[int], kinds: Sequence[str] | None = None, layer: int | None = None
-    ) -> int:
-        """Return bytes for given rounds per layer, optionally only of some kinds or one layer."""
+    def total(self, rounds: Sequence[int], kinds: Sequence[str] | None = None) -> int:
+        """Return bytes for given rounds per layer, optionally only of some kinds."""
         return sum(
             entry.num_bytes * (rounds[entry.layer or 0] if entry.each_round else 1)
             for entry in self.entries
-            if (kinds is None or entry.kind in kinds) and (layer is None or entry.layer == layer)
+            if kinds is None or entry.kind in kinds
         )
 
 
@@ -112,47 +105,21 @@ def estimate_traffic(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> TrafficEstimate:
     """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU."""
-    return estimate_by_gradient(settings, directory, parts, [settings.gradient])[0]
-
-
-def estimate_by_gradient(
-    settings: TrainSettings,
-    directory: PartitionDirectory,
-    parts: Sequence[Partition],
-    gradients: Sequence[GradientSettings],
-) -> list[TrafficEstimate]:
-    """Return one estimate per gradient setting from a single dry run; rows are the same for all."""
     settings, stages = _build_on_cpu(settings, directory, parts)
     validates = any(bool(part.val_mask.any()) for part in parts)
 
-    def worker(comm: Communicator) -> tuple[int, list[list[Entry]]]:
-        steps = [StepMessages(gradient, TrafficMeter(comm.world_size)) for gradient in gradients]
+    def worker(comm: Communicator) -> list[Entry]:
         part = prepare_links(parts[comm.rank], settings.task)
         smoothing = TrafficMeter(comm.world_size)
-        answered = _dry_run(
-            settings,
-            directory,
-            part,
-            copy.deepcopy(stages),
-            comm,
-            steps=steps,
-            smoothing=smoothing,
-        )
-        counted = [{**comm.meter.entries, **step.meter.entries} for step in steps]
+        _dry_run(settings, directory, part, copy.deepcopy(stages), comm, smoothing)
         if_smoothed = [
             replace(entry, exact=False, if_smoothed=True)
             for entry in _make_entries(comm.rank, smoothing.entries, settings, validates=validates)
         ]
-        return answered, [
-            _make_entries(comm.rank, sent, settings, validates=validates) + if_smoothed
-            for sent in counted
-        ]
+        sent = _make_entries(comm.rank, comm.meter.entries, settings, validates=validates)
+        return sent + if_smoothed
 
-    answered, by_rank = zip(*run_threads(len(parts), worker), strict=True)
-    return [
-        TrafficEstimate(tuple(chain.from_iterable(entries_of_rank)), sum(answered))
-        for entries_of_rank in zip(*by_rank, strict=True)
-    ]
+    return TrafficEstimate(tuple(chain.from_iterable(run_threads(len(parts), worker))))
 
 
 def estimate_prediction(
@@ -202,34 +169,23 @@ def find_architecture(
     )
 
 
-@dataclass(frozen=True)
-class StepMessages:
-    """A gradient setting and the bytes of its messages."""
-
-    gradient: GradientSettings
-    meter: TrafficMeter
-
-
 def _dry_run(
     settings: TrainSettings,
     directory: PartitionDirectory,
     part: Partition,
     stages: list[Stage],
     comm: Communicator,
-    *,
-    steps: Sequence[StepMessages],
     smoothing: TrafficMeter,
-) -> int:
-    """Send the messages of retexo.worker.train.run in order; return the nodes with logits.
+) -> None:
+    """Send the messages of retexo.worker.train.run in order.
 
     smoothing: counts those that are sent only if the first step of label propagation gains.
     """
     context = _make_context(settings, directory, part, stages, comm, trains=True)
-    logits = list(_dry_run_layers(context, stages, steps))
+    logits = list(_dry_run_layers(context, stages, trains=True))
     smoother = make_smoother(context, partial(_counted_apart, comm, smoothing))
     choose_and_score(context, stages, logits, smoother)
     gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
-    return int(context.computed.sum())
 
 
 def _dry_run_prediction(
@@ -241,7 +197,7 @@ def _dry_run_prediction(
 ) -> None:
     """Send the messages of retexo.worker.infer.run in order, with label propagation."""
     context = _make_context(settings, directory, part, stages, comm, trains=False)
-    *_, logits = _dry_run_layers(context, stages, ())
+    *_, logits = _dry_run_layers(context, stages, trains=False)
     if settings.smoothing.steps:
         *_, logits = propagate(context, logits, settings.smoothing.steps)
     score_nodes(context, logits, OutputHeads((0,)))
@@ -283,10 +239,8 @@ def _untrained_task(settings: TrainSettings, info: GraphInfo) -> NodeTask:
     return task_of_model(info.num_classes, multilabel=info.multilabel, targets=targets)
 
 
-def _dry_run_layers(
-    context: Context, stages: Sequence[Stage], steps: Sequence[StepMessages]
-) -> Iterator[Tensor]:
-    """Send the rows of both phases; with steps also one gradient message per layer and its counts.
+def _dry_run_layers(context: Context, stages: Sequence[Stage], *, trains: bool) -> Iterator[Tensor]:
+    """Send the rows of both phases; to train also one gradient message per layer and its counts.
 
     Yields:
         Logits without zeros, [I, C].
@@ -295,8 +249,8 @@ def _dry_run_layers(
     for layer, stage in enumerate(stages):
         exchanges = layer_input.open_exchanges(context, layer, stage)
         received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
-        if steps:
-            _step(context, layer_input.make_objective(context, layer, stage, received), steps)
+        if trains:
+            _step(context, layer_input.make_objective(context, layer, stage, received))
         if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = layer_input.open_exchanges(context, layer, stage)
@@ -328,20 +282,13 @@ def _output_without_zeros(
     return RelationalOutput(rows, nothing, nothing), num_logits
 
 
-def _step(context: Context, objective: LayerObjective, steps: Sequence[StepMessages]) -> None:
-    """Send one gradient message of each kind, and the message that ends the rounds.
-
-    Messages of `steps` are counted by their own meters, the last one by that of the context.
-    """
+def _step(context: Context, objective: LayerObjective) -> None:
+    """Send one gradient message, and the message that ends the rounds."""
     nothing = Validation(torch.zeros(objective.metric.num_counts, dtype=torch.int64))
-    for step in steps:
-        settings = replace(context.settings, gradient=step.gradient)
-        with _counted_apart(context.comm, TrafficMeter(context.comm.world_size)):
-            flat = flatten_parameters(objective, context.comm, step.gradient)
-        with _counted_apart(context.comm, step.meter):
-            build_message(objective, settings, context.comm, flat).reduce_update(0.0, nothing)
     flat = flatten_parameters(objective, context.comm, context.settings.gradient)
-    build_message(objective, context.settings, context.comm, flat).reduce_counts(nothing)
+    message = build_message(objective, context.settings, context.comm, flat)
+    message.reduce_update(0.0, nothing)
+    message.reduce_counts(nothing)
     check_same_result(context.comm, objective)
 
 

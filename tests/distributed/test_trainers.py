@@ -4,7 +4,6 @@ The bytes they send. trainer=sampled: full neighbourhoods equal full-graph train
 are named.
 """
 
-import dataclasses
 import json
 import os
 import re
@@ -55,7 +54,7 @@ from retexo.models.block import HaloRows
 from retexo.models.matrix import SparseMatrix
 from retexo.models.stage import Architecture, Stage, build_stages
 from retexo.plan.baselines import baseline_bytes
-from retexo.plan.traffic import estimate_traffic, find_architecture
+from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.trainers import bns, end_to_end, registry, sampled, sign
@@ -499,9 +498,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     )  # the last counts go alone
     partitions = [directory.read_part(rank) for rank in range(2)]
     architecture = find_architecture(settings, directory, partitions)
-    lazy_settings = dataclasses.replace(settings, trainer=train_settings("trainer=lazy").trainer)
-    plain = estimate_traffic(lazy_settings, directory, partitions)
-    baselines = baseline_bytes(plain, partitions, architecture, settings.num_rounds)
+    baselines = baseline_bytes(partitions, architecture, settings.num_rounds)
     predicted = baselines["full graph, end to end"]
     sent = sum(total(outcomes, kind) for kind in ("features", "embeddings", "gradients"))
     assert sent == predicted + one_pass + EPOCHS * 2 * TAIL
