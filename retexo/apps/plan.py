@@ -3,15 +3,12 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.site_folders import SiteFolders
 from retexo.apps import site_plan
@@ -23,15 +20,10 @@ from retexo.apps.find_partitions import (
 from retexo.apps.summary import print_columns
 from retexo.plan.baselines import baseline_bytes
 from retexo.plan.memory import worker_memory
-from retexo.plan.traffic import (
-    TrafficEstimate,
-    estimate_prediction,
-    estimate_traffic,
-    find_architecture,
-)
+from retexo.plan.traffic import TrafficEstimate, estimate_traffic, find_architecture
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
-from retexo.settings.run_settings import Settings, TrainSettings
+from retexo.settings.run_settings import Settings
 from retexo.trainers.registry import check_trainer_settings
 from retexo.worker.graph import without_ledger
 
@@ -63,7 +55,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     logger.info("%s: dry run", directory.path)
     partitions = [without_ledger(directory.read_part(part)) for part in parts]
     predicted = estimate_traffic(settings, directory, partitions)
-    prediction = _plan_prediction(settings, directory, partitions)
+    architecture: Any = find_architecture(settings, directory, partitions)
+    num_train = sum(int(partition.train_mask.sum()) for partition in partitions)
     limit = settings.num_rounds
     result = {
         "partitions": str(directory.path),
@@ -72,54 +65,16 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         "bytes": {"limit": predicted.total(limit)},
         "bytes_unsmoothed": {"limit": predicted.unsmoothed.total(limit)},
         "entries": [vars(entry) for entry in predicted.entries],
-        "prediction": prediction,
-        **_estimate_by_formulas(settings, directory, partitions),
+        "baselines": {"limit": baseline_bytes(partitions, architecture, limit)},
+        "memory_bytes": [
+            worker_memory(partition, architecture, settings, num_train)
+            for partition in partitions
+            if partition.is_plain
+        ],
     }
     write_json(run_dir / "plan.json", result)
     _print(settings, predicted, result, run_dir)
     return result
-
-
-def _plan_prediction(
-    settings: Settings, directory: PartitionDirectory, partitions: Sequence[Partition]
-) -> dict[str, Any]:
-    """Return the bytes of app=predict on the same partitions.
-
-    There are none for links, which ask what they score.
-    """
-    if settings.task.links:
-        return {}
-    exchange = settings.exchange.at_prediction(settings.predict.precision)
-    train = replace(settings, exchange=exchange)
-    entries = estimate_prediction(train, directory, partitions)
-    by_kind: Counter[str] = Counter()
-    for entry in entries:
-        by_kind[entry.kind] += entry.num_bytes
-    return {
-        "precision": exchange.precision,
-        "bytes": sum(by_kind.values()),
-        "by_kind": by_kind,
-        "exact": all(entry.exact for entry in entries),
-    }
-
-
-def _estimate_by_formulas(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
-) -> dict[str, Any]:
-    """Return bytes of the other methods, by baseline, and bytes of memory of each worker.
-
-    Memory is left out for heterogeneous graphs.
-    """
-    architecture: Any = find_architecture(settings, directory, parts)
-    num_train = sum(int(partition.train_mask.sum()) for partition in parts)
-    return {
-        "baselines": {"limit": baseline_bytes(parts, architecture, settings.num_rounds)},
-        "memory_bytes": [
-            worker_memory(partition, architecture, settings, num_train)
-            for partition in parts
-            if partition.is_plain
-        ],
-    }
 
 
 def bytes_by_peer(
@@ -158,12 +113,6 @@ def _print(
     baselines = result["baselines"]["limit"]
     rows += [(name, sent, _format_ratio(name, sent, own)) for name, sent in baselines.items()]
     print_columns(rows)
-    prediction = result["prediction"]
-    if prediction:
-        rows_in = ", ".join(dict.fromkeys(prediction["precision"]))
-        remark = "" if prediction["exact"] else "at most"
-        print()
-        print_columns([(f"app=predict, rows in {rows_in}", prediction["bytes"], remark)])
     if result["workers"] <= MAX_SHOWN:
         print("\nby sender (down) and receiver (limit)")
         print_columns(bytes_by_peer(predicted, result["workers"], rounds).tolist(), width=16)

@@ -14,11 +14,6 @@ class TargetScale:
     """[T] standard deviation of the training nodes, above 0."""
 
     @classmethod
-    def unscaled(cls, num_targets: int) -> Self:
-        """Return the scale that leaves targets as they are: mean 0, deviation 1."""
-        return cls((0.0,) * num_targets, (1.0,) * num_targets)
-
-    @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the inverse of asdict."""
         return cls(*(tuple(content[name]) for name in ("mean", "deviation")))

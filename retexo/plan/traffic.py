@@ -28,27 +28,24 @@ from retexo.models.hetero_stage import (
     HeteroArchitecture,
     build_network,
 )
-from retexo.models.stage import Architecture, OutputHeads, Stage
-from retexo.models.target_scale import TargetScale
-from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info, count_classes
+from retexo.models.stage import Architecture, Stage
+from retexo.rounds.graph_info import agree_on_graph_info, count_classes
 from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import hide_shares
-from retexo.tasks.scores import choose_and_score, score_nodes
+from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.label_propagation import make_smoother, propagate
+from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
 from retexo.worker.graph import prepare_links
 from retexo.worker.make_context import (
-    NodeTask,
     link_task,
     make_context,
     schema_of,
-    task_of_model,
 )
 from retexo.worker.measure import gather_measurements
 
@@ -105,7 +102,9 @@ def estimate_traffic(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> TrafficEstimate:
     """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU."""
-    settings, stages = _build_on_cpu(settings, directory, parts)
+    settings = replace(settings, device="cpu")
+    # Threads would draw their networks from one random state.
+    stages = build_network(find_architecture(settings, directory, parts), settings.seed)
     validates = any(bool(part.val_mask.any()) for part in parts)
 
     def worker(comm: Communicator) -> list[Entry]:
@@ -120,31 +119,6 @@ def estimate_traffic(
         return sent + if_smoothed
 
     return TrafficEstimate(tuple(chain.from_iterable(run_threads(len(parts), worker))))
-
-
-def estimate_prediction(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
-) -> list[Entry]:
-    """Predict the bytes of app=predict for node classification, by a dry run on the CPU.
-
-    settings: with the precision of rows at prediction.
-    """
-    settings, stages = _build_on_cpu(settings, directory, parts)
-
-    def worker(comm: Communicator) -> list[Entry]:
-        part = prepare_links(parts[comm.rank], settings.task)
-        _dry_run_prediction(settings, directory, part, copy.deepcopy(stages), comm)
-        return _make_entries(comm.rank, comm.meter.entries, settings, validates=False)
-
-    return list(chain.from_iterable(run_threads(len(parts), worker)))
-
-
-def _build_on_cpu(
-    settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
-) -> tuple[TrainSettings, list[Any]]:
-    """Settings of a dry run, and its network, which threads would draw from one random state."""
-    settings = replace(settings, device="cpu")
-    return settings, build_network(find_architecture(settings, directory, parts), settings.seed)
 
 
 def find_architecture(
@@ -181,66 +155,28 @@ def _dry_run(
 
     smoothing: counts those that are sent only if the first step of label propagation gains.
     """
-    context = _make_context(settings, directory, part, stages, comm, trains=True)
-    logits = list(_dry_run_layers(context, stages, trains=True))
-    smoother = make_smoother(context, partial(_counted_apart, comm, smoothing))
-    choose_and_score(context, stages, logits, smoother)
-    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
-
-
-def _dry_run_prediction(
-    settings: TrainSettings,
-    directory: PartitionDirectory,
-    part: Partition,
-    stages: list[Stage],
-    comm: Communicator,
-) -> None:
-    """Send the messages of retexo.worker.infer.run in order, with label propagation."""
-    context = _make_context(settings, directory, part, stages, comm, trains=False)
-    *_, logits = _dry_run_layers(context, stages, trains=False)
-    if settings.smoothing.steps:
-        *_, logits = propagate(context, logits, settings.smoothing.steps)
-    score_nodes(context, logits, OutputHeads((0,)))
-    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
-
-
-def _make_context(
-    settings: TrainSettings,
-    directory: PartitionDirectory,
-    part: Partition,
-    stages: list[Stage],
-    comm: Communicator,
-    *,
-    trains: bool,
-) -> Context:
-    """Send what workers send before the first layer."""
-    graph_info = agree_on_graph_info(
-        comm, part, directory, training=trains, task=link_task(settings)
-    )
+    graph_info = agree_on_graph_info(comm, part, directory, training=True, task=link_task(settings))
     check_same_parameters(comm, stages)
     if settings.gradient.secure:
         hide_shares(comm, graph_info.num_ranks_by_split, "")
-    return make_context(
+    context = make_context(
         settings,
         part,
         graph_info,
         comm,
         stages[0].conv,
         clock=Clock(),
-        use="train" if trains else "predict",
+        use="train",
         class_names=directory.class_names,
-        trained=None if trains else _untrained_task(settings, graph_info),
     )
+    logits = list(_dry_run_layers(context, stages))
+    smoother = make_smoother(context, partial(_counted_apart, comm, smoothing))
+    choose_and_score(context, stages, logits, smoother)
+    gather_measurements(comm, Clock(), (0, 0), 0.0, len(stages))
 
 
-def _untrained_task(settings: TrainSettings, info: GraphInfo) -> NodeTask:
-    """Return the task of a trained model, whose messages do not depend on what it learned."""
-    targets = TargetScale.unscaled(info.num_classes) if settings.task.regression else None
-    return task_of_model(info.num_classes, multilabel=info.multilabel, targets=targets)
-
-
-def _dry_run_layers(context: Context, stages: Sequence[Stage], *, trains: bool) -> Iterator[Tensor]:
-    """Send the rows of both phases; to train also one gradient message per layer and its counts.
+def _dry_run_layers(context: Context, stages: Sequence[Stage]) -> Iterator[Tensor]:
+    """Send the rows of both phases, and one gradient message per layer and its counts.
 
     Yields:
         Logits without zeros, [I, C].
@@ -249,8 +185,7 @@ def _dry_run_layers(context: Context, stages: Sequence[Stage], *, trains: bool) 
     for layer, stage in enumerate(stages):
         exchanges = layer_input.open_exchanges(context, layer, stage)
         received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
-        if trains:
-            _step(context, layer_input.make_objective(context, layer, stage, received))
+        _step(context, layer_input.make_objective(context, layer, stage, received))
         if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = layer_input.open_exchanges(context, layer, stage)

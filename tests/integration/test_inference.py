@@ -32,7 +32,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import file_checksum, with_checksum
 from partitioning.graph_data import GraphData
 from retexo import load, load_run
-from retexo.apps import evaluate, partition_data, plan, predict, train
+from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
@@ -399,30 +399,15 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-PRECISIONS = {
-    "default": ("fp32", ()),
-    "auto": ("int8", ("predict.precision=auto",)),
-    "trained": ("int4", ("predict.precision=trained",)),
-    "bf16": ("bf16", ("predict.precision=bf16",)),
-    "plain": ("fp32", ("exchange=plain",)),
-}
-
-
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in ("default", "auto") else LONG) for name in PRECISIONS],
+    ("precision", "given"),
+    [("fp32", ()), ("int8", ("predict.precision=auto",)), ("fp32", ("exchange=plain",))],
 )
-def test_plan_says_what_a_prediction_sends(rounded: Path, tmp_path: Path, name: str) -> None:
-    precision, given = PRECISIONS[name]
+def test_rows_of_a_prediction_have_its_precision(
+    rounded: Path, tmp_path: Path, precision: str, given: tuple[str, ...]
+) -> None:
     counted = predicted(rounded, tmp_path / "predicted", *given)
     assert counted["settings"]["exchange"]["precision"] == [precision] * 2
-    plan_settings = compose([*at(rounded), *SMALL, "app=plan", *given])
-    planned = plan.run(plan_settings, tmp_path / "plan")["prediction"]
-    assert planned["precision"] == (precision,) * 2
-    kinds = counted["bytes"]["by_kind"]
-    assert kinds["predictions"] > 0
-    assert planned["by_kind"] == {kind: count for kind, count in kinds.items() if count}
-    assert planned["bytes"] == counted["bytes"]["total"]
 
 
 @pytest.mark.parametrize(("precision", "same"), [("fp32", True), ("auto", False)])
