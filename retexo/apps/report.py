@@ -150,7 +150,7 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
     columns = Table("Columns", ["what became of the columns of each table"], features)
     parts: dict[str, tuple[list[Table | None], tuple[str, ...]]] = {
         "Scores": ([tables.scores_table(run)], ("learning",)),
-        "Classes": ([tables.class_table(data)], ("confusion", "ranking", "calibration")),
+        "Classes": ([tables.class_table(data)], ("confusion", "ranking")),
         "Bytes": ([tables.bytes_table(data)], ("pairs",)),
         "Features": ([columns], ()),
         "Time and settings": ([*tables.pair_tables(run), tables.settings_table(run)], ()),

@@ -1,8 +1,7 @@
 """Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
 import textwrap
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,17 +29,16 @@ STYLE = {
     "axes.axisbelow": True,
 }
 SPLIT_COLOURS = {"val": COLOURS[1], "test": COLOURS[0]}
-JOINED = 5
-"""Rows of score_bins for a point of the calibration."""
 SHARES = ("accuracy", "f1", "auc", "precision", "mrr", "hits")
 """Words in the names of scores between 0 and 1."""
-NAME_WIDTH, TITLE_WIDTH = 34, 24
-"""Characters per line of a method's name in a legend, and as the title of a heat map."""
+NAME_WIDTH = 34
+"""Characters per line of a method's name in a legend."""
 WIDE = 11.8
 """Width of the page in inches, in a window of 1,200 px."""
+CELL = 2.9
+"""Least width of axes, in inches."""
 LEGEND_COLUMN = 2.7
 """Width of a column of a legend, in inches."""
-CURVES_PER_METHOD = 10
 MAX_NUMBERS = 8
 """Largest number of partitions or classes for which a heat map shows numbers."""
 MAX_LABEL = 14
@@ -67,36 +65,35 @@ def draw(content: DataSet | Run) -> dict[str, tuple[str, "Figure"]]:
 # --- of a data set ----------
 
 
-def plot_accuracy(data: DataSet, measure: str, label: str) -> "Figure | None":
-    """Plot mean accuracy of each method with standard deviations, and a dot per draw.
+def plot_accuracy(data: DataSet) -> "Figure | None":
+    """Plot mean score of each method over its bytes, with standard deviations, a dot per draw.
 
-    With more than MAX_METHODS methods only the means. None if there is nothing to draw.
-
-    Args:
-        measure: Along x; bytes on a logarithmic axis, so methods with 0 bytes are listed below it.
-        label: Of x.
+    With more than MAX_METHODS methods only the means. Methods with 0 bytes have no place on the
+    logarithmic axis and are listed below it. None if there is nothing to draw.
     """
     from matplotlib.ticker import EngFormatter, LogLocator
 
-    names, by_bytes = [measure, data.headline], measure == "bytes total"
+    names = ["bytes total", data.headline]
     if not {*names} <= {*data.draws}:
         return None
     known = data.summary[names].xs("mean", axis=1, level=1).dropna()
-    means = known[known[measure] > 0] if by_bytes else known
+    means = known[known["bytes total"] > 0]
     if means.empty:
         return None
     figure, (axes,) = make_axes(1, 3.6)
-    is_few = len(data.methods) <= MAX_METHODS
+    is_few, counts = len(data.methods) <= MAX_METHODS, data.summary[data.headline]["count"]
     if not is_few:
-        axes.scatter(means[measure], means[data.headline], s=12, color=COLOURS[0], rasterized=True)
-    for index in means.index if is_few else ():
-        colour, marker = _style(index)
-        across, up = data.draws[names].loc[index].to_numpy().T
-        axes.scatter(across, up, s=12, color=colour, alpha=0.6, linewidths=0, rasterized=True)
+        axes.scatter(names[0], names[1], s=12, data=means, color=COLOURS[0], rasterized=True)
+    for index, (across, up) in means.iterrows() if is_few else ():
+        # The pairs of colour and marker differ for up to 49 methods.
+        colour = COLOURS[index % len(COLOURS)]
+        marker = MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+        look: dict[str, Any] = {"color": colour, "alpha": 0.6, "linewidths": 0, "rasterized": True}
+        axes.scatter(names[0], names[1], s=12, data=data.draws.loc[index], **look)
         xerr, yerr = (data.summary[name]["std"][index] for name in names)
         axes.errorbar(
-            means[measure][index],
-            means[data.headline][index],
+            across,
+            up,
             yerr,
             xerr,
             color=colour,
@@ -105,92 +102,38 @@ def plot_accuracy(data: DataSet, measure: str, label: str) -> "Figure | None":
             capsize=2,
             linewidth=1,
             linestyle="none",
+            label=_wrap(f"{data.methods[index].name} (n = {counts[index]:.0f})"),
         )
     left_out = [data.methods[index].name for index in known.index.difference(means.index)]
     remark = f"\nnot on this axis (0 bytes): {', '.join(left_out[:MAX_METHODS])}" * bool(left_out)
-    axes.set(xlabel=label + remark, ylabel=_with_unit(data.headline), title=_wrap(data.name))
-    if by_bytes:
-        axes.set_xscale("log")
-        low, high = axes.get_xlim()
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 20 * low else (1,)))
-        axes.xaxis.set_major_formatter(EngFormatter("B"))
-        axes.xaxis.set_minor_formatter("")
-    else:
-        axes.set_xlim(left=0)
-    if is_few:
-        counts = data.summary[data.headline]["count"]
-        _add_legend(
-            figure, {n: f"{data.methods[n].name} (n = {counts[n]:.0f})" for n in means.index}
-        )
+    label = f"sent by all workers (bytes, log scale){remark}"
+    axes.set(xlabel=label, ylabel=_with_unit(data.headline), title=_wrap(data.name), xscale="log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 20 * low else (1,)))
+    axes.xaxis.set_major_formatter(EngFormatter("B"))
+    axes.xaxis.set_minor_formatter("")
+    if is_few:  # the file grows by the legend
+        columns = min(len(means), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0)}
+        figure.legend(frameon=False, ncols=columns, **place)
     return figure
 
 
-def plot_validation_curves(data: DataSet) -> "Figure | None":
-    """Plot the validation metric after each round: a line per run, axes per layer.
+# --- of one run ----------
 
-    None without curves, or with more than MAX_METHODS methods.
-    """
-    methods = data.methods if len(data.methods) <= MAX_METHODS else []
-    curves = [
-        (index, run, run.read_rounds().dropna(subset="val_metric"))
-        for index, method in enumerate(methods)
-        for run in method.runs[:CURVES_PER_METHOD]
-    ]
-    layers = sorted({layer for *_, curve in curves for layer in curve["layer"]})
-    if not layers:
+
+def plot_pairs(run: Run) -> "Figure | None":
+    """Plot bytes by sender and receiver as a heat map; None for a single partition."""
+    table = np.array(run.summary["bytes"]["by_peer"])
+    if len(table) < 2:
         return None
-    figure, all_axes = make_axes(len(layers), 3.0, cell=3.8, share=True)
-    for axes, layer in zip(all_axes, layers, strict=False):
-        for index, run, curve in curves:
-            points = curve[curve["layer"] == layer]
-            colour, marker = _style(index)
-            axes.plot(
-                points["round"],
-                points["val_metric"],
-                color=colour,
-                linewidth=0.9,
-                alpha=0.7,
-                linestyle="-" if run.status == "done" else ":",
-                marker=marker,
-                markersize=4,
-                markevery=[-1] if len(points) else [],
-            )
-        axes.set(xlabel="round", title=f"layer {layer:.0f}")
-    metrics = {run.metric for _, run, _ in curves}
-    name = metrics.pop() if len(metrics) == 1 else None
-    all_axes[0].set_ylabel(_with_unit(f"validation {title_of(name or 'metric')}"))
-    figure.suptitle(_wrap(data.name, int(13 * figure.get_figwidth())))
-    _add_legend(figure, {index: data.methods[index].name for index, *_ in curves}, "-")
-    return figure
-
-
-def plot_pairs(content: DataSet | Run) -> "Figure | None":
-    """Plot bytes by sender and receiver: a heat map of a run, or of each method's mean.
-
-    None for a single partition, or more than MAX_METHODS methods.
-    """
-    runs = (
-        {"": [content]} if isinstance(content, Run) else {m.name: m.done for m in content.methods}
-    )
-    tables_drawn = [
-        (name, np.mean([run.summary["bytes"]["by_peer"] for run in done], axis=0))
-        for name, done in runs.items()
-        if done
-    ]
-    parts = max((len(table) for _, table in tables_drawn), default=0)
-    if parts < 2 or len(tables_drawn) > MAX_METHODS:
-        return None
-    figure, all_axes = make_axes(len(tables_drawn), 2.6 if parts <= MAX_NUMBERS else 3.0)
-    drawn = all_axes[: len(tables_drawn)]
-    most = max(float(table.max()) for _, table in tables_drawn) or 1.0
-    for axes, (name, table) in zip(drawn, tables_drawn, strict=True):
-        own = np.eye(len(table), dtype=bool)
-        image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
-        axes.set_facecolor("0.9")
-        axes.set(xlabel="receiver (partition)", ylabel="sender (partition)")
-        axes.set_title(_wrap(name, TITLE_WIDTH), fontsize=9)
-        _write_numbers(axes, np.where(own, 0, table), table / most, format_bytes)
-    bar = figure.colorbar(image, ax=drawn, shrink=0.8, format=lambda x, _: format_bytes(x))
+    figure, (axes,) = make_axes(1, 2.6 if len(table) <= MAX_NUMBERS else 3.0)
+    own, most = np.eye(len(table), dtype=bool), table.max() or 1.0
+    image = axes.imshow(np.ma.masked_array(table, mask=own), cmap="Blues", vmin=0, vmax=most)
+    axes.set_facecolor("0.9")
+    axes.set(xlabel="receiver (partition)", ylabel="sender (partition)")
+    _write_numbers(axes, np.where(own, 0, table), table / most, format_bytes)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda x, _: format_bytes(x))
     bar.set_label("bytes", fontsize=8)
     return figure
 
@@ -214,9 +157,6 @@ def _write_numbers(
         ink, size = "white" if colours[row, column] > DARK else "black", 7 if len(table) <= 4 else 5
         words = text(table[row, column]).replace(" ", "\n")
         axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=size)
-
-
-# --- of one run ----------
 
 
 def plot_learning(run: Run) -> "Figure | None":
@@ -260,53 +200,6 @@ def plot_confusion(run: Run) -> "Figure | None":
     return figure
 
 
-def plot_calibration(run: Run) -> "Figure | None":
-    """Plot the share of correct predictions against their confidence; None without bins.
-
-    For two classes, the share of the positive class against its probability.
-    """
-    by_split, names = _calibration_points(run), ("confidence (probability)", "correct (share)")
-    if run.summary.get("score_bins"):
-        positive = run.summary.get("chosen", {}).get("positive_class")
-        of_class = "a label" if positive is None else f"class {_shorten(str(positive))}"
-        names = (f"predicted probability of {of_class}", f"share of {of_class} (0 to 1)")
-    if not by_split:
-        return None
-    figure, (axes,) = make_axes(1, 3.6)
-    axes.axline((0, 0), slope=1, color="0.6", linewidth=1, linestyle="--")
-    for split, points in by_split.items():
-        look: dict[str, Any] = {"data": points, "color": SPLIT_COLOURS[split]}
-        axes.plot("confidence", "accuracy", label=SPLITS[split], **look)
-        areas = 6 + 80 * points["count"] / points["count"].max()
-        axes.scatter("confidence", "accuracy", s=areas, alpha=0.6, linewidths=0, label="_", **look)
-    axes.set(xlabel=names[0], ylabel=names[1])
-    axes.legend(frameon=False, loc="upper left")
-    return figure
-
-
-def _calibration_points(run: Run) -> dict[str, Any]:
-    """Return a DataFrame for each split that has bins: count, confidence and accuracy of each.
-
-    With score_bins, these are the predicted probability and the share of the positive class.
-    """
-    import pandas as pd
-
-    fields = [run.summary.get(name, {}) for name in ("score_bins", "calibration")]
-    points = {}
-    for split in SPLIT_COLOURS:
-        bins, table = (pd.DataFrame(by_split.get(split, [])) for by_split in fields)
-        if len(bins):
-            bins["count"] = bins["positives"] + bins["negatives"]
-            bins["probability"] *= bins["count"]
-            sums = bins.groupby(bins.index // JOINED).sum()
-            means = sums[["probability", "positives"]].div(sums["count"], axis=0)
-            means.columns = ["confidence", "accuracy"]
-            table = means.assign(count=sums["count"])
-        if len(table):
-            points[split] = table
-    return points
-
-
 def plot_ranking(run: Run) -> "Figure | None":
     """Plot the ROC and the precision-recall curve of the positive class, or of all labels.
 
@@ -347,22 +240,7 @@ Kinds = dict[str, tuple[str, Callable[[Any], "Figure | None"]]]
 OF_DATA_SET: Kinds = {
     "accuracy-bytes": (
         "Score against bytes sent. Mark: mean; bars: standard deviations; dots: draws.",
-        partial(
-            plot_accuracy, measure="bytes total", label="sent by all workers (bytes, log scale)"
-        ),
-    ),
-    "accuracy-seconds": (
-        "Score against seconds of training. Mark: mean; bars: standard deviations; dots: draws.",
-        partial(plot_accuracy, measure="seconds train", label="training time (s)"),
-    ),
-    "curves": (
-        "Validation metric after each round of up to ten runs of a method; a mark is the last"
-        " round. Dotted: unfinished runs.",
-        plot_validation_curves,
-    ),
-    "pairs": (
-        "Mean bytes from each partition (row) to each other one (column).",
-        plot_pairs,
+        plot_accuracy,
     ),
 }
 OF_RUN: Kinds = {
@@ -379,11 +257,6 @@ OF_RUN: Kinds = {
         " random ranking.",
         plot_ranking,
     ),
-    "calibration": (
-        "Share of correct predictions by confidence; with a positive class its share by its"
-        " probability. On the dashed line both agree. Areas: number of predictions.",
-        plot_calibration,
-    ),
     "pairs": (
         "Bytes from each partition (row) to each other one (column).",
         plot_pairs,
@@ -394,22 +267,20 @@ OF_RUN: Kinds = {
 # --- what several figures need ----------
 
 
-def make_axes(
-    count: int, height: float, *, cell: float = 2.9, share: bool = False
-) -> tuple["Figure", list["Axes"]]:
-    """Make a grid of axes, each at least `cell` inches wide; `share` gives them one scale.
+def make_axes(count: int, height: float) -> tuple["Figure", list["Axes"]]:
+    """Make a grid of axes, each at least CELL inches wide.
 
     Small grids take half of the page. The figure is made without pyplot, which keeps figures in
     global state.
     """
     from matplotlib.figure import Figure
 
-    most = max(1, int(WIDE // cell))
+    most = int(WIDE // CELL)
     rows = -(-count // most)
     columns = -(-count // rows)
     across = WIDE / 2 if 2 * columns <= most else WIDE
     figure = Figure(figsize=(across, 0.6 + height * rows), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share).ravel())
+    axes = list(figure.subplots(rows, columns, squeeze=False).ravel())
     for left_over in axes[count:]:
         left_over.set_visible(False)
     return figure, axes
@@ -421,27 +292,6 @@ def _with_unit(score: str) -> str:
     if any(word in name for word in SHARES):
         return f"{score} (0 to 1)"
     return f"{score} (1 is exact)" if name.endswith("r2") else score
-
-
-def _style(index: int) -> tuple[str, str]:
-    """Return colour and marker of a method; the pairs differ for up to 49 methods."""
-    turn = index // len(COLOURS)
-    return COLOURS[index % len(COLOURS)], MARKERS[(index + turn) % len(MARKERS)]
-
-
-def _add_legend(figure: "Figure", names: Mapping[int, str], line: str = "none") -> None:
-    """Add a legend below the figure, whose file grows by it, with the look of each number."""
-    from matplotlib.lines import Line2D
-
-    handles = []
-    for index, name in names.items():
-        colour, marker = _style(index)
-        look = Line2D([], [], color=colour, marker=marker, markersize=5, linestyle=line)
-        look.set_label(_wrap(name))
-        handles.append(look)
-    columns = min(len(handles), max(1, int(figure.get_figwidth() // LEGEND_COLUMN)))
-    place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0)}
-    figure.legend(handles=handles, frameon=False, ncols=columns, **place)
 
 
 def _wrap(name: str, width: int = NAME_WIDTH) -> str:

@@ -58,7 +58,6 @@ OF_SUMMARY = (
     "error",
     "classes",
     "confusion",
-    "calibration",
     "score_bins",
     "chosen",
     "baseline",
@@ -490,8 +489,7 @@ def test_figures_show_the_figures_of_the_table(tmp_path: Path) -> None:
     assert axes.get_xscale() == "log"
     assert axes.collections[0].get_offsets().tolist() == [[1500, 0.5], [1500, 0.7]]
     assert axes.containers[0].lines[0].get_xydata().tolist() == [[1500, 0.6]]  # type: ignore[attr-defined]
-    assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
-    assert [axes.get_title() for axes in drawn["curves"].axes] == ["layer 0", "layer 1"]
+    assert axes.get_figure().legends[0].texts[0].get_text() == "gcn (n = 2)"
 
 
 def test_nothing_is_overwritten(reported: Path) -> None:
@@ -540,7 +538,6 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         accuracy=0.8,
         classes={"test": rows},
         confusion=[[30, 10], [4, 6]],
-        calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
         chosen={"metric": "balanced_accuracy"},
         baseline={"class": "<b>", "accuracy": 0.8, "balanced_accuracy": 0.5},
         test={"accuracy": 0.72, "balanced_accuracy": 0.675, "micro_f1": 0.72, "macro_f1": 0.6},
@@ -572,7 +569,7 @@ def test_the_page_of_one_run(single: Path) -> None:
     ):
         assert row in text
     assert "partition.seed" not in text, "it is that of seed"
-    names = {"learning", "confusion", "calibration", "pairs"}
+    names = {"learning", "confusion", "pairs"}
     for suffix, start in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         files = {path.stem: path for path in (single / "figures").glob(f"*.{suffix}")}
         assert files.keys() == names
@@ -598,7 +595,6 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
         tmp_path / "run",
         classes={"test": [{"class": each, **dict.fromkeys(CLASS_SCORES, 1)} for each in "ab"]},
         confusion=[[30, 10], [1, 6]],
-        calibration={"test": [{"count": 50, "confidence": 0.75, "accuracy": 0.7}]},
     )
     drawn = draw(read_run(run))
     assert_axes_are_named(drawn)
@@ -607,14 +603,14 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
     assert axes.images[0].get_array().tolist() == [[0.75, 0.25], [1 / 7, 6 / 7]]
     assert [text.get_color() for text in axes.texts] == ["white", "black", "black", "white"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a", "b"]
-    assert drawn["calibration"].axes[0].lines[-1].get_xydata().tolist() == [[0.75, 0.7]]
+    assert drawn["pairs"].axes[0].images[0].get_array().tolist() == [[None, 700], [800, None]]
     metric = drawn["learning"].axes[1]
     assert metric.lines[0].get_xydata().tolist() == [[r, r / 10] for r in range(4)]
     assert metric.lines[1].get_xydata().tolist() == [[3, 0.3]]
 
 
 def test_curves_of_a_rare_class(tmp_path: Path) -> None:
-    """As sklearn draws them, and the calibration of the rare class instead of the common one."""
+    """As sklearn draws them."""
     rng = np.random.default_rng(0)
     truth = rng.random(4000) < 0.04
     margin = torch.from_numpy(rng.normal(size=4000) + 1.5 * truth - 3).float()
@@ -626,8 +622,6 @@ def test_curves_of_a_rare_class(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run",
         score_bins={"test": bins},
-        calibration={"test": [{"count": 4000, "confidence": 0.96, "accuracy": 0.96}]},
-        chosen={"metric": "roc_auc", "positive_class": "yes"},
     )
     drawn = draw(read_run(run))
     roc, precision = drawn["ranking"].axes
@@ -638,11 +632,6 @@ def test_curves_of_a_rare_class(tmp_path: Path) -> None:
     recall, precisions = precision.lines[0].get_xydata().T
     area = (np.diff(recall, prepend=0) * precisions).sum()
     assert area == pytest.approx(metrics.average_precision_score(truth, margin), abs=0.02)
-    across, up = drawn["calibration"].axes[0].lines[1].get_xydata().T
-    assert across.max() > 0.2
-    assert across.min() < 0.05
-    assert 0 <= up.min() < 0.04 < up.max()
-    assert drawn["calibration"].axes[0].get_xlabel() == "predicted probability of class yes"
 
 
 def test_methods_are_compared_by_what_stopping_looked_at(tmp_path: Path) -> None:
