@@ -32,6 +32,7 @@ from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import TrafficMeter
+from retexo.exchange.cover import minimum_cover
 from retexo.models.hetero_stage import build_network
 from retexo.plan import baselines
 from retexo.plan.traffic import find_architecture
@@ -206,6 +207,25 @@ def centralized_bytes(
     """Return the bytes of sending all partitions to the worker with the largest."""
     architecture = find_architecture(settings, directory, partitions)
     return baselines.centralized_bytes(partitions, architecture.num_classes)
+
+
+def count_cover_rows(partitions: Sequence[Partition]) -> int:
+    """Return the rows of one exchange where partial sums replace rows if that saves rows.
+
+    This is the smallest vertex cover of the cut edges, summed over the pairs of partitions. A halo
+    node has one owner; a destination has a sum from each owner of its sources.
+    """
+    covers = 0
+    for part in partitions:
+        edges = part.edges
+        cut = edges.src >= part.num_inner
+        halo = (edges.src[cut] - part.num_inner).numpy()
+        sums = edges.halo_owner.numpy()[halo] * part.num_inner + edges.dst[cut].numpy()
+        rows, left = np.unique(halo, return_inverse=True)
+        keys, right = np.unique(sums, return_inverse=True)
+        weights = np.ones(len(rows), np.int64), np.ones(len(keys), np.int64)
+        covers += minimum_cover(left, right, *weights).weight
+    return covers
 
 
 def run_watched(

@@ -89,7 +89,7 @@ def growth(case: Case, folder: Path) -> Figures:
     return {
         "cut": 100 * meta.cut_edges / meta.num_edges,
         "halo": sum(part.halo for part in meta.parts),
-        "cover": meta.cover_rows or 0,
+        "cover": common.count_cover_rows(partitions),
         **{name: num_bytes / 1e6 for name, num_bytes in volumes.items()},
         "memory": max(memory) / 2**20,
         "edges": max(len(part.edges.src) for part in partitions),

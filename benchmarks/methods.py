@@ -202,9 +202,9 @@ def print_bounds(model: str, data: list[str], seeds: Sequence[int], folder: Path
         directory, partitions = common.read_partitions(settings)
         meta = directory.meta
         assert meta is not None
-        assert meta.cover_rows is not None
         # Attention has no cover: a row per halo node.
-        rows = sum(part.halo for part in meta.parts) if model == "gat" else meta.cover_rows
+        num_halo = sum(part.halo for part in meta.parts)
+        rows = num_halo if model == "gat" else common.count_cover_rows(partitions)
         embeddings = estimate_traffic(settings, directory, partitions).total([0, 0], ["embeddings"])
         bound.append(4 * meta.num_features * rows + embeddings)
         centralized.append(common.centralized_bytes(settings, directory, partitions))

@@ -62,8 +62,6 @@ class Meta:
     versions: dict[str, str]
     checksums: dict[str, str]
     """sha256 of every other file, by path in the directory."""
-    cover_rows: int | None = None
-    """Rows of one exchange if partial sums replace rows where that saves rows; None: unknown."""
     notes: list[str] = field(default_factory=list)
     """Warnings while the data were loaded: what was left out, or may be misread."""
     links: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +108,7 @@ class Meta:
         """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
         if self.is_imported:
             return str(self.request[IMPORTED])
-        others = ("checksums", "cover_rows", "notes", "history")
+        others = ("checksums", "notes", "history")
         content = {name: value for name, value in asdict(self).items() if name not in others}
         return json_checksum(content)
 
@@ -152,6 +150,7 @@ class Meta:
             )
         check_unchanged(fields, path, "copy it again, or partition again with overwrite=true")
         try:
+            fields.pop("cover_rows", None)  # of versions that counted them
             parts = [PartCounts(**part) for part in fields.pop("parts")]
             meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
         except (KeyError, TypeError) as error:

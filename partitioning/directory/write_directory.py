@@ -74,7 +74,7 @@ def write_parts(
     Args:
         masks: train_mask, val_mask and test_mask of the target's nodes, bool [N] each.
         assignment: int64 [N] in [0, num_parts) by node type.
-        provenance: further fields of Meta: request, split, versions, notes, cover_rows, links ...
+        provenance: further fields of Meta: request, split, versions, notes, links ...
         overwrite: whether to replace an existing directory.
         links: LinkSplit.arrays, by positions of nodes.
         before: description of the directory that is replaced, if its files are known to be intact:

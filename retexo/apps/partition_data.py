@@ -4,7 +4,7 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from partitioning import datasets, hypergraph, local_copies, metis, node_split
-from partitioning.assign import Assignment, assign, check_memory
+from partitioning.assign import assign, check_memory
 from partitioning.datasets import is_local as is_local
 from partitioning.datasets import objects as objects
 from partitioning.datasets.labelled_edges import choose_message_edges, sources_of
@@ -24,7 +24,6 @@ from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
-from partitioning.directory.sort_edges import CHUNK
 from partitioning.directory.stored_graph import read_graph, read_meta
 from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write_parts
@@ -38,7 +37,7 @@ from partitioning.features.build import (
 )
 from partitioning.features.spec import read_spec
 from partitioning.file_io import check_path
-from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData, first_nodes
+from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
     LinkSplit,
@@ -49,14 +48,13 @@ from partitioning.links.link_split import (
 from partitioning.partition_settings import PartitionSettings
 from partitioning.update.rebalance import rebalance
 from retexo import __version__
-from retexo.apps.partition_report import COVER_LIMIT, print_report
+from retexo.apps.partition_report import print_report
 from retexo.apps.partition_request import (
     describe_difference,
     directory_of,
     find_differences,
     requested_settings,
 )
-from retexo.exchange.cover import minimum_cover
 from retexo.scores import check_stopping_metric
 from retexo.settings.run_settings import TrainSettings
 
@@ -199,10 +197,7 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
     check_memory(settings.partition_method, graph.num_edges, psutil.virtual_memory().available)
     with _timed(seconds, "assign"):
         assignment = assign(graph, split.masks["train_mask"], settings)
-    with _timed(seconds, "cover"):
-        cover_rows = count_cover_rows(graph, assignment, num_parts)
     provenance = _provenance(settings, request, split.description, notes) | {
-        "cover_rows": cover_rows,
         "features": split.feature_states,
     }
     if split.pairs is not None:
@@ -356,46 +351,6 @@ def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     yield
     seconds[phase] = time.perf_counter() - start
     logger.info("%s: %.1f s; peak memory so far %.2f GiB", phase, seconds[phase], _peak_memory())
-
-
-def count_cover_rows(
-    graph: AnyGraph,
-    assignment: Mapping[str, Assignment],
-    num_parts: int,
-    *,
-    limit: int = COVER_LIMIT,
-) -> int | None:
-    """Return the rows of one exchange where partial sums replace rows if that saves rows.
-
-    This is the smallest vertex cover of the cut edges, summed over the ordered pairs of partitions.
-    A source has one key for each partition that it sends to, a destination one for each relation
-    and partition that it receives from: so the pairs share no key, and one cover serves them all.
-
-    Args:
-        assignment: int64 [N_t] by node type.
-        limit: number of cut edges beyond which the cover is not counted; None is returned then.
-    """
-    first = first_nodes(graph)
-    sources, sums = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    num_cut, first_sum = 0, 0
-    for edge_type, relation in graph.relations.items():
-        source, _, destination = edge_type
-        for begin in range(0, relation.num_edges, CHUNK):
-            src, dst = (ends[begin : begin + CHUNK] for ends in (relation.src, relation.dst))
-            sender, receiver = assignment[source][src], assignment[destination][dst]
-            cut = np.flatnonzero(sender != receiver)
-            num_cut += len(cut)
-            if num_cut > limit:
-                logger.info("more than %s edges are cut: rows after the cover not counted", limit)
-                return None
-            src, dst = src[cut].astype(np.int64), dst[cut].astype(np.int64)
-            sources.append((src + first[source]) * num_parts + receiver[cut])
-            sums.append((dst + first_sum) * num_parts + sender[cut])
-        first_sum += graph.nodes[destination].num_nodes
-    keys = (np.concatenate(sources), np.concatenate(sums))
-    (rows, left), (partial_sums, right) = (np.unique(key, return_inverse=True) for key in keys)
-    weights = np.ones(len(rows), np.int64), np.ones(len(partial_sums), np.int64)
-    return minimum_cover(left, right, *weights).weight
 
 
 def _find_existing(

@@ -9,9 +9,6 @@ from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
 from retexo.scores import title_of
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
-COVER_LIMIT = 4_000_000
-"""Cut edges beyond which the cover is not counted: 4 million take 3 s and 0.5 GiB on one core, as
-long as writing the parts."""
 MAX_LISTED = 16
 """Partitions whose counts are listed for each node type and relation."""
 
@@ -24,7 +21,7 @@ def print_report(meta: Meta, directory: Path) -> None:
         f" {meta.num_features} features, {_describe_labels(meta)};"
         f" {meta.cut_edges:,} edges cut ({share:.1%})"
     )
-    print(f"halo rows {sum(part.halo for part in meta.parts):,}; {_describe_cover(meta)}")
+    print(f"halo rows {sum(part.halo for part in meta.parts):,}")
     counts = [[getattr(part, column) for column in COLUMNS] for part in meta.parts]
     rows = [[part, *part_counts] for part, part_counts in enumerate(counts)]
     print_columns([["part", *COLUMNS], *rows], width=10)
@@ -58,15 +55,6 @@ def _describe_labels(meta: Meta) -> str:
         names = f": {', '.join(meta.class_names)}" if meta.class_names else ""
         return f"{meta.num_classes} target{'s' * (meta.num_classes > 1)}{names} (regression)"
     return f"{meta.num_classes} classes ({meta.task})"
-
-
-def _describe_cover(meta: Meta) -> str:
-    """Say how many rows an exchange needs after the vertex cover."""
-    if meta.cover_rows is not None:
-        return f"{meta.cover_rows:,} rows after the cover (partial sums where they are fewer)"
-    if meta.history:
-        return "rows after the cover not counted since an update"
-    return f"rows after the cover not counted (more than {COVER_LIMIT:,} edges cut)"
 
 
 def _print_types(meta: HeteroMeta) -> None:

@@ -20,7 +20,6 @@ import pytest
 from graph_files import write_files
 from support import (
     dgl,
-    make_graph,
     need_dgl,
     random_graph,
     run_main,
@@ -33,7 +32,6 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
-from partitioning.graph_data import PLAIN_TYPE
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions, open_partitions, with_found_parts
 from retexo.apps.partition_request import describe_difference, find_differences, requested_settings
@@ -71,7 +69,7 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     assert before is not None
     after = made(folder, "partition.dgl_files=true")
     assert len([*parts.rglob("*.dgl")]) == 6
-    assert (after.digest(), after.cover_rows) == (before.digest(), before.cover_rows)
+    assert after.digest() == before.digest()
     assert dgl.distributed.load_partition(f"{parts}/{parts.name}.json", 1)[0].num_edges() > 0
     anew = made(folder, "partition.dgl_files=true", "overwrite=true")
     assert anew.digest() == after.digest()
@@ -301,23 +299,6 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
         made(folder, f"partition_method={method}")
     assert not (folder / "parts").exists()
     assert made(folder).num_nodes == 40  # random needs none
-
-
-# --- rows after the cover ----------
-
-
-def count_cover_rows(
-    edges: np.ndarray, parts: np.ndarray, num_parts: int, **limit: int
-) -> int | None:
-    graph = make_graph(edges, np.eye(len(parts)), np.zeros(len(parts), int))
-    return partition_data.count_cover_rows(graph, {PLAIN_TYPE: parts}, num_parts, **limit)
-
-
-def test_cover_rows_of_a_drawn_graph() -> None:
-    """0, 1 and 2 -> 3 is one partial sum; 3 -> 0 and 1 is one row; 4 -> 2 is one of either."""
-    edges = np.array([(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (4, 2), (0, 1), (0, 3)])
-    assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3) == 3
-    assert count_cover_rows(edges, np.array([0, 0, 0, 1, 2]), 3, limit=6) is None
 
 
 DATA = (
