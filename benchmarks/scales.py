@@ -72,14 +72,13 @@ def main() -> None:
             nodes, edges = draw(column, seed)
             with tempfile.TemporaryDirectory() as folder:
                 accounts.write(Path(folder), nodes, edges)
-                for name, settings in METHODS.items():
+                for number, (name, settings) in enumerate(METHODS.items()):
                     made = compose(
                         [
                             *OURS,
                             f"dataset_file={folder}",
-                            f"partition_dir={folder}/parts",
+                            f"partition_dir={folder}/{number}",
                             f"seed={seed}",
-                            "overwrite=true",
                             *settings,
                         ],
                         "node_classification_sage",

@@ -449,13 +449,7 @@ class PartitionSettings(DatasetSettings):
     )
     overwrite: bool = setting(
         False,
-        "replace a partition directory that was made with other settings",
-        of_partitioner=True,
-        compared=False,
-    )
-    verify: bool = setting(
-        False,
-        "app=partition_data: check an existing directory and write nothing",
+        "app=partition_data: replace a directory that was made with other settings",
         of_partitioner=True,
         compared=False,
     )

@@ -42,5 +42,5 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     app = import_quickly(f"retexo.apps.{name}")
     with contextlib.nullcontext() if name == "serve" else ticker.running():
         if name == "partition_data":
-            return (app.verify if settings.verify else app.run)(settings)
+            return app.run(settings)
         return app.run(settings, run_dir, *([callbacks] if callbacks else []))

@@ -66,7 +66,7 @@ def prepare_inference(
     checkpoint = open_checkpoint(Path(settings.checkpoint_dir))
     settings = with_model_of(checkpoint, settings, predict=predict)
     settings = with_found_parts(settings)
-    makes_partitions = settings.overwrite or find_existing(settings) is None
+    makes_partitions = find_existing(settings) is None
     tables = settings.dataset_file if settings.dataset_name == "parts" else None
     encodes = tables is not None and has_site_tables(Path(tables))
     if predict and settings.dataset_name == "file" and makes_partitions:

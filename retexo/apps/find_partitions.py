@@ -45,8 +45,6 @@ SITE_SETTINGS = {
     ),
 }
 """Those that say how a site encodes its table of features."""
-PUBLIC_CODE_DIR = Path("../retexo-datasets/partitions")
-"""Partition folder of the public Retexo code; also searched where partition_dir is not given."""
 
 
 def with_found_parts(settings: Settings) -> Settings:
@@ -116,29 +114,26 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
     """Open the partition directory that the settings name, or make it.
 
     It is sought below partition_dir: in our own layout, in that of the public Retexo code, in
-    DGL's; without partition_dir also in the folder of the public code, which the log then names.
-    Where there is none and this is the only node, it is made, unless data has to be downloaded;
-    with overwrite=true it is made again.
-    A job of --multirun downloads data, too, and shares what it makes with other jobs.
+    DGL's. Where there is none and this is the only node, it is made, unless data has to be
+    downloaded. A job of --multirun downloads data, too, and shares what it makes with other jobs.
 
     Raises:
-        InputError: there are no partitions, or the command line asks for other ones.
+        InputError: there are no partitions, the command line asks for other ones, or overwrite.
     """
     if settings.dataset_name == "parts":
         return open_sites(settings)
+    if settings.overwrite:
+        raise InputError(
+            "overwrite=true: only app=partition_data makes partitions again; run it before, and"
+            " leave overwrite out here"
+        )
     if settings.is_multirun_job and settings.num_nodes == 1:
         return _open_shared(settings)
-    if settings.overwrite:
-        _check_overwrite(settings)
-        return _make(settings, "overwrite=true")
     directory = find_existing(settings)
     if directory is None:
         if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings)
         return _make(settings, f"no partition directory at {directory_of(settings)}")
-    if PUBLIC_CODE_DIR in (directory.path, *directory.path.parents):
-        own = settings.partition_dir
-        logger.info("none in %s: using %s, of the public Retexo code", own, directory.path)
     if directory.meta is not None:
         _check_request(settings, directory)
     return directory
@@ -155,47 +150,16 @@ def _make(settings: Settings, reason: str) -> PartitionDirectory:
     return find_partition_directory([path], settings.num_partitions)
 
 
-def _check_overwrite(settings: Settings) -> None:
-    """Raise InputError for overwrite=true where this command cannot make the partitions again."""
-    named = directory_of(settings)
-    if settings.num_nodes > 1:
-        raise InputError(
-            "overwrite=true: partitions are made on one node, by app=partition_data, and copied to"
-            " the others; leave it out here"
-        )
-    if "partition_dir" in settings.given and not named.exists():
-        with suppress(MissingPartitions):
-            directory = find_partition_directory(
-                [path for path in _candidate_paths(settings) if path != named], None
-            )
-            raise InputError(
-                f"overwrite=true: partition_dir={settings.partition_dir} has partitions that this"
-                f" command did not make ({directory.path}; it would make {named}); leave"
-                " overwrite out to use them"
-            )
-    if not settings.is_multirun_job and not partition_data.is_local(settings):
-        raise InputError(
-            f"overwrite=true: {settings.dataset_name} is not in {settings.dataset_dir}, so"
-            f" {named} cannot be made again; app=partition_data downloads it, or leave overwrite"
-            " out"
-        )
-
-
 def _open_shared(settings: Settings) -> PartitionDirectory:
     """Open the partitions of a --multirun job; jobs with equal partition settings share them.
 
-    Existing partitions are used if they fit the command line, including the seeds; with
-    overwrite=true each job makes its own again.
+    Existing partitions are used if they fit the command line, including the seeds.
     """
-    request = requested_settings(settings)
-    if settings.overwrite:
-        _check_overwrite(settings)
-    else:
-        directory = find_existing(settings)
-        if directory is not None and (
-            directory.meta is None or not _find_differences(settings, directory, request)
-        ):
-            return directory
+    request, directory = requested_settings(settings), find_existing(settings)
+    if directory is not None and (
+        directory.meta is None or not _find_differences(settings, directory, request)
+    ):
+        return directory
     digest = json_checksum(request)
     shared = replace(settings, partition_dir=str(Path(settings.partition_dir) / digest[:12]))
     return _make(shared, "--multirun")
@@ -204,8 +168,7 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
 def _candidate_paths(settings: Settings) -> list[Path]:
     """Return where the partitions may be, in the order of search."""
     named = directory_of(settings)
-    bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLIC_CODE_DIR]
-    return [base / name for base in bases for name in (named.name, settings.dataset_name, "")]
+    return [named.parent / name for name in (named.name, settings.dataset_name, "")]
 
 
 def settings_of_directory(settings: Settings) -> set[str]:

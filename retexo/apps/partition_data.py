@@ -25,7 +25,6 @@ from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_graph, read_meta
-from partitioning.directory.verify import verify_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.features.build import (
@@ -97,28 +96,6 @@ def run(settings: TrainSettings) -> Meta:
         meta = _make(settings, directory, request)
         local_copies.upload_directory(directory, meta)
         return meta
-
-
-def verify(settings: PartitionSettings) -> None:
-    """Check the partition directory that the settings name, or partition_dir itself.
-
-    Prints the report, also of a damaged one; downloads what of it an object store has.
-
-    Raises:
-        InputError: a part is damaged.
-    """
-    named = directory_of(settings)
-    path = named if named.exists() else Path(settings.partition_dir)
-    meta = Meta.read(path)
-    if meta is not None:
-        local_copies.fetch_parts(path, meta, range(len(meta.parts)))
-    damages = verify_directory(path)
-    if meta is not None:
-        print_report(meta, path)
-    if damages:
-        raise InputError("; ".join(damages.values()))
-    state = "match meta.json" if meta else "can be read; there is no meta.json to compare them with"
-    print(f"{path}: all parts {state}")
 
 
 def _rebalance(settings: PartitionSettings) -> Meta:

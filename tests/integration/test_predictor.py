@@ -461,8 +461,7 @@ def test_tables_of_which_some_have_weights(
         pd.read_csv(visits).assign(weight=2).to_csv(visits, index=False)
     with pytest.raises(InputError, match=r"no column `weight`.*, which the model was trained with"):
         predictor.predict(weighted)
-    again = ("overwrite=true", "partition_dir=ones", "hydra.run.dir=none")
-    ended = run_main(*given, *again, cwd=tmp_path, rc=2)
+    ended = run_main(*given, "partition_dir=new", "hydra.run.dir=none", cwd=tmp_path, rc=2)
     assert "weight" in ended.stderr.splitlines()[-1]
 
 

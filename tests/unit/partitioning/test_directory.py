@@ -28,7 +28,6 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_meta
-from partitioning.directory.verify import verify_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE
 
@@ -308,19 +307,17 @@ def test_a_directory_of_dgl_is_imported_once(
     assert changed.content_digest(range(1, 2)) != second.content_digest(range(1, 2))
 
 
-def test_verifying_a_directory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_verifying_a_directory(tmp_path: Path) -> None:
     directory = write_partitions(tmp_path, GRAPH, MASKS, PARTS, 3, with_dgl_files=True)
-    assert verify_directory(directory.path) == {}
+    directory.verify(range(3))
     (directory.path / "part0" / "src.npy").write_bytes(b"rubbish")
     (directory.path / "part1" / "graph.dgl").write_bytes(b"rubbish")
     (directory.path / "part2" / "feat.npy").unlink()
     directory.verify([1])  # DGL's files are not read
-    damages = verify_directory(directory.path)
-    assert list(damages) == [0, 1, 2]
-    assert "checksum" in damages[0]
-    assert "graph.dgl: missing or changed" in damages[1]
-    assert "missing" in damages[2]
-    assert "meta.json" not in caplog.text
+    for part, says in ((0, "checksum"), (2, "missing")):
+        with pytest.raises(InputError, match=says):
+            directory.verify([part])
+    assert directory.own_meta.first_damaged(directory.path, "part1/") is not None
 
 
 # --- two writers ----------

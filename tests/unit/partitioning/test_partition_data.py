@@ -29,7 +29,6 @@ from support import (
 
 from partitioning import datasets, hypergraph, metis
 from partitioning.directory.meta import Meta
-from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from retexo.apps import partition_data
@@ -93,28 +92,24 @@ def test_the_same_settings_use_what_is_there(folder: Path) -> None:
     assert modified(folder) == before
 
 
-def test_verify_checks_what_is_there(folder: Path) -> None:
+def test_a_damaged_directory_is_refused(folder: Path) -> None:
     made(folder)
     parts = folder / "parts" / "toy-random-vol-2"
     named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
-    command = "app=partition_data", "verify=true", *named
-    whole = run_main(*command, cwd=folder)
-    assert "all parts match meta.json" in whole.stdout
+    commands = ("app=partition_data", *named), ("app=train", "num_rounds=[1]", *named)
     file = parts / "part1" / "label.npy"
     np.save(file, np.load(file)[::-1])
     before = modified(folder)
-    damaged = run_main(*command, cwd=folder, rc=2)
-    assert f"{file.relative_to(folder)}: its checksum" in damaged.stderr
+    for command in commands:
+        damaged = run_main(*command, cwd=folder, rc=2)
+        assert str(file.relative_to(folder)) in damaged.stderr
     meta = json.loads((parts / "meta.json").read_text())
     meta["checksums"]["part1/label.npy"] = file_checksum(file)
     assert modified(folder) == before
     (parts / "meta.json").write_text(json.dumps(meta))
-    for arguments in (command, ("app=train", "num_rounds=[1]", *named)):
-        changed = run_main(*arguments, cwd=folder, rc=2)
+    for command in commands:
+        changed = run_main(*command, cwd=folder, rc=2)
         assert "meta.json: was changed since it was written" in changed.stderr
-    (parts / "meta.json").unlink()
-    need_dgl()
-    assert "there is no meta.json to compare them with" in run_main(*command, cwd=folder).stdout
 
 
 @pytest.mark.parametrize(
@@ -366,22 +361,6 @@ def test_a_directory_of_another_layout_says_its_number() -> None:
     assert settings("partition_dir=elsewhere").num_partitions == 2
 
 
-def test_the_published_place_is_read_unless_another_is_given(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    make(4, "partition_dir=../retexo-datasets/partitions/")
-    caplog.set_level("INFO", "retexo")
-    assert find_or_make_partitions(settings()).path == Path(
-        "../retexo-datasets/partitions/synthetic-random-vol-4"
-    )
-    assert "none in data/partitions: using ../retexo-datasets/partitions/synth" in caplog.text
-    caplog.clear()
-    assert find_or_make_partitions(settings("partition_dir=data/partitions")).path.parent == Path(
-        "data/partitions"
-    )
-    assert "none in" not in caplog.text
-
-
 @pytest.mark.parametrize("named", ["made", "made/tables-random-vol-4"])
 def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     """Also where partition_dir is the directory itself, and the command does not name the data."""
@@ -418,34 +397,10 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
 
 
 @pytest.mark.parametrize("is_job", [False, True])
-def test_overwrite_makes_them_again(is_job: bool) -> None:
-    """Also where they were made with other settings; a job of --multirun makes its own again."""
-    make(4, "split.seed=4")
-
-    def open_again(*given: str) -> PartitionDirectory:
-        composed = settings("overwrite=true", "num_partitions=4", *given)
-        return find_or_make_partitions(replace(composed, is_multirun_job=is_job))
-
-    made = open_again()
-    assert made.meta is not None
-    assert made.meta.request["split.seed"] == 3
-    assert (made.path == Path("data/partitions/synthetic-random-vol-4")) != is_job
-    (made.path / "part1" / "feat.npy").write_bytes(b"damaged")
-    open_again().verify(range(4))
-
-
-def test_overwrite_of_what_the_command_did_not_make_is_refused() -> None:
-    make(4)
-    Path("data/partitions/synthetic-random-vol-4").rename("elsewhere")
-    with pytest.raises(InputError, match=r"overwrite=true: partition_dir=elsewhere has partitions"):
-        find_or_make_partitions(settings("partition_dir=elsewhere", "overwrite=true"))
-    assert Path("elsewhere/meta.json").is_file()
-    with pytest.raises(InputError, match=r"overwrite=true: .* on one node"):
-        find_or_make_partitions(settings("parts_per_node=2", "overwrite=true"))
-    with pytest.raises(InputError, match=r"overwrite=true: reddit is not in .*partition_data"):
-        find_or_make_partitions(
-            with_found_parts(compose(["dataset_name=reddit", "overwrite=true"]))
-        )
+def test_only_partition_data_makes_partitions_again(is_job: bool) -> None:
+    composed = replace(settings("overwrite=true"), is_multirun_job=is_job)
+    with pytest.raises(InputError, match="overwrite=true: only app=partition_data"):
+        find_or_make_partitions(composed)
 
 
 def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
