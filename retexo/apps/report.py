@@ -149,8 +149,8 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
     features = [[line] for line in run.summary.get("features", [])]
     columns = Table("Columns", ["what became of the columns of each table"], features)
     parts: dict[str, tuple[list[Table | None], tuple[str, ...]]] = {
-        "Scores": ([tables.scores_table(run)], ("learning",)),
-        "Classes": ([tables.class_table(data)], ("confusion", "ranking")),
+        "Scores": ([tables.scores_table(run.summary)], ("learning",)),
+        "Classes": ([tables.parts_table(run.summary)], ("confusion", "ranking")),
         "Bytes": ([tables.bytes_table(data)], ("pairs",)),
         "Features": ([columns], ()),
         "Time and settings": ([*tables.pair_tables(run), tables.settings_table(run)], ()),

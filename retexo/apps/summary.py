@@ -1,6 +1,5 @@
 """Tables that apps print: rows of a name and a text, rows in columns, and the results of a run."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.features.schema import describe
 from partitioning.links.score_names import OF_LISTS
-from retexo.results.formats import SPLITS, format_score
-from retexo.scores import title_of
+from retexo.results.formats import format_setting
+from retexo.results.tables import parts_table, scores_table
 
-MAX_CLASS_ROWS = 20
 ONLY_IN_SUMMARY = {
     *("balanced_accuracy", "brier", "calibration_error", "positive_calibration_error"),
     *(name for name in OF_LISTS if name not in ("recall@20", "ndcg@20")),
@@ -59,10 +57,19 @@ def print_results(
     measure_dv: the setting; whether bytes are printed by kind, layer and sender, too.
     """
     settings, seconds, counted = result["settings"], result["seconds"], result["bytes"]
+    chosen = result.get("chosen", {})
+    print(f"{settings['model']['name']}, {settings['trainer']['name']}\n")
+    for table in (
+        scores_table(result, ONLY_IN_SUMMARY - {chosen.get("metric")}),
+        parts_table(result),
+    ):
+        if table.rows:
+            print_columns([table.columns, *table.rows])
+            print()
     rows = {
-        "model, trainer": f"{settings['model']['name']}, {settings['trainer']['name']}",
-        **_score_rows(result),
-        **_choice_rows(result.get("chosen", {})),
+        f"chosen {name.replace('_', ' ')}": format_setting(value, 4)
+        for name, value in chosen.items()
+        if not isinstance(value, list | dict)
     }
     if "partitions" in result:
         rows["partitions"] = result["partitions"]
@@ -84,60 +91,3 @@ def print_results(
         rows |= {f"  bytes of layer {n}": f"{b:,}" for n, b in enumerate(counted["by_layer"])}
         rows |= {f"  bytes sent by rank {rank}": f"{b:,}" for rank, b in enumerate(by_sender)}
     print_rows({**rows, **places})
-
-
-def _score_rows(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row for each score, with its values of the splits that have nodes or pairs.
-
-    Rows of baselines, of the whole graph, and of classes or targets (at most MAX_CLASS_ROWS)
-    follow.
-    """
-    by_set = {split: result.get(split, {}) for split in SPLITS}
-    known = {
-        split: scores
-        for split, scores in by_set.items()
-        if any(value is not None and math.isfinite(value) for value in scores.values())
-    }
-    splits = ", ".join(SPLITS[split] for split in known)
-    left_out = ONLY_IN_SUMMARY - {result.get("chosen", {}).get("metric")}
-    names = dict.fromkeys(name for scores in known.values() for name in scores)
-    rows = {
-        f"{title_of(name)} ({splits})": ", ".join(
-            format_score(scores.get(name), name) for scores in known.values()
-        )
-        for name in names
-        if name not in left_out
-    }
-    others = {f"test, {name}": scores for name, scores in result.get("baselines", {}).items()}
-    transductive = result.get("transductive", {})
-    others |= {
-        f"{SPLITS[split]} in the whole graph": scores for split, scores in transductive.items()
-    }
-    for kind, field in (("class", "classes"), ("target", "targets")):
-        parts = result.get(field, {}).get("test", [])
-        if len(parts) > MAX_CLASS_ROWS:
-            rows[field] = f"{len(parts)}; summary.json has the scores of each"
-            continue
-        for part in parts:
-            scores = {name: value for name, value in part.items() if name != kind}
-            others[f"  {kind} {part[kind]} on test"] = scores
-    return rows | {
-        name: ", ".join(
-            f"{title_of(score)} {format_score(value, score)}"
-            for score, value in scores.items()
-            if score not in left_out
-        )
-        for name, scores in others.items()
-    }
-
-
-def _choice_rows(chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return the rows with the metric of the best round, class weights and threshold."""
-    rows = {"best round by": str(chosen["metric"])} if "metric" in chosen else {}
-    weights = chosen.get("class_weights")
-    if weights is not None and len(weights) <= MAX_CLASS_ROWS and not isinstance(weights[0], list):
-        rows["class weights in the loss"] = ", ".join(f"{weight:.4g}" for weight in weights)
-    if "threshold" in chosen:
-        of_class = f" of class {chosen['positive_class']}" if "positive_class" in chosen else ""
-        rows["predicted from probability"] = f"{chosen['threshold']:.4f}{of_class}"
-    return rows

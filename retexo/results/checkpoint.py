@@ -20,8 +20,7 @@ from partitioning.file_io import (
     UNREADABLE,
     check_unchanged,
     file_checksum,
-    parse_json,
-    read_text,
+    read_json,
     reading,
 )
 from partitioning.graph_data import SEPARATOR, EdgeType
@@ -205,28 +204,20 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
 def _read_content(directory: Path) -> dict[str, Any]:
     """Read model.json, and check that it is as it was written, and what versions it has."""
     path = directory / "model.json"
-    try:
-        content: dict[str, Any] = parse_json(read_text(path))
-        version = content["version"]
-    except UNREADABLE as error:
+    content = read_json(path)
+    if content.get("version") != VERSION:
         raise InputError(
-            f"{path}: not the description of a checkpoint: {first_line(error)}"
-        ) from error
-    if version != VERSION:
-        raise InputError(
-            f"{path}: version {version}, this program reads version {VERSION}; use the retexo that"
-            " trained it, or train again"
+            f"{path}: version {content.get('version')}, this program reads version {VERSION}; use"
+            " the retexo that trained it, or train again"
         )
     check_unchanged(content, path, "copy it again, or train again")
-    versions = [state.get("version") for state in content.get("features", {}).values()]
-    others = [
-        version for version in versions if type(version) is not int or version != VERSION_OF_STATES
-    ]
-    if others:
-        raise InputError(
-            f"{path}: its feature pipeline has version {others[0]!r}, this program reads version"
-            f" {VERSION_OF_STATES}; use the retexo that trained it, or train again"
-        )
+    for state in content.get("features", {}).values():
+        if state.get("version") != VERSION_OF_STATES:
+            raise InputError(
+                f"{path}: its feature pipeline has version {state.get('version')!r}, this program"
+                f" reads version {VERSION_OF_STATES}; use the retexo that trained it, or train"
+                " again"
+            )
     return content
 
 

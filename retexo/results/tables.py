@@ -1,6 +1,6 @@
 """Tables of a report as markdown and csv."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import combinations
@@ -257,30 +257,52 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
 # --- tables of one run ----------
 
 
-def scores_table(run: Run) -> Table:
-    """Return the table of all scores by split, with baseline and standard error."""
-    splits = [name for name in SPLITS if name in run.summary]
-    baselines = run.summary.get("baselines")  # of links
-    baselines = baselines or {"baseline": run.summary.get("baseline", {})}
-    names = dict.fromkeys(name for split in splits for name in run.summary[split])
+def scores_table(summary: Mapping[str, Any], left_out: Collection[str] = ()) -> Table:
+    """Return the table of all scores by split, with standard error and baselines.
+
+    Args:
+        summary: content of summary.json, or of the file of app=evaluate or predict.
+        left_out: names of scores that it does not have.
+    """
+    by_split = {SPLITS[split]: summary[split] for split in SPLITS if split in summary}
+    for split, scores in summary.get("transductive", {}).items():
+        by_split[f"{SPLITS[split]} in the whole graph"] = scores
+    # Of links there are several.
+    baselines = summary.get("baselines") or {"baseline": summary.get("baseline", {})}
+    names = dict.fromkeys(name for scores in by_split.values() for name in scores)
     rows = [
         [
             title_of(name),
-            *(format_score(run.summary[split].get(name), name) for split in splits),
-            format_score(standard_error(run.summary, name), name),
+            *(format_score(scores.get(name), name) for scores in by_split.values()),
+            format_score(standard_error(summary, name), name),
             *(format_score(scores.get(name), name) for scores in baselines.values()),
         ]
         for name in names
-        if name not in ("ranked", "sources")
+        if name not in ("ranked", "sources", *left_out)
     ]
-    columns = ["score", *(SPLITS[split] for split in splits), "standard error", *baselines]
     return Table(
         "By split",
-        columns,
+        ["score", *by_split, "standard error", *baselines],
         rows,
         "Standard error: of drawing other test nodes. Baselines, on test, have no network: the most"
         " frequent class, a random ranking, the mean of the training nodes, or scores of pairs.",
     ).keep(lambda _, cells: set(cells) != {NO_VALUE})
+
+
+def parts_table(summary: Mapping[str, Any]) -> Table:
+    """Return the table of the test scores of each class, or each target of a regression.
+
+    Without rows for links, and for more than MAX_CLASSES.
+    """
+    parts = (summary.get("classes") or summary.get("targets") or {}).get("test", [])
+    parts = parts if len(parts) <= MAX_CLASSES else []
+    names = list(parts[0]) if parts else []
+    rows = [
+        [str(part[names[0]]), *(format_score(part[name], name) for name in names[1:])]
+        for part in parts
+    ]
+    note = "On the test nodes; support is their number."
+    return Table("Classes", [title_of(name) for name in names], rows, note)
 
 
 def pair_tables(run: Run) -> list[Table]:

@@ -19,8 +19,6 @@ METRICS = ("train_loss", "val_metric", "val_loss")
 PROJECT = "retexo"
 """Experiment of MLflow and project of W&B, unless their environment variables name another."""
 FILES = ("config.json", "summary.json")
-MAX_PARAMS = 100
-"""Most parameters of one call of MLflow."""
 
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
@@ -83,8 +81,7 @@ class MLflow(Callback):
         identity = experiment.experiment_id if experiment else self._client.create_experiment(name)
         self._id = self._client.create_run(identity, run_name=run_dir.name).info.run_id
         values = [Param(name, str(value)) for name, value in settings.items()]
-        for first in range(0, len(values), MAX_PARAMS):
-            self._client.log_batch(self._id, params=values[first : first + MAX_PARAMS])
+        self._client.log_batch(self._id, params=values)
 
     def on_round(self, line: Mapping[str, Any]) -> None:
         """Send the metrics of a round to MLflow."""
