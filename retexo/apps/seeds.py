@@ -10,7 +10,6 @@ command again skips finished runs.
 """
 
 import logging
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -30,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 OF_LAUNCHER = ("parts_per_node", "node_rank", "distributed", "launcher_env", "run_key")
 """What a launcher may have set."""
+COSTS = ("bytes.total", "seconds.train")
 Train = Callable[[Settings, Path], dict[str, Any]]
 
 
@@ -87,21 +87,19 @@ def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     `std` is the sample deviation, None of one run; the metric is what stopping looked at.
     """
+    import pandas as pd
+
+    groups = (*SPLITS, "bytes", "seconds")
+    table: Any = pd.json_normalize(
+        [{name: run.get(name, {}) for name in groups} for run in summaries]
+    )
     result: dict[str, Any] = {}
-    for split in SPLITS:
-        for score in summaries[0].get(split, {}):
-            values = [summary[split][score] for summary in summaries]
-            if None in values:  # a split without nodes
-                continue
-            result.setdefault(split, {})[score] = _mean_and_std(values)
-    for group, name in (("bytes", "total"), ("seconds", "train")):
-        result[group] = {name: _mean_and_std([summary[group][name] for summary in summaries])}
+    for name, values in table.items():
+        group, _, score = name.partition(".")
+        if (group in SPLITS or name in COSTS) and values.notna().all():  # a split may have no nodes
+            std = float(values.std()) if len(values) > 1 else None
+            result.setdefault(group, {})[score] = {"mean": float(values.mean()), "std": std}
     return {**result, "chosen": {"metric": summaries[0]["chosen"]["metric"]}}
-
-
-def _mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
-    std = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "std": std}
 
 
 def _print_table(result: dict[str, Any], run_dir: Path) -> None:

@@ -89,7 +89,7 @@ def plot_accuracy(data: DataSet) -> "Figure | None":
         colour = COLOURS[index % len(COLOURS)]
         marker = MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
         look: dict[str, Any] = {"color": colour, "alpha": 0.6, "linewidths": 0, "rasterized": True}
-        axes.scatter(names[0], names[1], s=12, data=data.draws.loc[index], **look)
+        axes.scatter(names[0], names[1], s=12, data=data.draws.loc[index], label="_", **look)
         xerr, yerr = (data.summary[name]["std"][index] for name in names)
         axes.errorbar(
             across,
