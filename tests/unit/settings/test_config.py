@@ -159,7 +159,7 @@ def test_groups_have_the_last_word_over_the_task() -> None:
         ("split.train=[1]", ["split.train=[1]", "a share in [0, 1]"]),
         ("features=[]", ["features.kind=[]", "at least one"]),
         ("features={a:[given,cat]}", ["features.kind=cat", "given, degree"]),
-        ("logger=[a]", ["logger=a", "csv, tensorboard"]),
+        ("logger=[a]", ["logger=a", "tensorboard, mlflow"]),
         ("learning_rate=${nope}", ["learning_rate: ", "'nope' not found", "list of float"]),
         ("hidden_dim=${device}", ["hidden_dim: ", "${device}", "int, 1 to 1,000,000"]),
         ("network=w\u00e4n", ["network=w\u00e4n", "write 'network="]),
