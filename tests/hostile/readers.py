@@ -1,5 +1,5 @@
-"""The doors: readers of tables, npz, objects, model.json, meta.json, settings, YAML, change tables,
-requests, names in stores and sites, each with a valid input and mutations of it.
+"""The doors: readers of tables, npz, model.json, meta.json, settings, change tables, requests and
+sites, each with a valid input and mutations of it.
 """
 
 import contextlib
@@ -16,14 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest import mock
 
-import networkx as nx
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
 import torch
-import yaml
 from hetero_support import (
     random_hetero,
     write_hetero,
@@ -34,15 +30,12 @@ from hostile.doors import Change, Content, Door
 from support import (
     dgl,
     random_graph,
-    run_main,
-    save_npz,
     thirds,
     write_partitions,
 )
 
 import retexo
-from partitioning import local_copies
-from partitioning.datasets import objects, read_graph
+from partitioning.datasets import read_graph
 from partitioning.dgl_import import has_dgl
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
@@ -50,10 +43,8 @@ from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import AnyGraph
-from partitioning.object_store import Place
 from partitioning.site_folders import find_sites, write_sites
-from retexo.apps import plan, update
-from retexo.launch import rendezvous
+from retexo.apps import update
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -507,111 +498,6 @@ def read_arrays(place: Path) -> Content:
     return read_tables(next(place.glob("toy*"), place / "toy.npz"))
 
 
-# --- objects ----------
-
-
-def make_object(place: Path) -> None:
-    import torch_geometric.data  # noqa: F401  makes a folder of its own
-
-    (place / "object.json").write_text(json.dumps({"kind": "pandas", "edits": []}))
-
-
-OBJECTS = ("pandas", "networkx", "scipy", "pyg")
-
-
-def edit_object(place: Path, rng: Random) -> Change:
-    """Objects are made when they are read: the file says how."""
-    seed = rng.randrange(2**32)
-    kind = rng.choice(OBJECTS)
-    (place / "object.json").write_text(json.dumps({"kind": kind, "edits": [seed]}))
-    return Change(f"{kind} {seed}", None)
-
-
-def read_object(place: Path) -> Content:
-    """Write an object by retexo.from_...; what was written has to be readable or refused."""
-    described = json.loads((place / "object.json").read_text())
-    rng = Random(described["edits"][0]) if described["edits"] else None
-    folder = place / "written"
-    folder.mkdir()
-    try:
-        return read_tables(Path(write_object(described["kind"], rng, folder)))
-    except InputError:
-        shutil.rmtree(folder)  # a second step refused what the first one wrote
-        raise
-
-
-def write_object(kind: str, rng: Random | None, folder: Path) -> str:
-    """Call retexo.from_..., with something odd where `rng` is given."""
-    if kind == "pandas":
-        tables = frames()
-        if rng is not None:
-            name = rng.choice([*tables])
-            tables[name] = edit_frame(tables[name], rng)
-        return objects.from_pandas(tables["nodes"], tables["edges"], folder / "graph")
-    arrays, path = arrays_of_graph(), folder / "graph.npz"
-    if rng is not None:
-        mutate.edit_arrays(arrays, rng)
-    try:
-        graph = {"scipy": sparse_matrix, "networkx": digraph, "pyg": pyg_data}[kind](arrays, rng)
-    except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
-        raise InputError(f"no object: {error}") from None
-    if kind == "scipy":
-        return objects.from_scipy(graph, arrays.get("feat"), arrays.get("label"), path)
-    return (
-        objects.from_networkx(graph, path) if kind == "networkx" else objects.from_pyg(graph, path)
-    )
-
-
-def sparse_matrix(arrays: mutate.Arrays, rng: Random | None) -> Any:
-    src, dst = arrays["src"], arrays["dst"]
-    return sp.coo_array((np.ones(len(src)), (src, dst)), shape=(NODES, NODES))
-
-
-def pyg_data(arrays: mutate.Arrays, rng: Random | None) -> Any:
-    from torch_geometric.data import Data
-
-    edge_index = torch.stack([torch.as_tensor(arrays[end]) for end in ("src", "dst")])
-    names = {"x": "feat", "y": "label", "node_id": "node_id"}
-    tensors = {own: torch.as_tensor(arrays[name]) for own, name in names.items() if name in arrays}
-    return Data(edge_index=edge_index, **tensors)
-
-
-def digraph(arrays: mutate.Arrays, rng: Random | None) -> Any:
-    graph = nx.DiGraph([(0, 1)])
-    graph.add_nodes_from(range(NODES))
-    for name in ("label", "feat"):
-        rows = np.atleast_1d(arrays.get(name, np.empty(0)))[:NODES]
-        nx.set_node_attributes(graph, dict(enumerate(rows)), name)
-    if rng is not None:
-        name = rng.choice(["label", "feat", "train_mask"])
-        graph.nodes[rng.randrange(NODES)][name] = mutate.value(rng)
-        node = rng.choice([0, "x", (1, 2), type(None), 2.5])
-        graph.add_edge(node, 1, weight=mutate.scalar(rng))
-    return graph
-
-
-def edit_frame(frame: pd.DataFrame, rng: Random) -> pd.DataFrame:
-    """A data frame with an odd column, index or cell."""
-    column = rng.choice([*frame.columns])
-    odd = mutate.value(rng)
-    changed = frame.astype({column: object})
-    kind = rng.choice(["cell", "cell", "cell", "column", "index", "drop", "names", "order"])
-    if kind == "cell":
-        changed.at[rng.randrange(len(frame)), column] = odd
-    elif kind == "column":
-        cells = pd.Series([odd] * len(frame), frame.index, object)  # as they are: strings are UTF-8
-        changed[rng.choice([*ODD_NAMES, 5, None, (1, 2)])] = cells
-    elif kind == "index":
-        changed = frame.set_index(column)
-    elif kind == "drop":
-        changed = frame.drop(columns=column)
-    elif kind == "names":
-        changed = frame.rename(columns={column: rng.choice([*ODD_NAMES, 5, None])})
-    else:
-        changed = frame.sample(frac=1, random_state=rng.randrange(2**32))
-    return changed
-
-
 # --- models ----------
 
 
@@ -693,93 +579,6 @@ def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
             yield from tensors_of(value, f"{name}.{key}")
 
 
-# --- runs ----------
-
-RUN = (
-    *("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2"),
-    *("hidden_dim=4", "num_rounds=[3]", "stopping=none", "device=cpu", "cluster.threads=1"),
-    *("distributed.max_restarts=0", "hydra.run.dir=out"),
-)
-APPS = ("train", "train", "partition_data", "plan", "evaluate", "predict", "report")
-CHOICES: dict[str, list[Any]] = {
-    "num_layers": [1, 2, 3, 6],
-    "hidden_dim": [1, 2, 8, 64],
-    "heads": [1, 2, 8],
-    "dropout": [0, 0.5, 0.999],
-    "model": ["gcn", "sage", "gat", "gin"],
-    "num_rounds": [[0], [1], [2, 0], [3, 1, 1]],
-    "local_epochs": [1, 3],
-    "learning_rate": [[0], [1e30], [0.1, 1e-30], [1]],
-    "weight_decay": [0, 1, 1e30],
-    "batch_size": [None, 1, 3, 10**6],
-    "trainer": ["lazy", "full_graph", "bns", "local", "sign", "fedgcn"],
-    "gradient": ["sync", "local"],
-    "gradient.precision": ["bf16"],
-    "gradient.compression": ["powersgd"],
-    "gradient.rank": [1, 4, 1000],
-    "exchange.precision": ["bf16", "int8", ["int8", "int4"]],
-    "exchange": ["plain", "exact"],
-    "compute.precision": ["bf16"],
-    "optimizer._target_": [
-        f"torch.optim.{name}"
-        for name in ("SGD", "LBFGS", "AdamW", "Rprop", "SparseAdam", "Muon", "Adafactor", "ASGD")
-    ],
-    "stopping.patience": [1, None],
-    "stopping.min_delta": [0, 1e300],
-    "best_val_model": [False],
-    "log_every": [1],
-    "checkpoint.every": [None, 1, 100],
-    "seed": [0, 2**32 - 1],
-    "cluster.threads": [1, 2],
-    "logger": ["tensorboard"],
-    "measure_dv": [True],
-    "distributed.timeout": [1, 1e6],
-}
-"""Values that a run can have: none may fail in a worker."""
-
-
-def make_run(place: Path) -> None:
-    save_npz(place / "toy.npz", random_graph(), thirds(40))
-    words = [*RUN, "app=train"]
-    run_main(*words, "hydra.run.dir=run", cwd=place)
-    (place / "command.json").write_text(json.dumps({"words": words, "starts": True, "names": []}))
-
-
-def edit_run(place: Path, rng: Random) -> Change:
-    """Any value of any setting, up to the start of workers, or values of a run to its end."""
-    starts = rng.random() < 0.2
-    names = rng.sample(sorted(CHOICES if starts else DEFAULTS), rng.choice([1, 2, 3]))
-    given = []
-    for name in names:
-        value = rng.choice(CHOICES[name]) if starts else mutate.like(DEFAULTS[name], rng)
-        prefix = "" if starts else rng.choice([""] * 8 + ["+", "++", "~"])
-        raw = isinstance(value, str) and rng.random() < 0.3
-        given.append(f"{prefix}{name}={value if raw else mutate.quoted(value)}")
-    app = "train" if starts else rng.choice(APPS)
-    words = [*RUN, f"app={app}", "checkpoint_dir=run", "report.runs=run", *given]
-    command = {"words": words, "starts": starts, "names": names}
-    (place / "command.json").write_text(json.dumps(command))
-    return Change(" ".join(given), None)
-
-
-def read_run(place: Path) -> Content:
-    """Run a command; what it refuses it names, and a worker's error ends in words, too."""
-    command = json.loads((place / "command.json").read_text())
-    with contextlib.ExitStack() as stack:
-        for module, name in ((rendezvous, "connect_nodes"), (plan, "_dry_run")):
-            if not command["starts"]:
-                stack.enter_context(mock.patch.object(module, name, side_effect=SystemExit(0)))
-        ended = run_main(*command["words"], cwd=place, rc=None)
-    assert ended.rc in (0, 1, 2), ended.rc
-    assert "Traceback" not in ended.output, ended.output[-2000:]
-    if ended.rc == 2:
-        shutil.rmtree(place / "out", ignore_errors=True)
-        words = {word for name in command["names"] for word in (name, name.split(".")[-1])}
-        assert any(word in ended.stderr for word in (*words, "toy", "parts", "run")), ended.stderr
-        raise InputError(ended.stderr)
-    return {}
-
-
 # --- settings ----------
 
 
@@ -813,63 +612,6 @@ def judge_settings(valid: Content, found: Content, change: Change) -> str:
     names = [each for each in {**valid, **found} if valid.get(each) != found.get(each)]
     odd = [each for each in names if each not in allowed and not each.startswith(f"{name}.")]
     return f"changes {', '.join(odd[:5])}" if odd else ""
-
-
-YAML = {
-    "defaults": [{"override /model": "gcn"}],
-    "hidden_dim": 8,
-    "num_rounds": [3],
-    "stopping": {"patience": 2},
-    "columns": {"label": "outcome"},
-}
-
-
-def make_yaml(place: Path) -> None:
-    (place / "experiment").mkdir()
-    (place / "experiment" / "own.yaml").write_text("# @package _global_\n" + yaml.safe_dump(YAML))
-
-
-def edit_yaml(place: Path, rng: Random) -> Change:
-    """Values, names, aliases, interpolations and tags."""
-    path = place / "experiment" / "own.yaml"
-    content = json.loads(json.dumps(YAML))
-    kind = rng.choice(["value"] * 5 + ["text", "hydra", "deep", "another"])
-    text = ""
-    if kind == "value":
-        container, key = rng.choice(list(mutate.spots(content)))
-        container[key] = mutate.like(container[key], rng)
-    elif kind == "text":
-        group, _, name = rng.choice(sorted(DEFAULTS)).rpartition(".")
-        odd = (
-            "!!python/object:os.system [x]",
-            "*a",
-            "&a [*a]",
-            "!x 1",
-            '"\\ud800"',
-            "0x1F",
-            "~",
-            "<<",
-        )
-        text = rng.choice(odd)
-        text = f"\n{group}: {{{name}: {text}}}\n" if group else f"\n{name}: {text}\n"
-    elif kind == "hydra":
-        content["hydra"] = {
-            rng.choice(["run", "callbacks", "job", "sweeper", "x"]): mutate.value(rng)
-        }
-    elif kind == "deep":
-        text = "\nx: " + rng.choice(["[", "{a: "]) * rng.choice([30, 100, 5000])
-    else:
-        name = rng.choice(["hydra", "own", "a/b", "\u00e9", "node_classification"])
-        other = place / f"{name}.yaml"
-        other.parent.mkdir(exist_ok=True)
-        other.write_text(yaml.safe_dump({"a": mutate.value(rng)}))
-    dumped = yaml.safe_dump(content, allow_unicode=True)
-    path.write_bytes(("# @package _global_\n" + dumped + text).encode(errors="surrogatepass"))
-    return Change(f"{kind} {text[:60]!a}", None)
-
-
-def read_yaml(place: Path) -> Content:
-    return stored_settings(compose(["+experiment=own"], config_dir=str(place)))
 
 
 # --- changes of a partition directory ----------
@@ -1006,107 +748,6 @@ def read_request(place: Path) -> Content:
     return {"status": answer.status_code, "afterwards": again.content}
 
 
-# --- names in stores ----------
-
-
-def make_store(place: Path) -> None:
-    store = {"graph/nodes.csv": "id,label\n1,a\n2,b\n", "graph/edges.csv": "src,dst\n1,2\n"}
-    (place / "store.json").write_text(json.dumps(store))
-
-
-def edit_store(place: Path, rng: Random) -> Change:
-    """Names and contents of objects, of checksums beside them and of upload.json."""
-    store = json.loads((place / "store.json").read_text())
-    odd = (
-        "../x",
-        "a/../../x",
-        "/etc/x",
-        "..",
-        ".",
-        "",
-        "a//b",
-        "a\0b",
-        "\u00e9",
-        "a" * 300,
-        "~",
-        "a\nb",
-    )
-    odd += (
-        "../../b/precious.txt",
-        "nodes.csv/x",
-        "C:\\x",
-        "graph/../../precious.txt",
-        "\ud800",
-        " ",
-    )
-    kind = rng.choice(["name", "name", "name", "checksum", "upload", "content", "none"])
-    if kind == "name":
-        name = rng.choice(odd)
-        store[f"graph/{name}"] = "x"
-    elif kind == "checksum":
-        name = rng.choice([*odd, "nodes.csv"])
-        store[f"graph/{name}.sha256"] = rng.choice(
-            ["", "0" * 64, "x y", "\u00e9", "nodes.csv " * 9]
-        )
-    elif kind == "upload":
-        name = str(mutate.value(rng))
-        sums: Any = rng.choice([{rng.choice(odd): "0" * 64}, mutate.value(rng), {"nodes.csv": 5}])
-        content = {"status": rng.choice(["complete", "complete", "running"]), "sha256": sums}
-        store["graph/upload.json"] = json.dumps(rng.choice([content, mutate.value(rng)]))
-    elif kind == "content":
-        name = rng.choice([*store])
-        store[name] = rng.choice(ODD_CELLS)
-    else:
-        name = ""
-        store.clear()
-    (place / "store.json").write_text(json.dumps(store))
-    return Change(f"{kind} {name[:40]!a}", None)
-
-
-class FakeStore:
-    """What object_store asks of fsspec, with objects in memory."""
-
-    retries = 0
-
-    def __init__(self, objects: dict[str, str]) -> None:
-        self.objects = {f"bucket/{name}": text for name, text in objects.items()}
-
-    def _info(self, path: str) -> dict[str, Any]:
-        content = self.objects[path].encode(errors="surrogatepass")
-        return {"name": path, "type": "file", "size": len(content), "ETag": f"{hash(content)}"}
-
-    def info(self, path: str) -> dict[str, Any]:
-        if path in self.objects:
-            return self._info(path)
-        if any(name.startswith(f"{path}/") for name in self.objects):
-            return {"name": path, "type": "directory", "size": 0}
-        raise FileNotFoundError(path)
-
-    def find(self, root: str, detail: bool) -> dict[str, Any]:
-        return {path: self._info(path) for path in self.objects if path.startswith(f"{root}/")}
-
-    def get_file(self, path: str, local: str) -> None:
-        if path not in self.objects:
-            raise FileNotFoundError(path)
-        Path(local).write_bytes(self.objects[path].encode(errors="surrogatepass"))
-
-
-def read_store(place: Path) -> Content:
-    """Copy a data set twice; the copies are below the cache, and as they were before."""
-    store = FakeStore(json.loads((place / "store.json").read_text()))
-    cache = place / "cache"
-    with mock.patch.object(Place, "_filesystem", return_value=store):
-        address = Place("dataset_file", "s3://bucket/graph")
-        try:
-            target = local_copies.copy_data(address, cache)
-            copied = sorted(path.relative_to(target).as_posix() for path in target.rglob("*"))
-            local_copies.copy_data(address, cache)
-        except InputError:
-            shutil.rmtree(cache, ignore_errors=True)  # copies of what could be read may stay
-            raise
-    return {"names": copied}
-
-
 # --- sites ----------
 
 
@@ -1164,7 +805,6 @@ DOORS: dict[str, Door] = {
         both(edit_arrays, edit_arrays, edit_arrays, add_array, damage_bytes("toy.npz")),
         read_arrays,
     ),
-    "objects": Door(make_object, edit_object, read_object, ("written",)),
     "model.json": Door(
         make_model,
         both(EDIT_MODEL, EDIT_MODEL, EDIT_MODEL, damage_bytes("checkpoint/*.safetensors")),
@@ -1172,17 +812,14 @@ DOORS: dict[str, Door] = {
     ),
     "parts": Door(make_parts, PARTS, read_parts),
     "parts of types": Door(make_parts_of_types, PARTS, read_parts),
-    "runs": Door(make_run, edit_run, read_run, ("",)),
     "settings": Door(
         lambda place: (place / "settings.json").write_text("{}") and None,
         edit_settings,
         read_settings,
         judge=judge_settings,
     ),
-    "YAML": Door(make_yaml, both(edit_yaml, edit_yaml, edit_yaml, damage), read_yaml),
     "changes": Door(make_change, TABLES, read_change, ("parts",), judge_change),
     "requests": Door(make_request, edit_request, read_request),
-    "stores": Door(make_store, both(edit_store), read_store, ("cache",)),
     "sites": Door(make_sites, both(edit_site, edit_site, damage), read_sites),
     "sites of types": Door(make_sites_of_types, both(edit_site, edit_site, damage), read_sites),
 }

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 UNSHRUNK = (Phase.explicit, Phase.generate)
 """A smaller seed is no smaller input."""
-SHARE = {"settings": 0.4, "YAML": 0.4, "runs": 0.2}
-"""Of the inputs of a door, at those that take longer."""
+SHARE = {"settings": 0.4}
+"""Of the inputs of a door, at one that takes longer."""
 USUAL, ALL = 15, 1_400
 """Inputs of a door, and of --all."""
 
 
 def cases() -> list[object]:
-    many = pytest.mark.long("20,000 inputs"), pytest.mark.timeout(7200)
-    seldom = pytest.mark.long("each is a run; test_config.py has wrong values by hand")
-    usual = [pytest.param(name, USUAL, marks=[seldom] * (name == "runs")) for name in DOORS]
+    many = pytest.mark.long("15,000 inputs"), pytest.mark.timeout(7200)
+    usual = [(name, USUAL) for name in DOORS]
     return [*usual, *(pytest.param(name, ALL, marks=many) for name in DOORS)]
 
 

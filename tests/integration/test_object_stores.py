@@ -23,7 +23,7 @@ from support import Ended, random_graph, run_main, snapshot, thirds, write_parti
 from partitioning import local_copies, object_store
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.object_store import Place
+from partitioning.object_store import Entry, Place
 
 moto_server = pytest.importorskip("moto.server", reason="the extra dev")
 s3fs = pytest.importorskip("s3fs", reason="the extra remote")
@@ -323,8 +323,8 @@ def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_name_in_a_record_of_copies_deletes_nothing_elsewhere(
-    store: Store, tmp_path: Path, name: str
+def test_a_name_of_a_record_or_a_store_changes_nothing_elsewhere(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     store.put("many/nodes.csv", b"id,label\n1,a\n2,b\n")
     place = Place("dataset_file", f"s3://{BUCKET}/many/")
@@ -337,6 +337,10 @@ def test_a_name_in_a_record_of_copies_deletes_nothing_elsewhere(
     with pytest.raises(InputError, match=r"copy\.json: names the file '.*no plain path"):
         local_copies.copy_data(place, tmp_path / "cache")
     assert snapshot(copied) == before
+    monkeypatch.setattr(Place, "objects", lambda _: {name: Entry(1, "")})
+    with pytest.raises(InputError, match=r"many/: names the file '.*no plain path"):
+        local_copies.copy_data(place, tmp_path / "other")
+    assert not [path for path in (tmp_path / "other").rglob("*") if path.suffix == ".npy"]
 
 
 @pytest.mark.parametrize(
