@@ -1,5 +1,6 @@
-"""The doors: readers of tables, npz, model.json, meta.json, settings, change tables, requests and
-sites, each with a valid input and mutations of it.
+"""The doors: readers of tables, npz, model.json, meta.json, settings, requests and sites.
+
+Each has a valid input and mutations of it.
 """
 
 import contextlib
@@ -9,7 +10,6 @@ import gzip
 import io
 import json
 import math
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from hetero_support import (
     random_hetero,
     write_hetero,
@@ -28,7 +27,6 @@ from hetero_support import (
 from hostile import mutations as mutate
 from hostile.doors import Change, Content, Door
 from support import (
-    dgl,
     random_graph,
     thirds,
     write_partitions,
@@ -36,7 +34,6 @@ from support import (
 
 import retexo
 from partitioning.datasets import read_graph
-from partitioning.dgl_import import has_dgl
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
@@ -44,7 +41,6 @@ from partitioning.features.encoder import EncodedFeatures
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import AnyGraph
 from partitioning.site_folders import find_sites, write_sites
-from retexo.apps import update
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -426,63 +422,13 @@ def make_arrays(place: Path) -> None:
     np.savez(place / "toy.npz", **arrays_of_graph())  # type: ignore[arg-type]
 
 
-WRITERS: dict[str, Callable[[Path, np.ndarray], None]] = {
-    "npy": np.save,
-    "csv": lambda path, table: frame_of(table).to_csv(path, index=False),
-    "parquet": lambda path, table: frame_of(table).to_parquet(path),
-}
-
-
-def frame_of(table: np.ndarray) -> pd.DataFrame:
-    if table.dtype.names:
-        raise TypeError("pandas would make columns of the fields")
-    return pd.DataFrame(table).rename(columns=str)
-
-
-def write_arrays(place: Path, form: str, arrays: mutate.Arrays, rng: Random) -> str:
-    """As toy.npz, as DGL's toy.bin, or as a folder of tables; says what else was done."""
-    shutil.rmtree(place)
-    place.mkdir()
-    if form == "npz":
-        return mutate.save_npz(place / "toy.npz", arrays, rng)
-    if form == "bin":
-        if {arrays["src"].dtype.kind, arrays["dst"].dtype.kind} != {"i"}:
-            raise TypeError("DGL would make integers of them")
-        graph = dgl.graph((arrays["src"], arrays["dst"]), num_nodes=len(arrays["label"]))
-        for name in arrays.keys() - {"src", "dst"}:
-            graph.ndata[name] = torch.from_numpy(arrays[name])
-        dgl.save_graphs(str(place / "toy.bin"), [graph])
-        return ""
-    (place / "toy").mkdir()
-    for name in mutate.MASKS:
-        if name in arrays:
-            np.save(place / "toy" / f"{name[:-5]}.npy", arrays[name])
-    edges = np.stack([arrays["src"], arrays["dst"]], axis=1)
-    for name, table in (
-        ("features", arrays["feat"]),
-        ("labels", arrays["label"]),
-        ("edges", edges),
-    ):
-        WRITERS[form](place / "toy" / f"{name}.{form}", table)
-    return ""
-
-
 def edit_arrays(place: Path, rng: Random) -> Change:
-    """Something else in an array, in any form of file."""
-    arrays, form = arrays_of_graph(), rng.choice(["npz"] * 3 + [*WRITERS] + ["bin"] * has_dgl())
-    if form in WRITERS:
-        del arrays["node_id"]
+    arrays = arrays_of_graph()
     said = mutate.edit_arrays(arrays, rng)
     name = said.rpartition(" in ")[2]
-    try:
-        said += f" {form} {write_arrays(place, form, arrays, rng)}"
-    except Exception:  # what cannot be written so, by errors of several libraries
-        form = "npz"
-        said += f" npz {write_arrays(place, form, arrays, rng)}"
-    keeps_ids = form in ("npz", "bin") and name in ("feat", "label")
-    touched = frozenset([name]) if keeps_ids else None
-    names = ("src", "dst", "feat", "label", "node_id")  # of tables, cells may be empty
-    is_judged = name in names[: 5 if form == "npz" else 2]
+    said += f" {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
+    touched = frozenset([name]) if name in ("feat", "label") else None
+    is_judged = name not in mutate.MASKS
     return Change(said, touched, refused=is_judged and not mutate.is_graph(arrays))
 
 
@@ -495,7 +441,7 @@ def add_array(place: Path, rng: Random) -> Change:
 
 
 def read_arrays(place: Path) -> Content:
-    return read_tables(next(place.glob("toy*"), place / "toy.npz"))
+    return read_tables(place / "toy.npz")
 
 
 # --- models ----------
@@ -612,66 +558,6 @@ def judge_settings(valid: Content, found: Content, change: Change) -> str:
     names = [each for each in {**valid, **found} if valid.get(each) != found.get(each)]
     odd = [each for each in names if each not in allowed and not each.startswith(f"{name}.")]
     return f"changes {', '.join(odd[:5])}" if odd else ""
-
-
-# --- changes of a partition directory ----------
-
-CHANGES: dict[str, Rows] = {
-    "new_nodes": [
-        ["id", "f0", "f1", "label", "split"],
-        ["2000", "1", "2", "1", "train"],
-        ["2001", "0", "1", "", ""],
-    ],
-    "changed_nodes": [["id", "label"], ["1003", "2"], ["1004", "0"]],
-    "deleted_nodes": [["id"], ["1005"]],
-    "new_edges": [["src", "dst"], ["2000", "1001"], ["1002", "2001"]],
-    "deleted_edges": [["src", "dst"], ["1000", "1001"]],
-}
-
-
-def make_change(place: Path) -> None:
-    graph = random_graph(NODES, 3 * NODES, width=2)
-    graph = replace(graph, src=np.append(graph.src, 0), dst=np.append(graph.dst, 1))
-    write_partitions(place, graph, thirds(NODES), np.arange(NODES) % 2, 2, "parts")
-    for name, rows in CHANGES.items():
-        write_rows(place / f"{name}.csv", rows)
-
-
-@functools.cache
-def settings_of_update() -> Any:
-    return compose(["app=update", "dataset_max_gib=0.1"])
-
-
-def read_change(place: Path) -> Content:
-    """Update a directory; what is written has to be readable, and other nodes stay."""
-    settings = settings_of_update()
-    tables: Any = {name: str(place / f"{name}.csv") for name in CHANGES}
-    settings = replace(
-        settings,
-        partition_dir=str(place / "parts"),
-        update=replace(settings.update, **tables),
-    )
-    with contextlib.redirect_stdout(io.StringIO()):
-        update.run(settings, place)
-    try:
-        read_parts(place)
-    except InputError as error:
-        raise AssertionError("an update that nobody can read") from error
-    rows: Content = {}
-    found = find_partition_directory([place / "parts"], 2)
-    for part in range(2):
-        held = found.read_part(part)
-        ids, features = held.node_ids.tolist(), held.features.tolist()
-        rows |= {str(number): row for number, row in zip(ids, features, strict=True)}
-    return rows
-
-
-def judge_change(valid: Content, found: Content, change: Change) -> str:
-    """Features of nodes that no table of valid changes names are what they were."""
-    named = {row[0] for rows in CHANGES.values() for row in rows}
-    odd = [name for name, row in found.items() if name in valid and row != valid[name]]
-    odd = [name for name in odd if name not in named]
-    return f"changes node {odd[0]}" if odd else ""
 
 
 # --- requests to the service ----------
@@ -818,7 +704,6 @@ DOORS: dict[str, Door] = {
         read_settings,
         judge=judge_settings,
     ),
-    "changes": Door(make_change, TABLES, read_change, ("parts",), judge_change),
     "requests": Door(make_request, edit_request, read_request),
     "sites": Door(make_sites, both(edit_site, edit_site, damage), read_sites),
     "sites of types": Door(make_sites_of_types, both(edit_site, edit_site, damage), read_sites),

@@ -17,7 +17,7 @@ USUAL, ALL = 15, 1_400
 
 
 def cases() -> list[object]:
-    many = pytest.mark.long("15,000 inputs"), pytest.mark.timeout(7200)
+    many = pytest.mark.long("14,000 inputs"), pytest.mark.timeout(7200)
     usual = [(name, USUAL) for name in DOORS]
     return [*usual, *(pytest.param(name, ALL, marks=many) for name in DOORS)]
 
