@@ -293,7 +293,6 @@ def test_a_network_of_a_union_of_relations_is_exported(tmp_path: Path) -> None:
 
 # --- tables with columns to encode ----------
 
-SETTINGS = ("dataset_name=file", "dataset_file=tables", "num_partitions=2", "symmetrize=true")
 TRAIN = ("hidden_dim=8", "num_rounds=[4]", "split=fraction", "split.train=0.5", "split.val=0.2")
 
 
@@ -312,41 +311,20 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run directory of a model of tables, and what app=predict says of them."""
+def of_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of an untrained network for tables, which are in its folder tables/."""
     folder = Path(tmp_path_factory.mktemp("tables"))
-    retexo.from_pandas(*tables(), folder / "tables")
-    arguments = (*SETTINGS, "columns.id=customer", "split.test=0.3")
-    run_main("app=train", *arguments, *TRAIN, "hydra.run.dir=run", cwd=folder)
-    run_main(
-        "app=predict",
-        *SETTINGS,
-        "columns.id=customer",
-        "partition_dir=whole",
-        "checkpoint_dir=run",
-        "hydra.run.dir=predicted",
-        cwd=folder,
-    )
-    return folder
+    return untrained(folder, *tables(), "columns.id=customer", "symmetrize=true")
 
 
-def test_tables_get_the_predictions_of_the_command(trained: Path) -> None:
-    written = pd.read_parquet(trained / "predicted" / "predictions.parquet")
-    wanted = written.drop(columns=["known_class", "split"])
-    predictor, (nodes, edges) = retexo.load(trained / "run"), tables()
-    assert predictor.class_names == ["bad", "good"]
-    for graph in (trained / "tables", (nodes.drop(columns="label")[::-1], edges)):
-        pd.testing.assert_frame_equal(
-            predictor.predict(graph), wanted, atol=1e-5, rtol=0, check_dtype=False
-        )
-    last = nodes.customer.iloc[-1]
-    is_new = (edges.src == last) | (edges.dst == last)
-    predictor.attach((nodes[:-1], edges[~is_new]))
-    new = predictor.predict(new=(nodes[-1:].drop(columns="label"), edges[is_new]))
-    np.testing.assert_allclose(probabilities(new), probabilities(wanted)[-1:], rtol=0, atol=1e-5)
-    tensors = retexo.load(trained / "run", output="tensors").predict((nodes, edges), ["c03", "c01"])
-    assert tensors["id"].tolist() == ["c03", "c01"]
-    assert tensors["probabilities"].shape == (2, 2)
+def test_tables_are_a_folder_or_frames_in_any_order(of_tables: Path) -> None:
+    predictor, (nodes, edges) = retexo.load(of_tables), tables()
+    wanted = predictor.predict(of_tables / "tables")
+    found = predictor.predict((nodes.drop(columns="label")[::-1], edges))
+    pd.testing.assert_frame_equal(found, wanted, atol=1e-6, rtol=0, check_dtype=False)
+    some = retexo.load(of_tables, output="tensors").predict((nodes, edges), ["c03", "c01"])
+    assert some["id"].tolist() == ["c03", "c01"]
+    np.testing.assert_allclose(some["probabilities"], probabilities(wanted)[[3, 1]], atol=1e-6)
 
 
 def new_node(**changes: Any) -> pd.DataFrame:
@@ -397,68 +375,56 @@ SIZES = {"paper": 30, "author": 20}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_named(trained: Path, name: str) -> None:
-    before = snapshot(trained / "run")
-    predictor = retexo.load(trained / "run").attach(tables())
+def test_what_does_not_fit_is_named(of_tables: Path, name: str) -> None:
+    before = snapshot(of_tables)
+    predictor = retexo.load(of_tables).attach(tables())
     call, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         call(predictor)
-    assert snapshot(trained / "run") == before
+    assert snapshot(of_tables) == before
 
 
-def write_weighted_tables(folder: Path, *, typed: bool) -> Path:
-    """A folder of tables whose edges have weights; typed: those of one of two relations."""
+def write_weighted_tables(folder: Path) -> Path:
+    """A folder of tables in which the edges of one of two relations have weights."""
     rng = np.random.default_rng(3)
     ids, label = np.arange(40), np.arange(40) % 2
-    nodes = pd.DataFrame({"id": ids, "x": rng.normal(size=40) + label, "label": label})
-    edges = pd.DataFrame({"src": rng.integers(40, size=150), "dst": rng.integers(40, size=150)})
-    edges["weight"] = rng.uniform(0.5, 2, 150).round(3)
-    tables = {"nodes": nodes, "edges": edges}
-    if typed:
-        shops = nodes.drop(columns="label")[:10]
-        tables = {"nodes/user": nodes, "nodes/shop": shops, "edges/user__knows__user": edges}
-        visits = edges.drop(columns="weight").assign(dst=edges.dst % 10)
-        tables["edges/user__visits__shop"] = visits
-    for name, table in tables.items():
+    users = pd.DataFrame({"id": ids, "x": rng.normal(size=40) + label, "label": label})
+    knows = pd.DataFrame({"src": rng.integers(40, size=150), "dst": rng.integers(40, size=150)})
+    visits = knows.assign(dst=knows.dst % 10)
+    knows["weight"] = rng.uniform(0.5, 2, 150).round(3)
+    nodes = {"user": users, "shop": users.drop(columns="label")[:10]}
+    edges = {("user", "knows", "user"): knows, ("user", "visits", "shop"): visits}
+    for name, table in (*name_tables("nodes", nodes), *name_tables("edges", edges)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         table.to_csv(folder / f"{name}.csv", index=False)
     return folder
 
 
-@pytest.mark.parametrize("model", ["gat", "rgcn"])
 def test_tables_of_which_some_have_weights(
-    model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    typed = model == "rgcn"
-    weighted = write_weighted_tables(tmp_path / "tables", typed=typed)
-    common = (f"--config-name=node_classification_{model}", *TRAIN, "dropout=0", "split.test=0.3")
-    data = ("dataset_name=file", "num_partitions=1", "num_layers=2")
-    ended = run_main(
-        "app=train", *common, *data, "dataset_file=tables", "hydra.run.dir=run", cwd=tmp_path
-    )
+    weighted = write_weighted_tables(tmp_path / "tables")
+    common = ("--config-name=node_classification_rgcn", *TRAIN, "dropout=0", "split.test=0.3")
+    data = ("dataset_name=file", "num_partitions=1", "num_layers=2", "dataset_file=tables")
+    run_main("app=train", *common, *data, "hydra.run.dir=run", cwd=tmp_path)
     graph = json.loads((tmp_path / "run" / "checkpoint" / "model.json").read_text())["graph"]
-    relations = ["user__knows__user", "user__rev_knows__user"] if typed else ["node__edge__node"]
-    assert sorted(graph["weighted"]) == relations
+    assert sorted(graph["weighted"]) == ["user__knows__user", "user__rev_knows__user"]
 
     predictor = retexo.load(tmp_path / "run").attach(weighted)
-    found, file = (
-        probabilities(predictor.predict()),
-        "edges/user__knows__user.csv" if typed else "edges.csv",
-    )
-    edges = pd.read_csv(weighted / file)
-    edges.assign(weight=1).to_csv(weighted / file, index=False)
+    found, file = probabilities(predictor.predict()), weighted / "edges/user__knows__user.csv"
+    edges = pd.read_csv(file)
+    edges.assign(weight=1).to_csv(file, index=False)
     of_ones = probabilities(predictor.predict(weighted))
     assert "each edge weighs 1" in caplog.text
     assert not np.allclose(of_ones, found, atol=1e-4)
     given = ("app=predict", *data[:2], "dataset_file=tables", "checkpoint_dir=run")
-    ended = run_main(*given, "partition_dir=ones", "hydra.run.dir=ones", cwd=tmp_path)
+    run_main(*given, "partition_dir=ones", "hydra.run.dir=ones", cwd=tmp_path)
     table = pd.read_parquet(tmp_path / "ones" / "predictions.parquet")
     np.testing.assert_allclose(probabilities(table), of_ones, rtol=0, atol=1e-5)
 
-    edges.drop(columns="weight").to_csv(weighted / file, index=False)
-    if typed:  # another relation has a column of that name
-        visits = weighted / "edges" / "user__visits__shop.csv"
-        pd.read_csv(visits).assign(weight=2).to_csv(visits, index=False)
+    edges.drop(columns="weight").to_csv(file, index=False)
+    visits = weighted / "edges/user__visits__shop.csv"  # has a column of that name now
+    pd.read_csv(visits).assign(weight=2).to_csv(visits, index=False)
     with pytest.raises(InputError, match=r"no column `weight`.*, which the model was trained with"):
         predictor.predict(weighted)
     ended = run_main(*given, "partition_dir=new", "hydra.run.dir=none", cwd=tmp_path, rc=2)
@@ -468,8 +434,11 @@ def test_tables_of_which_some_have_weights(
 # --- new nodes, and the same nodes in the tables ----------
 
 
-def untrained(folder: Path, nodes: Any, edges: Any, *settings: str) -> Any:
-    """An untrained network for tables, with the pipelines that are fitted to them."""
+def untrained(folder: Path, nodes: Any, edges: Any, *settings: str, **more: Any) -> Path:
+    """The run directory of an untrained network for tables, with the pipelines fitted to them.
+
+    The tables are written to tables/ in it; `more` is part of model.json.
+    """
     for name, table in (*name_tables("nodes", nodes), *name_tables("edges", edges)):
         path = folder / "tables" / f"{name}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -491,9 +460,8 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str) -> Any:
     else:
         shape = Architecture(model_of("gcn"), graph.num_features, 2)
         described["weighted"] = ["__".join(PLAIN_EDGE)] if graph.edge_weight is not None else []
-    answer = {"offsets": (0.1, 0.2)}
-    run = checkpoint_of(folder, shape, features=states, graph=described, answer=answer)
-    return retexo.load(run)
+    more["answer"] = {"offsets": (0.1, 0.2), **more.get("answer", {})}
+    return checkpoint_of(folder, shape, features=states, graph=described, **more)
 
 
 def name_tables(name: str, tables: Any) -> list[tuple[str, pd.DataFrame]]:
@@ -549,7 +517,7 @@ def test_new_nodes_get_the_predictions_of_the_same_nodes_in_tables(
     known.loc[7, ["age", "city"]] = None
     weight = {"weight": np.linspace(0.5, 2, 90)} if more else {}
     old, new = (known, between(known, known, 90, **weight)), (nodes, REPEATED.assign(**more))
-    predictor = untrained(tmp_path, *old, "symmetrize=true", *settings)
+    predictor = retexo.load(untrained(tmp_path, *old, "symmetrize=true", *settings))
     wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
     found = predictor.attach(old).predict(new=new)
     np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
@@ -579,7 +547,7 @@ def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
     bought = pd.DataFrame({"src": ["n1"] * 2, "dst": ["i1"] * 2, "weight": [0.5, 1.5]})
     old = {"user": users, "item": items}, edges
     new = {"user": BLANK}, {BUYS: bought, KNOWS: REPEATED}
-    predictor = untrained(tmp_path, *old, "target=user", *TYPED[name])
+    predictor = retexo.load(untrained(tmp_path, *old, "target=user", *TYPED[name]))
     wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
     found = predictor.attach(old).predict(new=new)
     np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
@@ -598,7 +566,7 @@ def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
 def test_weights_of_new_edges_are_checked(weight: Any, message: str, tmp_path: Path) -> None:
     known = people(30, label=["a", "b"] * 15)
     old = known, between(known, known, 90, weight=np.linspace(0.5, 2, 90))
-    predictor = untrained(tmp_path, *old, "duplicates=merge").attach(old)
+    predictor = retexo.load(untrained(tmp_path, *old, "duplicates=merge")).attach(old)
     edges = pd.DataFrame({"src": ["n1"] * 2, "dst": ["c1"] * 2})
     if weight is not None:
         edges["weight"] = weight

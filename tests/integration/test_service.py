@@ -1,7 +1,6 @@
 """app=serve: a real client asks a real server on a free port."""
 
 import contextlib
-import dataclasses
 import http.client
 import json
 import re
@@ -31,16 +30,14 @@ from test_predictor import (
     model_of,
     tables,
     typed_graph,
+    untrained,
 )
 
 import retexo
-from partitioning import datasets
 from partitioning.errors import InputError
-from partitioning.features.build import encode_tables
 from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.models.stage import Architecture
 from retexo.predictor import Predictor
-from retexo.settings.compose import compose
 
 pytest.importorskip("uvicorn", reason="the extra serve")
 
@@ -83,17 +80,10 @@ class Service:
 
 
 def run_of_tables(folder: Path, **described: Any) -> Path:
-    """The checkpoint of a model of `tables`, which nobody trained, with its feature pipeline."""
-    dataset = compose(["columns.id=customer", "split=none"])
-    file = retexo.from_pandas(*tables(), folder.parent / "tables", overwrite=True)  # type: ignore[call-arg]
-    graph = datasets.read_graph(
-        dataclasses.replace(dataset, dataset_name="file", dataset_file=file)
-    )
-    _, states = encode_tables(graph, dataset.features, None)
-    shape = Architecture(model_of("gcn"), 4, 2)
+    """The run directory of an untrained network for `tables`."""
     answer = {"offsets": [], **described.pop("answer", {})}
-    names = {"class_names": ["bad", "good"], "features": states, "graph": {"symmetrize": True}}
-    return checkpoint_of(folder, shape, answer=answer, **names, **described)
+    more = {"class_names": ["bad", "good"], "answer": answer, **described}
+    return untrained(folder, *tables(), "columns.id=customer", "symmetrize=true", **more)
 
 
 @pytest.fixture(scope="module")
@@ -412,7 +402,7 @@ def test_the_command(tmp_path: Path) -> None:
     common = ("app=serve", "checkpoint_dir=run", "serve.port=0", "hydra.run.dir=out")
     refused = run_main(*common, cwd=tmp_path, rc=2)
     assert "app=serve: needs the graph" in refused.output
-    data = ("dataset_name=file", "dataset_file=tables", "columns.id=customer")
+    data = ("dataset_name=file", "dataset_file=run/tables", "columns.id=customer")
     process = start_cli(*common, *data, cwd=tmp_path)
     try:
         assert process.stdout is not None
