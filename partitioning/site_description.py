@@ -7,88 +7,34 @@ from typing import Any, Self
 
 from partitioning.errors import InputError
 from partitioning.file_io import read_json
-from partitioning.graph_data import SEPARATOR, EdgeType
-from partitioning.setting_fields import one_of
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.json_shape import WHOLE, check_shape
+from partitioning.setting_fields import one_of, refuse
 
 VERSION = 1
 MAX_CLASSES = 1_000_000
 """More classes are refused: the last layer has a column for each."""
 DESCRIPTION, ARRAYS = "site.json", "part.npz"
-KEYS = ("version", "site", "sites", "task", "num_classes")
-TYPE_KEYS = ("target", "types", "relations", "weighted")
-"""Keys for heterogeneous graphs."""
-
-
-@dataclass(frozen=True)
-class SiteTypes:
-    """Node types and relations in a site.json, checked."""
-
-    target: str
-    types: dict[str, int]
-    """Number of features of each type."""
-    relations: tuple[str, ...]
-    weighted: tuple[str, ...]
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """Return the relations by source, name and destination."""
-        split = (relation.split(SEPARATOR) for relation in self.relations)
-        return [(source, name, destination) for source, name, destination in split]
-
-    @property
-    def agreed(self) -> list[Any]:
-        """Values that have to be equal at every site, in the same order."""
-        return [self.target, list(self.types.items()), self.relations, self.weighted]
-
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any], path: Path) -> Self:
-        """Check the fields of a site.json; InputError names what is wrong."""
-        values: list[Any] = [
-            fields.get(name, [] if name == "weighted" else None) for name in TYPE_KEYS
-        ]
-        target, types, relations, weighted = values
-
-        def check(name: str, right: bool, expected: str) -> None:
-            if not right:
-                raise InputError(f"{path}: {name} is {fields.get(name)!r}; expected {expected}")
-
-        right = isinstance(types, dict) and all(
-            type(width) is int and width >= 0 for width in types.values()
-        )
-        check(
-            "types",
-            right and not any(SEPARATOR in name or "/" in name for name in types or ()),
-            "{TYPE: width of its features, ...}, 0 for none; no name has __ or / in it",
-        )
-        check(
-            "target",
-            isinstance(target, str) and target in types,
-            f"one of its types: {', '.join(types)}",
-        )
-        right = isinstance(relations, list) and all(
-            _is_relation(relation, types) for relation in relations
-        )
-        check(
-            "relations",
-            right and len(set(relations)) == len(relations),
-            f"a list of SOURCE{SEPARATOR}RELATION{SEPARATOR}DESTINATION, of its types, each once",
-        )
-        check(
-            "weighted",
-            isinstance(weighted, list) and all(relation in relations for relation in weighted),
-            "a list of some of its relations",
-        )
-        return cls(target, types, tuple(relations), tuple(weighted))
-
-
-def _is_relation(relation: object, types: Mapping[str, int]) -> bool:
-    ends = relation.split(SEPARATOR) if isinstance(relation, str) and "/" not in relation else []
-    return len(ends) == 3 and all(ends) and ends[0] in types and ends[2] in types
+SHAPE: dict[str, Any] = {
+    "version": int,
+    "site": str,
+    "sites": [str],
+    "task?": str,
+    "num_classes?": (None, int),
+}
+TYPES: dict[str, Any] = {
+    "target": str,
+    "types": {"*": WHOLE},
+    "relations": [str],
+    "weighted?": [str],
+}
+"""Further fields of a heterogeneous graph."""
+TASKS = ("multiclass", "multilabel", "regression")
 
 
 @dataclass(frozen=True)
 class Site:
-    """Content of a site.json, checked."""
+    """Content of a site.json, checked; a plain graph has one type and one relation."""
 
     folder: Path
     name: str
@@ -96,56 +42,103 @@ class Site:
     """Names of all sites, by rank."""
     task: str
     num_classes: int | None
-    types: SiteTypes | None = None
-    """None for a plain graph."""
+    target: str
+    types: dict[str, int | None]
+    """Number of features of each type; None: part.npz tells it."""
+    relations: dict[str, EdgeType]
+    """By their names in site.json."""
+    weighted: tuple[str, ...]
+    """Relations whose edges have weights; those of a plain graph may have some."""
 
     @property
     def rank(self) -> int:
         return self.sites.index(self.name)
 
     @property
+    def is_plain(self) -> bool:
+        return self.target == PLAIN_TYPE
+
+    @property
     def agreed(self) -> list[Any]:
-        """Values that have to be equal at every site."""
+        """Values that have to be equal at every site, types and relations in the same order."""
         plain = [VERSION, self.sites, self.task, self.num_classes]
-        return plain if self.types is None else [*plain, self.types.agreed]
+        types = [self.target, list(self.types.items()), [*self.relations], self.weighted]
+        return plain if self.is_plain else [*plain, types]
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """Read FOLDER/site.json; InputError names what is wrong with it."""
         path = folder / DESCRIPTION
         fields = read_json(path)
-        known = (*KEYS, *TYPE_KEYS)
+        known = [key.removesuffix("?") for key in (*SHAPE, *TYPES)]
         if unknown := sorted(fields.keys() - set(known)):
             raise InputError(
                 f"{path}: `{unknown[0]}` has no meaning here; it may have {', '.join(known)}"
             )
-        if fields.get("version") != VERSION:
-            raise InputError(
-                f"{path}: version is {fields.get('version')!r}; this program reads version"
-                f" {VERSION}"
-            )
-        name, sites = fields.get("site"), fields.get("sites")
-        if not isinstance(sites, list) or not all(
-            isinstance(other, str) and other for other in sites
-        ):
-            raise InputError(
-                f"{path}: sites is {sites!r}; expected a list of names, one per site, by rank"
-            )
-        if len(set(sites)) < len(sites):
-            raise InputError(
-                f"{path}: sites names {max(sites, key=sites.count)} twice; expected each name once"
-            )
-        if not isinstance(name, str) or name not in sites:
-            raise InputError(
-                f"{path}: site is {name!r}; expected one of its `sites`: {', '.join(sites)}"
-            )
-        task, classes = fields.get("task", "multiclass"), fields.get("num_classes")
-        one_of("multiclass", "multilabel", "regression")(f"{path}: task", task)
-        integer = type(classes) is int and 1 <= classes <= MAX_CLASSES
-        if not integer and not (classes is None and task == "multiclass"):
-            raise InputError(
-                f"{path}: num_classes is {classes!r}; expected an integer in [1, {MAX_CLASSES:,}]"
-                f" ({task} needs it)"
-            )
-        types = SiteTypes.parse(fields, path) if fields.keys() & set(TYPE_KEYS) else None
-        return cls(folder, name, tuple(sites), task, classes, types)
+        is_typed = any(key.removesuffix("?") in fields for key in TYPES)
+        try:
+            check_shape(fields, SHAPE | (TYPES if is_typed else {}), "")
+        except ValueError as error:
+            raise InputError(f"{path}: {error}; write it as in docs/residency.md") from None
+        name, sites = fields["site"], fields["sites"]
+        task, classes = fields.get("task", TASKS[0]), fields.get("num_classes")
+        one_of(*TASKS)(f"{path}: task", task)
+        least = 1 if classes is None and task == TASKS[0] else classes or 0
+        rules = [
+            (
+                fields["version"] != VERSION,
+                f"version is {fields['version']}; this program reads version {VERSION}",
+            ),
+            (
+                len(set(sites)) < len(sites),
+                f"sites names {max(sites, key=sites.count, default='')} twice; expected each name"
+                " once",
+            ),
+            (
+                name not in sites,
+                f"site is {name!r}; expected one of its `sites`: {', '.join(sites)}",
+            ),
+            (
+                not 1 <= least <= MAX_CLASSES,
+                f"num_classes is {classes}; expected an integer in [1, {MAX_CLASSES:,}]"
+                f" ({task} needs it)",
+            ),
+        ]
+        plain = {"target": PLAIN_TYPE, "types": {PLAIN_TYPE: None}, "relations": [], "weighted": []}
+        target, types, relations, weighted = ({**plain, **fields}[key] for key in plain)
+        ends: dict[str, Any] = {
+            relation: tuple(relation.split(SEPARATOR)) for relation in relations
+        }
+        rules += [
+            (
+                any(SEPARATOR in each or "/" in each for each in types),
+                f"types is {types}; expected names without __ and /",
+            ),
+            (
+                target not in types,
+                f"target is {target!r}; expected one of its types: {', '.join(types)}",
+            ),
+            (
+                len(ends) < len(relations)
+                or not all(_is_relation(relation, types) for relation in ends.values()),
+                f"relations is {relations}; expected a list of"
+                f" SOURCE{SEPARATOR}RELATION{SEPARATOR}DESTINATION, of its types, each once",
+            ),
+            (
+                not {*weighted} <= ends.keys(),
+                f"weighted is {weighted}; expected a list of some of its relations",
+            ),
+        ]
+        refuse(*((is_wrong, f"{path}: {message}") for is_wrong, message in rules))
+        if not is_typed:
+            ends = {"": PLAIN_RELATION}
+        return cls(folder, name, (*sites,), task, classes, target, types, ends, (*weighted,))
+
+
+def _is_relation(ends: tuple[str, ...], types: Mapping[str, Any]) -> bool:
+    return (
+        len(ends) == 3
+        and {ends[0], ends[2]} <= types.keys()
+        and ends[1] != ""
+        and "/" not in ends[1]
+    )

@@ -71,17 +71,13 @@ from partitioning.site_tables import SitePipeline, find_site_table
 from partitioning.unpacked_size import check_table_sizes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SiteFolders(PartitionDirectory):
     """The site folders on this machine, read as partitions; other sites' need not be here."""
 
     local_sites: tuple[Site, ...]
     pipeline: SitePipeline | None = None
     """Encodes the tables of features of all sites; None where part.npz has the features."""
-
-    @property
-    def is_hetero(self) -> bool:
-        return self.local_sites[0].types is not None
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the values that all sites have agreed on."""
@@ -90,28 +86,12 @@ class SiteFolders(PartitionDirectory):
             agreed = [*agreed, self.pipeline.state]
         return hashlib.sha256(json.dumps(agreed).encode()).hexdigest()
 
-    @property
-    def feature_pipelines(self) -> dict[str, Any]:
-        return {} if self.pipeline is None else {"nodes": self.pipeline.state}
-
     def content_digest(self, parts: range) -> str:
         local = [site for site in self.local_sites if site.rank in parts]
         tables = [table for site in local if (table := find_site_table(site)) is not None]
         files = [*(site.folder / ARRAYS for site in local), *tables]
         digests = list(map(file_checksum, files))
         return hashlib.sha256(json.dumps([self.digest(), digests]).encode()).hexdigest()
-
-    @property
-    def stated_classes(self) -> int | None:
-        return self.local_sites[0].num_classes
-
-    @property
-    def stated_task(self) -> str | None:
-        return self.local_sites[0].task
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        return self.local_sites[0].sites
 
     @property
     def remedy(self) -> str:
@@ -172,7 +152,17 @@ def find_sites(
     pipeline = None
     if features is not None and columns is not None and features.spec is not None:
         pipeline = SitePipeline(_read_pipeline(features), columns)
-    return SiteFolders(path, num_parts, None, local_sites, pipeline)
+    return SiteFolders(
+        path,
+        num_parts,
+        not local_sites[0].is_plain,
+        stated_task=local_sites[0].task,
+        stated_classes=local_sites[0].num_classes,
+        feature_pipelines={} if pipeline is None else {"nodes": pipeline.state},
+        sites=local_sites[0].sites,
+        local_sites=local_sites,
+        pipeline=pipeline,
+    )
 
 
 def _read_pipeline(features: FeatureSettings) -> State:

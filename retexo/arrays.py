@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from partitioning.thread_pool import in_blocks
+from partitioning.thread_pool import BLOCK, in_blocks
 
 IntArray = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
@@ -65,6 +65,41 @@ def counts_to_pointers(counts: IntArray) -> IntArray:
         counts: [L] number of entries of each row.
     """
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+
+
+def runs(values: NDArray[Any]) -> IntArray:
+    """Return the start of each of R runs of equal values [n], and n, int64 [R + 1]."""
+
+    def find_starts(block: slice) -> IntArray:
+        """Return the positions in a block whose value differs from the one before."""
+        after = values[block.start + 1 : block.stop + 1]
+        starts: IntArray = np.flatnonzero(after != values[block][: len(after)])
+        starts += block.start + 1
+        return starts
+
+    pieces = in_blocks(find_starts, len(values), BLOCK)
+    return np.concatenate(
+        (np.zeros(min(1, len(values)), np.int64), *pieces, np.full(1, len(values)))
+    )
+
+
+def row_pointers(rows: Tensor, num_rows: int) -> Tensor | None:
+    """Return the CSR row pointers of sorted entries, int64 [num_rows + 1]; None for unsorted ones.
+
+    The entries of row v are pointers[v] ... pointers[v + 1] - 1.
+
+    Args:
+        rows: int [E] in [0, num_rows), the row of each entry.
+    """
+    row = rows.numpy()
+
+    def is_sorted(block: slice) -> bool:
+        after = row[block.start + 1 : block.stop + 1]
+        return bool((after >= row[block][: len(after)]).all())
+
+    if not all(in_blocks(is_sorted, len(row), BLOCK)):
+        return None
+    return torch.from_numpy(counts_to_pointers(bincount(row, num_rows)))
 
 
 def csr_from_counts(

@@ -6,7 +6,7 @@ Our own directories hold npy files and meta.json. Those of DGL are imported into
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,20 @@ class PartitionDirectory:
 
     path: Path
     num_parts: int
-    description: Meta | None
+    is_hetero: bool
+    """Whether the graph has node types and relations with names."""
+    description: Meta | None = None
     """Content of meta.json beside its files; None for sites."""
+    stated_task: str | None = None
+    """multiclass, multilabel or regression; None for directories of DGL's, like the next one."""
+    stated_classes: int | None = None
+    """Number of classes."""
+    class_names: list[Any] = field(default_factory=list)
+    """Names of the classes; empty for 0 ... C-1."""
+    feature_pipelines: dict[str, Any] = field(default_factory=dict)
+    """Fitted pipelines of the features, by table; empty where they are as given."""
+    sites: tuple[str, ...] = ()
+    """Names of the owners by rank, where each owner holds its own partition."""
 
     @property
     def meta(self) -> Meta | None:
@@ -67,11 +79,6 @@ class PartitionDirectory:
         is_imported = self.description is not None and self.description.is_imported
         return self.path.parent if is_imported else self.path
 
-    @property
-    def is_hetero(self) -> bool:
-        """Whether the graph has node types and relations with names."""
-        return isinstance(self.description, HeteroMeta)
-
     def digest(self) -> str:
         """Return a sha256 (hex) that is equal on all nodes with the same partitioning."""
         return self.own_meta.digest()
@@ -84,26 +91,6 @@ class PartitionDirectory:
         return hashlib.sha256(json.dumps([self.digest(), digests]).encode()).hexdigest()
 
     @property
-    def stated_classes(self) -> int | None:
-        """Return the number of classes; None without meta.json."""
-        return None if self.meta is None else self.meta.num_classes
-
-    @property
-    def stated_task(self) -> str | None:
-        """Return multiclass, multilabel or regression; None without meta.json."""
-        return None if self.meta is None else self.meta.task
-
-    @property
-    def class_names(self) -> list[Any]:
-        """Names of the classes; empty for 0 ... C-1."""
-        return [] if self.meta is None else self.meta.class_names
-
-    @property
-    def feature_pipelines(self) -> dict[str, Any]:
-        """Return the fitted pipelines of the features, by table; empty where they are as given."""
-        return {} if self.meta is None else self.meta.features
-
-    @property
     def graph_settings(self) -> dict[str, Any]:
         """Return settings that changed edges or features, by name; prediction needs the same.
 
@@ -114,11 +101,6 @@ class PartitionDirectory:
             assert isinstance(self.meta, HeteroMeta)
             request = {**request, "task.relation": self.meta.labelled}
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """Names of the owners by rank, where each owner holds its own partition."""
-        return ()
 
     @property
     def remedy(self) -> str:
@@ -199,7 +181,16 @@ def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
     """
     meta = Meta.read(path)
     if meta is not None:
-        return PartitionDirectory(path, len(meta.parts), meta)
+        directory = PartitionDirectory(path, len(meta.parts), isinstance(meta, HeteroMeta), meta)
+        if meta.is_imported:
+            return directory
+        return replace(
+            directory,
+            stated_task=meta.task,
+            stated_classes=meta.num_classes,
+            class_names=meta.class_names,
+            feature_pipelines=meta.features,
+        )
     file = dgl_config.config_file(path)
     if file is None:
         return None

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.partition import LocalEdges
-from partitioning.directory.sorted_rows import runs
 from partitioning.thread_pool import in_blocks, in_threads
 from retexo.arrays import (
     BLOCK_SIZE,
@@ -25,6 +24,7 @@ from retexo.arrays import (
     WeightArray,
     csr_from_counts,
     ids_to_mask,
+    runs,
     take,
     unique_inverse,
 )

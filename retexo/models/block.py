@@ -19,8 +19,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from partitioning.directory.sorted_rows import row_pointers
-from retexo.arrays import repeat_interleave
+from retexo.arrays import repeat_interleave, row_pointers
 
 MAX_CHUNK_EDGES = 1 << 21
 """Maximum number of in-edges in a chunk of nodes."""

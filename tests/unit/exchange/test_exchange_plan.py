@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import make_plan, torch_threads
 
-from partitioning.directory import sorted_rows
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
+from retexo import arrays
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
@@ -42,7 +42,7 @@ quickly = settings(deadline=None)
 @pytest.fixture(scope="module", autouse=True)
 def blocks_of_few_edges() -> Iterator[None]:
     """Small blocks, so that runs of equal numbers cross block boundaries."""
-    with mock.patch.object(sorted_rows, "BLOCK", 3), torch_threads(2):
+    with mock.patch.object(arrays, "BLOCK", 3), torch_threads(2):
         yield
 
 

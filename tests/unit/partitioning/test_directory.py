@@ -25,7 +25,10 @@ from support import (
 
 from partitioning.directory import sort_edges, write_directory
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
+from partitioning.directory.read_directory import (
+    PartitionDirectory,
+    find_partition_directory,
+)
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_meta
 from partitioning.errors import InputError

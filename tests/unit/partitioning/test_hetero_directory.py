@@ -237,8 +237,8 @@ DESCRIBED: dict[str, Any] = {
     "relations": ["person__directs__movie", "person__acts_in__movie"],
 }
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "no-types": ({"types": None}, {}, "site.json: types is None; expected {TYPE: width"),
-    "type-name": ({"types": {"movie": 2, "a__b": 0}}, {}, "no name has __ or / in it"),
+    "no-types": ({"types": None}, {}, "site.json: has no types"),
+    "type-name": ({"types": {"movie": 2, "a__b": 0}}, {}, "expected names without __ and /"),
     "target": (
         {"target": "actor"},
         {},

@@ -181,10 +181,10 @@ def test_the_digest_is_of_what_is_agreed(tmp_path: Path) -> None:
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "version": ({"version": 2}, {}, "site.json: version is 2; this program reads version 1"),
     "key": ({"classes": 2}, {}, "site.json: `classes` has no meaning here"),
-    "sites-kind": ({"sites": "north"}, {}, "site.json: sites is 'north'; expected a list of names"),
+    "sites-kind": ({"sites": "north"}, {}, "site.json: sites is 'north', not a list; write it as"),
     "sites-twice": ({"sites": ["north", "east", "east"]}, {}, "sites names east twice"),
     "site": ({"site": "west"}, {}, "site is 'west'; expected one of its `sites`: north, east"),
-    "site-kind": ({"site": ["north"]}, {}, r"site is \['north'\]; expected one of"),
+    "site-kind": ({"site": ["north"]}, {}, r"site is \['north'\]; write it as"),
     "sites-number": (
         {"sites": ["north", "east", "west"]},
         {},
@@ -208,7 +208,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
         r"num_classes is None; expected .*multilabel needs it",
     ),
     "array": (None, {"lable": [1]}, "part.npz: array `lable` has no meaning here"),
-    "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found dst"),
+    "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found feat"),
     "id-twice": (
         None,
         {"node_id": np.array([70, 5, 5])},
