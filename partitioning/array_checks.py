@@ -159,10 +159,11 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
 
 
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
-    """Return labels [N, C] of 0 and 1 as float32, NaN where unknown."""
-    if array.dtype.kind not in "biuf":
+    """Return labels [N, C] of 0 and 1 as float32, NaN where unknown; InputError for others."""
+    if array.ndim != 2 or array.dtype.kind not in "biuf":
         raise InputError(
-            f"{where} has dtype {array.dtype}; expected 0 and 1 (multi-label) or int64 [nodes]"
+            f"{where} has dtype {array.dtype}, shape {array.shape}; expected 0 and 1"
+            " [nodes, classes] (multi-label) or int64 [nodes]"
         )
     labels = array.astype(np.float32)
     wrong = np.argwhere(~(np.isin(labels, (0, 1)) | np.isnan(labels)))

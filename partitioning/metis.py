@@ -147,7 +147,10 @@ def _partition_by_dgl(
     objective: str,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Run DGL's METIS. DGL passes no seed, so the nodes are renumbered at random instead."""
+    """Run DGL's METIS; RuntimeError if it has no result.
+
+    DGL passes it no seed, so the nodes are renumbered at random instead.
+    """
     dgl = import_dgl("partition_method=metis")
     num_nodes = len(starts) - 1
     new_number = np.random.default_rng(seed).permutation(num_nodes)

@@ -251,7 +251,7 @@ def _nodes_in_order(
     """
     nodes = rng.permutation(np.flatnonzero(graph.labelled))
     if kind == "time":
-        return nodes[np.argsort(_times(graph, nodes), kind="stable")]
+        return nodes[np.argsort(_find_times(graph, nodes), kind="stable")]
     if not settings.stratify:
         return nodes
     if graph.label_kind != "multiclass":
@@ -267,8 +267,8 @@ def _nodes_in_order(
     return nodes[np.argsort((rank + rng.random(len(nodes))) / sizes[classes], kind="stable")]
 
 
-def _times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
-    """Return the times of nodes, float64 [n]; InputError where one is unknown."""
+def _find_times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
+    """Return the times of nodes, float64 [n]; InputError where one, or all, are unknown."""
     if graph.node_time is None:
         raise InputError(
             f"split=time: {graph.name} has no times; set columns.time to the column that has them"

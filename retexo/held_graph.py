@@ -194,7 +194,10 @@ class HeldGraph:
     """Of a model for nodes."""
 
     def __init__(self, run: PartitionedRun, read: PredictionGraph) -> None:
-        """Compute all layers; InputError for predictions that are NaN or infinite."""
+        """Compute all layers in fp32, and the predictions of a model for nodes.
+
+        InputError for predictions that are NaN or infinite.
+        """
         self.run, self.read = run, read
         reads_relations = hidden_convolution(run.checkpoint.model).reads_relations
         architecture: Any = run.checkpoint.architecture
@@ -381,7 +384,10 @@ def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGr
 
 
 def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
-    """Return the graph without the relation of each edge of a union graph, if it has any."""
+    """Return a union graph without its edge features, the relation of each edge.
+
+    `encoded` keeps them. Other graphs are returned as they are.
+    """
     if not isinstance(read.graph, GraphData) or getattr(read.encoded, "relation", None) is None:
         return read
     return replace(read, graph=replace(read.graph, edge_feat=None))

@@ -244,7 +244,7 @@ class ModelStore:
 
 
 def _kind_of(model: Predictor) -> str:
-    """What a model predicts of which graphs: each kind has its own form of answers."""
+    """Describe what a model predicts of which graphs: each kind has its own form of answers."""
     checkpoint, graph = model.checkpoint, "of a plain graph"
     if isinstance(checkpoint.architecture, HeteroArchitecture):
         graph = f"of {checkpoint.architecture.schema.target}"

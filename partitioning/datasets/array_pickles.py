@@ -104,11 +104,11 @@ class _Unpickler(pickle._Unpickler):
     def _set_items(self, opcode: bytes, keys: slice) -> None:
         """Fill a dict by an opcode of the pickle.
 
-        Raises UnpicklingError for keys other than numbers and text.
+        Raises UnpicklingError for keys other than integers and text.
         """
         stack: list[Any] = self.stack  # type: ignore[attr-defined]
         if not all(isinstance(key, int | str) for key in stack[keys]):
-            raise pickle.UnpicklingError("it has a key that is neither a number nor text")
+            raise pickle.UnpicklingError("it has a key that is neither an integer nor text")
         pickle._Unpickler.dispatch[opcode[0]](self)  # type: ignore[arg-type]
 
     dispatch: ClassVar[Any] = {

@@ -107,8 +107,6 @@ def _saint(name: str, folder: Path) -> GraphData:
     if name == "flickr":
         labels = check_classes(numbers, 7, where)
         return GraphData(name, src, dst, features, labels, 7, ids, **masks)
-    if numbers.ndim != 2:
-        raise InputError(f"{where}: expected a list of 0 and 1 for each node")
     several = check_multilabel(numbers, where)
     features = standardised(features, masks["train_mask"])
     return GraphData(name, src, dst, features, several, several.shape[1], ids, **masks)

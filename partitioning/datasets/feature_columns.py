@@ -62,12 +62,15 @@ def read_features(
 
     Args:
         path: The table.
-        columns: Its columns by name; those of features are removed, which frees memory.
-        requested: The feature columns in order, with the roles that settings give them.
+        columns: Its columns by name; those that are read are removed, which frees memory.
+        requested: The feature columns in order, with the roles that settings give them. Those with
+            the role `ignore`, and dates without a role, are only listed in Schema.ignored.
 
     Returns:
         The raw matrix [N, W], NaN where blank, None if no column is a feature; and its schema.
-        A column of dates without a role is ignored.
+
+    Raises:
+        InputError: A cell does not fit its column.
     """
     ignored = {name: "columns.ignore" for name, role in requested.items() if role == "ignore"}
     blocks: list[Column] = []
@@ -271,9 +274,11 @@ def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:
 
 
 def _to_float32(cells: Cells, column: Column, values: Array) -> tuple[Column, NDArray[np.float32]]:
-    """Subtract an offset from large numbers [N] or [N, width], and convert them to float32.
+    """Return the column with its offset, and its numbers as float32 [N, width], NaN where blank.
 
-    Raises InputError for one that is not finite.
+    The offset of a single column with large numbers is the first one; it is subtracted.
+
+    Raises InputError for a number that is infinite in float32.
     """
     values = values.reshape(len(values), column.width)
     known = values[~np.isnan(values)]

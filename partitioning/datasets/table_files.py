@@ -245,10 +245,10 @@ def _read_pieces(
 def _read_part(
     path: Path, names: list[str], header: bool | None
 ) -> Iterator[tuple[str, "pa.Array"]]:
-    """Yield names and pieces of columns of a file, some rows at a time.
+    """Yield names and pieces of columns of a file, some rows at a time; text for a csv.
 
-    A parquet file begins with an empty piece of each column, and if it has none of `names`, its
-    first column shows the number of rows. A range index counts as a column.
+    Another file begins with an empty piece of each column, and if it has none of `names`, its
+    first column shows the number of rows. A range index counts as a column. Errors of pyarrow pass.
     """
     if KINDS[kind_of(path)] == "csv":
         for batch in csv_files.csv_batches(path, header, names):

@@ -169,9 +169,9 @@ def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:
 
 
 def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, Path]:
-    """Return the tables of a setting by type or relation.
+    """Return the tables of a setting by type or relation; a heterogeneous graph's are in a folder.
 
-    A heterogeneous graph's are in a folder.
+    InputError for a missing path, another format, or a folder with other files or none.
     """
     path, where = check_path(f"update.{setting}", value), f"update.{setting}={value}"
     suffixes = (*SUFFIXES, "npy") if setting == "deleted_nodes" else SUFFIXES

@@ -136,7 +136,7 @@ def sign(folder: Path, request: Path, days: int = DAYS) -> None:
 
 
 def members(folder: Path, sites: Sequence[str]) -> None:
-    """Write members.json: the sites of a run in order of node_rank.
+    """Write members.json, the sites of a run in order of node_rank; print what each site needs.
 
     Replaces an earlier one. InputError for a name that is there twice or has no certificate.
 

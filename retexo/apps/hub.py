@@ -2,7 +2,7 @@
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from partitioning.errors import InputError
 from retexo.launch.channels import listen
@@ -14,11 +14,11 @@ from retexo.settings.run_settings import Settings
 logger = logging.getLogger(__name__)
 
 
-def run(settings: Settings, run_dir: Path) -> Any:
+def run(settings: Settings, run_dir: Path) -> NoReturn:
     """Serve until a signal ends the process.
 
     Raises:
-        InputError: it has no credentials, or cannot listen.
+        InputError: it has no distributed.hub or no credentials, or cannot listen.
     """
     if settings.distributed.hub is None or settings.distributed.credentials is None:
         raise InputError(

@@ -231,7 +231,7 @@ class Communicator:
     def gather_traffic(self, num_layers: int) -> Tensor:
         """Return at rank 0 the bytes that every worker sent: int64 [W, K, L + 1, W].
 
-        This message is included.
+        Elsewhere [0, K, L + 1, W]. This message is included.
 
         Indexed by sender, kind, layer and peer.
         """

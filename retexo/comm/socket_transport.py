@@ -35,7 +35,7 @@ class SocketTransport:
     """A worker's end, as a retexo.comm.transport.Transport."""
 
     def __init__(self, rank: int, streams: Streams, timeout: float) -> None:
-        """Make the streams non-blocking.
+        """Make the streams non-blocking; those within the node get a larger send buffer.
 
         timeout: seconds without a byte after which a peer counts as lost.
         """

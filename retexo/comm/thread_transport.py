@@ -40,7 +40,7 @@ class ThreadTransport:
         self._wait()
 
     def _wait(self) -> None:
-        """Wait until all threads are here; PeerLost if another thread has failed."""
+        """Wait until all threads are here; PeerLost if one has failed, or comes after TIMEOUT."""
         try:
             self._group.barrier.wait()
         except threading.BrokenBarrierError as error:

@@ -345,12 +345,12 @@ def _minimum_cut(
 def _scaling_cover(
     graph: csr_array, left_weight: IntArray, right_weight: IntArray, *, rounds: int = 100
 ) -> Solution:
-    """Cover graph [L, R] at nearly minimum weight in a bounded number of passes over its edges.
+    """Cover graph [L, R] at nearly minimum weight; return the cover and its lower bound.
 
     `scaling_passes` computes a fractional flow (Sinkhorn and Knopp 1967; overrelaxed as by
     Thibault et al. 2021). Right vertices with low prices are crowded, hence worth taking: the
-    best threshold on the price gives the cover, unless one whole side is better. Stops at
-    ACCEPTED_RATIO, or with one side at ACCEPTED_SIDE_RATIO.
+    best threshold on the price gives the cover, unless one whole side is better. Stops after
+    `rounds` passes over the edges, at ACCEPTED_RATIO, or with one side at ACCEPTED_SIDE_RATIO.
     """
     best, bound = _lighter_side(left_weight, right_weight), 0
     enough = ACCEPTED_SIDE_RATIO

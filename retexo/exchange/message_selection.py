@@ -35,7 +35,7 @@ Piece = tuple[IntArray, IntArray]
 
 @dataclass(frozen=True, eq=False)
 class CutEdges:
-    """Edges from a sender's rows into a receiver's targets; no row or target is without edge."""
+    """Edges from a sender's rows into a receiver's targets, without those of rows held there."""
 
     nodes: Int32Array
     """[L] the inner node of each row."""

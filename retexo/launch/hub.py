@@ -51,7 +51,7 @@ class Hub:
     """The hub's number: 0 where node 0 is the hub, else the number of nodes."""
 
     def dial(self, address: tuple[str, int], timeout: float) -> socket.socket:
-        """Open a connection to an address, or to node N through the hub for (THROUGH_HUB, N)."""
+        """Connect to an address, or for (THROUGH_HUB, node) to a node as `reach` does; no TLS."""
         host, node = address
         if host == THROUGH_HUB:
             return self.reach(node, timeout)
@@ -64,7 +64,7 @@ class Hub:
         return link
 
     def reach(self, node: int, timeout: float) -> socket.socket:
-        """Return a connection to another node.
+        """Return a connection to another node, joined by the hub, without TLS of its own.
 
         Raises Disconnected if that node does not wait at the hub.
         """

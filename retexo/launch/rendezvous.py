@@ -260,10 +260,14 @@ def _peer_problem(channel: Channel, name: str) -> str | None:
 
 
 def _join(endpoint: Endpoint, own: NodeInfo, seconds: float, limit: str) -> Connected:
-    """Another node: connect to node 0, send it the NodeInfo, and follow its reply.
+    """Another node: connect to node 0 and send it the NodeInfo, then connect to the others.
 
-    Raises the error that node 0 replies, or that says how the connection ended; arguments as of
-    `_coordinate`.
+    Returns when node 0 says that all nodes are connected. Arguments as of `_coordinate`.
+
+    Raises:
+        InputError, TrainingError, Interrupted: node 0 says so (`_check_reply`).
+        TrainingError: node 0 is not reached.
+        Interrupted: it ends.
     """
     address = master_address(endpoint.cluster)
     where = "{}:{}".format(*address)

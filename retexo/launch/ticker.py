@@ -26,9 +26,10 @@ class Ticker(logging.Handler):
 
     @contextmanager
     def running(self, interval: float = LINE_INTERVAL + 1) -> Iterator[None]:
-        """Log `doing` whenever nothing was logged for `interval` seconds.
+        """Log the time so far and `doing` whenever nothing was logged for `interval` seconds.
 
-        The default is above LINE_INTERVAL, so that lines with more information come first.
+        It follows the root logger, so that `doing` is the last line, unless that is set. The
+        default is above LINE_INTERVAL, so that lines with more information come first.
         """
         ended, start = threading.Event(), time.monotonic()
         self._last = start

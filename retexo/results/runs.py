@@ -53,7 +53,7 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted name, as in config.json."""
     measures: dict[str, float | None] = field(default_factory=dict)
-    """Scores, bytes and costs of a finished run by name; None without data."""
+    """Bytes, costs and the scores of its task of a finished run, by name; None without data."""
 
     @cached_property
     def classes(self) -> dict[str, dict[str, float]]:

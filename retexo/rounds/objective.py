@@ -233,7 +233,10 @@ class LayerObjective(Objective):
 
     @torch.no_grad()
     def validate(self) -> Validation:
-        """Return counts and loss; sets the stage to evaluation mode."""
+        """Count every val_stride-th validation node; its loss is multiplied by val_stride.
+
+        Sets the stage to evaluation mode.
+        """
         self.stage.eval()
         places = (slice(chunk.start, chunk.stop, self.val_stride) for chunk in self.val.chunks)
         pieces = (

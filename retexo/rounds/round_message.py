@@ -66,7 +66,7 @@ class RoundMessage:
         """Whether any worker was, by the last message."""
 
     def reduce_update(self, loss: float, measured: Validation) -> tuple[float, RoundScore | None]:
-        """Sum flat.gradient [P] over all workers; return mean loss and validation score.
+        """Replace flat.gradient [P] by its sum over all workers; set any_stop_requested.
 
         Args:
             loss: sum over this worker's training nodes.

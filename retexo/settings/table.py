@@ -75,7 +75,10 @@ def _format_code(default: Any) -> str:
 
 
 def describe_values(defined: Setting) -> str:
-    """Return the choices of a setting in Markdown, or its type with bounds."""
+    """Return the choices of a setting in Markdown, or its type with bounds.
+
+    A group without choices has its files as choices. null is left out where it is the default.
+    """
     choices = defined.choices
     if defined.is_group and not choices:
         files = sorted(file.stem for file in (CONFIG_DIR / defined.name).glob("*.yaml"))

@@ -79,9 +79,9 @@ class NetworkObjective(Objective):
 
 
 def collect_modules(stages: Sequence[Stage]) -> nn.Module:
-    """Return the modules that are trained: stages without heads between layers, a last scorer.
+    """Return the modules that are trained: each stage's trunk, then the last one's head.
 
-    The scorer is for link prediction.
+    For link prediction the last one's scorer.
     """
     last = stages[-1]
     heads = [module for module in (last.head_norm, last.head, last.scorer) if module is not None]
@@ -161,10 +161,10 @@ def fit_stages(
 def train_without_exchange(
     context: Context, stages: Sequence[Stage], make: Callable[[Tensor], Pass]
 ) -> TrainResult:
-    """Train on passes that send nothing, and compute the logits; the rounds still add gradients.
+    """Train on passes that send nothing, save the stages, and compute the logits.
 
-    All workers call it. Logits are NaN at nodes that are neither in a split nor computed. `make`
-    makes a pass for targets, bool [I].
+    All workers call it, as the rounds add gradients. Logits are NaN at nodes that are neither in a
+    split nor computed. `make` makes a pass for targets, bool [I].
     """
     partition = context.partition
     with context.phase("aggregate"):

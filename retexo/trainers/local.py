@@ -33,7 +33,8 @@ class LocalTrainer(Trainer):
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Take one step per round, on a pass that stays within the partition.
 
-        With local.degrees=local, degrees count only the edges within the partition.
+        With local.degrees=local, degrees count only the edges within the partition. Saves the
+        stages, and returns logits, as train_without_exchange.
         """
         if context.settings.local.degrees == "local":
             context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)

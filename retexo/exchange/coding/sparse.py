@@ -58,7 +58,7 @@ class _Index:
 
 
 def row_sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
-    """Return the bytes of each row, int64 [R]."""
+    """Return the bytes of each row encoded, int64 [R]; ValueError as of `quantize`."""
     chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     values = np.where(chunk.valued, value_bytes(chunk.counts, rows.dtype, precision), 0)
     return _header_dtype(width).itemsize + _choose_index(chunk.counts, width).nbytes + values

@@ -84,11 +84,11 @@ class GAT(Convolution):
     ) -> None:
         super().__init__(num_out if merge == "mean" else heads * num_out, dropout)
         self.weight = xavier(num_in, heads * num_out)
-        self.attention_src = nn.Parameter(_attention(heads, num_out))
-        self.attention_dst = nn.Parameter(_attention(heads, num_out))
+        self.attention_src = nn.Parameter(_draw_attention(heads, num_out))
+        self.attention_dst = nn.Parameter(_draw_attention(heads, num_out))
         if num_edge_features:
             self.weight_edge = xavier(num_edge_features, heads * num_out)
-            self.attention_edge = nn.Parameter(_attention(heads, num_out))
+            self.attention_edge = nn.Parameter(_draw_attention(heads, num_out))
         self.bias = nn.Parameter(torch.zeros(self.output_dim))
         self.attention_heads, self.merge, self.self_loops = heads, merge, self_loops
 
@@ -180,8 +180,8 @@ class GAT(Convolution):
         return torch.stack([total @ weight[:, head] for head, total in enumerate(sums)], dim=1)
 
 
-def _attention(heads: int, width: int) -> Tensor:
-    """Return small attention vectors [1, heads, width]: starting near the mean overfits less."""
+def _draw_attention(heads: int, width: int) -> Tensor:
+    """Draw small attention vectors [1, heads, width]: starting near the mean overfits less."""
     vectors = torch.empty(1, heads, width)
     # On the meta device (check_model) this would import torch's compiler, for seconds.
     if not vectors.is_meta:

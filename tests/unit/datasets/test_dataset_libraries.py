@@ -681,7 +681,7 @@ def test_a_pickle_of_arrays_has_plain_keys(tmp_path):
     twins = b"(tp0\n" + b"(g0\ng0\ntp0\n" * 100
     for content in (b"(d" + twins + b"Ns.", b"}(" + twins + b"Nu.", b"(" + twins + b"Nd."):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(InputError, match="a key that is neither a number nor text"):
+        with pytest.raises(InputError, match="a key that is neither an integer nor text"):
             read_pickle(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"(" + twins + b"\x91.")  # a set
     with pytest.raises(InputError, match="file: not a readable pickle"):
