@@ -21,15 +21,18 @@ ALIASES: dict[str, str] = {
     "labels": "labels.kind",
     "model.name": "model",
     "output_heads": "classifiers",
-    "exchange.mode=exact": "exchange.mode=selected",
-    "exchange=exact": "exchange=fp32",
-    "gradient=sync": "gradient=fp32",
-    "task._target_=retexo.metrics.NodeClassification": "task=node_classification",
-    "task._target_=retexo.metrics.NodeRegression": "task=node_regression",
-    "task._target_=retexo.metrics.LinkPrediction": "task=link_prediction",
-    "task._target_": "task.name",
+    "task._target_": "task",
 }
-"""Alias, or alias and value -> the current name, or name and value."""
+"""Alias -> the current name."""
+VALUES: dict[str, str] = {
+    "exchange.mode=exact": "selected",
+    "exchange=exact": "fp32",
+    "gradient=sync": "fp32",
+    "task._target_=retexo.metrics.NodeClassification": "node_classification",
+    "task._target_=retexo.metrics.NodeRegression": "node_regression",
+    "task._target_=retexo.metrics.LinkPrediction": "link_prediction",
+}
+"""Setting and former value -> the current value."""
 _ROUNDS = (
     "num_rounds=[N] sets the most rounds of each layer; a round is a pass over all training nodes, "
     "or with batch_size one step"
@@ -83,9 +86,6 @@ def rename_override(override: str) -> str:
     """
     name, equals, value = override.partition("=")
     bare = name.lstrip("+~")
-    named = [ALIASES.get(f"{bare}={word}") for word in value.split(",")]
-    if all(named):
-        bare = str(named[0]).partition("=")[0]
-        value = ",".join(str(word).partition("=")[2] for word in named)
-    sign = name.removesuffix(name.lstrip("+~"))
-    return f"{sign}{ALIASES.get(bare, bare)}{equals}{value}"
+    sign = name.removesuffix(bare)
+    values = [VALUES.get(f"{bare}={word}", word) for word in value.split(",")]
+    return f"{sign}{ALIASES.get(bare, bare)}{equals}{','.join(values)}"

@@ -57,8 +57,6 @@ def _check_file(file: Path, group: str) -> None:
         raise InputError(f"{file}: replaces configuration of Hydra itself; rename or remove it")
     if re.search(rb"@package.*hydra", content):
         raise InputError(f"{file}: its package is Hydra's own configuration; choose another")
-    if not isinstance(config, dict):
-        return
     defaults = config.get("defaults")
     for entry in defaults if isinstance(defaults, list) else ():
         for choice, value in entry.items() if isinstance(entry, dict) else [(entry, "")]:
@@ -70,8 +68,11 @@ def _check_file(file: Path, group: str) -> None:
             check_of_hydra(name, value, f"{file}: ")
 
 
-def _read_yaml(file: Path) -> tuple[bytes, Any]:
-    """Return the content of a file and its values; InputError if it is no YAML, or too large."""
+def _read_yaml(file: Path) -> tuple[bytes, dict[Any, Any]]:
+    """Return the content of a file, and its values if they have names.
+
+    InputError if it is no YAML, or too large.
+    """
     try:
         with open_regular(file) as opened:
             content: bytes = opened.read(MAX_BYTES + 1)
@@ -82,4 +83,4 @@ def _read_yaml(file: Path) -> tuple[bytes, Any]:
     except (yaml.YAMLError, *UNREADABLE) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines())
         raise InputError(f"{file}: cannot be read as YAML: {reason}") from None
-    return content, config
+    return content, config if isinstance(config, dict) else {}

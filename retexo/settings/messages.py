@@ -59,11 +59,9 @@ def explain_command(error: Exception, arguments: Sequence[str]) -> str:
     Where Hydra's message names none of the command's arguments, they are added.
     """
     text = explain(error)
-    names = [argument.partition("=")[0].lstrip("+~") for argument in arguments]
-    if isinstance(error, InputError) or any(name in text for name in names):
-        return text
     own = [argument for argument in arguments if not argument.startswith("hydra.job.config.")]
-    return f"{text} (in {' '.join(own)})"
+    is_named = any(argument.partition("=")[0].lstrip("+~") in text for argument in own)
+    return text if is_named or isinstance(error, InputError) else f"{text} (in {' '.join(own)})"
 
 
 def refusal(error: Exception) -> str:

@@ -46,7 +46,6 @@ from retexo.settings.options import (
 from retexo.settings.search import check_objective
 
 REACHES = ("computed", "hops")
-SCHEDULERS = ("none", "cosine", "plateau", "step")
 MAX_ROUNDS = 1_000_000_000
 MAX_RATE = 1e30
 """Largest learning rate and weight decay: optimizers multiply them in float32."""
@@ -67,7 +66,7 @@ class OptimizerSettings(Checked):
         "none",
         "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: is halved "
         "every scheduler_rounds; plateau: the same after scheduler_rounds without improvement",
-        one_of(*SCHEDULERS),
+        one_of("none", "cosine", "plateau", "step"),
     )
     scheduler_rounds: int | None = setting(
         None,

@@ -103,14 +103,15 @@ def find_objective(result: Any, objective: Sequence[str] | None) -> float | list
         metric = result.get("chosen", {}).get("metric")
         score = _default_score(str(metric), regression="r2" in (result.get("val") or {}))
         return _find_number(result, f"val.{score}")
-    values = []
-    for name in objective:
-        value = _find_number(result, name)
-        if value is None:
-            owner = result.get(name.split(".")[0])
-            names = ", ".join(owner) if isinstance(owner, Mapping) else "nothing of that name"
-            raise TrainingError(f"objective={name}: has no value in this run; there is {names}")
-        values.append(value)
+    values: list[Any] = [_find_number(result, name) for name in objective]
+    if None in values:
+        name = objective[values.index(None)]
+        group = name.partition(".")[0]
+        there = [known for known in flatten(result) if known.startswith(f"{group}.")]
+        raise TrainingError(
+            f"objective={name}: has no value in this run; there is"
+            f" {', '.join(there) or 'nothing of that name'}"
+        )
     return values[0] if len(values) == 1 else values
 
 

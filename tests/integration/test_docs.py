@@ -301,13 +301,13 @@ ADDED = """
 import sys
 from retexo.__main__ import main
 from retexo.settings.compose import compose
-from retexo.settings.table import markdown
+from retexo.settings.table import help_text
 
 settings = compose(
     ["model=graphconv", "model.reduce=mean", "trainer=edgeless", "stopping.warm_up=3"]
 )
 print(settings.model.own, settings.trainer.name, settings.stopping.warm_up)
-print({"`model.reduce`", "`stopping.warm_up`"} <= set(markdown().split("|")))
+print({"model.reduce=add", "stopping.warm_up=0"} <= set(help_text().split()))
 print("model=graphconv" in open("docs/training.md").read())
 sys.exit(main())
 """
