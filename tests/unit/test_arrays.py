@@ -8,9 +8,7 @@ import ast
 import os
 import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -20,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, torch_threads
 
-from partitioning import thread_pool
 from partitioning.file_io import load_npy, open_regular
 from partitioning.thread_pool import in_blocks, in_threads
 from retexo import arrays
@@ -182,22 +179,3 @@ def test_results_come_in_order_and_errors_come_back(count: int) -> None:
         assert in_blocks(str, 0, 3) == []
         with pytest.raises(ZeroDivisionError):
             in_threads(divmod, [1, 1], [1, 0])
-
-
-@pytest.mark.parametrize(("tasks", "inner"), [(2, [4, 4]), (3, [2, 2, 2]), (8, [])])
-def test_threads_start_as_many_more_as_is_their_share(
-    tasks: int, inner: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []
-
-    class Pool(ThreadPoolExecutor):
-        def __init__(self, count: int, **options: Any) -> None:
-            started.append(count)
-            super().__init__(count, **options)
-
-    monkeypatch.setattr(thread_pool, "ThreadPoolExecutor", Pool)
-    with torch_threads(8):
-        in_threads(lambda _: in_threads(str, range(9)), range(tasks))
-        assert started == [tasks, *inner]
-        in_threads(str, range(9))
-        assert started[-1] == 8

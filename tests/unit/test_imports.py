@@ -117,49 +117,6 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
             assert not [line for line in lines if "sampled_dgl" in line], path
 
 
-def test_retexo_takes_little_of_partitioning() -> None:
-    taken = (
-        "describe_tables",
-        "directory",
-        "features.schema",
-        "graph_data",
-        "links",
-        "errors",
-        "file_io",
-        "json_shape",
-        "graph_addition",
-        "prediction_graph",
-        "dgl_import",
-        "ogb_import",
-        "setting_fields",
-        "thread_pool",
-        "update",
-    )
-    everywhere = tuple(f"partitioning.{name}" for name in taken)
-    for path in FILES:
-        file = path.relative_to(ROOT).as_posix()
-        if not file.startswith("retexo/") or file.startswith("retexo/apps/partition_"):
-            continue
-        allowed = everywhere
-        if file.startswith(("retexo/settings/", "retexo/apps/", "retexo/predictor.py")):
-            allowed = (
-                *everywhere,
-                "partitioning.local_copies",
-                "partitioning.object_store",
-                "partitioning.partition_settings",
-                "partitioning.site_folders",
-                "partitioning.unpacked_size",
-            )
-        names = {
-            name
-            for name in imports(path)
-            if within(name, "partitioning") and name != "partitioning"
-        }
-        assert not [
-            name for name in names if not any(within(name, package) for package in allowed)
-        ], file
-
-
 def test_every_room_has_a_floor() -> None:
     rooms = {room_of(path) for path in FILES} - {"__init__", "main", "partitioning"}
     assert rooms == {room for floor in FLOORS for room in floor}

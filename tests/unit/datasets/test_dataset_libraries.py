@@ -143,13 +143,6 @@ def test_musae(tmp_path, name, file):
     assert split.describe()["nodes"] == {"train": 2, "val": 2, "test": 8}
 
 
-def test_a_zip_that_was_put_there_by_hand_is_unpacked(tmp_path):
-    files = write_files(tmp_path / "made", REDDIT)
-    content = {name: (files / name).read_bytes() for name in REDDIT}
-    write_files(tmp_path / "data", {"reddit.zip": zipped(content)})
-    assert load("reddit", tmp_path / "data").num_nodes == 12
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -3,11 +3,7 @@
 And the random graph, which has what was asked for.
 """
 
-import importlib.util
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +14,8 @@ from support import dataset_settings
 
 from partitioning import datasets
 from partitioning.datasets import gnn_benchmark, synthetic_hetero
-from partitioning.datasets.bundled import CORA
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.datasets.synthetic import generate
-from partitioning.dgl_import import has_dgl
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import SyntheticSettings
@@ -78,18 +72,6 @@ def test_recipes_are_the_published_ones():
     assert {name for name in one_way if name.startswith("og")} == {"ogbn-arxiv", "ogbn-papers100M"}
 
 
-def test_the_asset_is_written_with_the_same_bytes_every_time(tmp_path):
-    script = Path(__file__).parents[3] / "scripts" / "build_cora.py"
-    spec = importlib.util.spec_from_file_location("build_cora", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with np.load(CORA, allow_pickle=False) as asset:
-        arrays = dict(asset)
-    module.write_npz(tmp_path / "again.npz", arrays)
-    assert (tmp_path / "again.npz").read_bytes() == CORA.read_bytes()
-    assert CORA.stat().st_size <= 150_000
-
-
 def multigraph(edges, num_nodes=5):
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     labels = np.zeros(num_nodes, dtype=np.int64)
@@ -112,21 +94,6 @@ def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges
 def test_symmetrize_follows_the_setting():
     graph = datasets.load_graph(asked("synthetic", symmetrize=True))
     assert graph.num_edges == 600  # nothing was missing
-
-
-def test_heavy_libraries_are_imported_when_they_are_needed_and_dgl_says_nothing():
-    code = (
-        "import sys, partitioning.datasets, partitioning.node_split\n"
-        "heavy = {'torch', 'dgl', 'ogb', 'torch_geometric', 'pandas', 'sklearn'}\n"
-        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
-    )
-    if has_dgl():
-        code += (
-            "from partitioning.dgl_import import import_dgl\nassert import_dgl('').__version__\n"
-        )
-    command = [sys.executable, "-c", f"{code}assert 'setuptools.extern' not in sys.modules"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def random_sizes(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, seed=0):
@@ -171,11 +138,6 @@ def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
     graph = generate(wanted)
     assert_simple(graph, wanted)
     assert graph.num_classes == classes
-
-
-def test_a_complete_graph_can_be_reached():
-    wanted = random_sizes(nodes=20, edges=190, classes=1, homophily=1.0)
-    assert_simple(generate(wanted), wanted)
 
 
 def test_a_seed_fixes_the_graph_and_features_do_not_move_the_edges():

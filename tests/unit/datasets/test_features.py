@@ -4,7 +4,6 @@ It learns from training nodes, or by sums over the network.
 """
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,16 +181,6 @@ def test_a_matrix_is_scaled_only_if_its_columns_differ(matrix: Array, is_scaled:
     expected = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0) if is_scaled else rows
     assert np.allclose(made, expected, atol=1e-3)
     assert made.tolist() == apply_pipeline(state, rows, schema)[np.arange(50)].tolist()
-
-
-def test_wide_tables_take_time_by_column() -> None:
-    """Not by the square of their number, which took 5 s."""
-    rows, width = np.zeros((2, 10_000), np.float32), 10_000
-    schema = Schema("nodes", tuple(Column(f"k{at}", "numeric", at) for at in range(width)))
-    state = fit_pipeline(rows, schema, settings(scale="none"))
-    start = time.process_time()
-    assert apply_pipeline(state, rows, schema).toarray().shape == (2, width)
-    assert time.process_time() - start < 2
 
 
 def test_a_sparse_matrix_stays_as_it_is() -> None:

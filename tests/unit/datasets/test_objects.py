@@ -396,6 +396,9 @@ def test_edges_of_types_end_at_the_nodes_of_their_positions(tmp_path, ids):
     data["a", "to", "a"].edge_index = torch.tensor([[0, -1], [1, 2]])
     with pytest.raises(InputError, match="a__to__a: src: row 1 is -1; expected a node in"):
         retexo.from_pyg(data, tmp_path / "odd")
+    data["b", "to", "a"].edge_index = torch.tensor([[0], [1]])
+    with pytest.raises(InputError, match=r"relation \('b', 'to', 'a'\): expected edges between"):
+        retexo.from_pyg(data, tmp_path / "odd")
 
 
 def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
@@ -441,25 +444,6 @@ def test_odd_nodes_of_pyg_are_named_and_nothing_is_left(
     with pytest.raises(InputError, match=message):
         retexo.from_pyg(data, tmp_path / "new" / "g.npz")
     assert not [*tmp_path.iterdir()]
-
-
-def test_lists_of_nodes_of_a_type_become_masks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-    data = pyg.data.HeteroData()
-    data["a"].y, data["a"].x, data["a"].pos = torch.tensor([0, 1, 0]), torch.eye(3), torch.ones(3)
-    for at, name in enumerate(("train_idx", "valid_idx", "test_idx")):
-        data["a"][name] = torch.tensor([at])
-    data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
-    path = retexo.from_pyg(data, tmp_path / "new" / "g")
-    graph = load(path)
-    assert graph.train_mask.tolist() == [True, False, False]
-    assert graph.val_mask.tolist() == [False, True, False]
-    assert "data['a']: `pos`: left out" in caplog.text
-    data["b", "to", "a"].edge_index = torch.tensor([[0], [1]])
-    with pytest.raises(InputError, match=r"relation \('b', 'to', 'a'\): expected edges between"):
-        retexo.from_pyg(data, tmp_path / "h")
 
 
 def test_the_name_feature_of_dgls_data_sets(

@@ -35,7 +35,7 @@ from torch import Tensor
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.exchange import cover, layer_exchange, local_rows, message_selection
+from retexo.exchange import cover, layer_exchange
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.coding.rows import RowFormat, row_sizes
@@ -578,33 +578,6 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
             seen[projected] = len(possible)
 
 
-def note_devices(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Where messages' partial sums are added, and where messages are encoded and decoded.
-
-    Of the sparse encoding, which stays on the host, nothing.
-    """
-    used: set[str] = set()
-
-    def note(module: Any, name: str, is_noted: Callable[..., bool]) -> None:
-        original = getattr(module, name)
-
-        def noting(values: Tensor, *others: Any) -> Any:
-            if is_noted(*others):
-                used.add(values.device.type)
-            return original(values, *others)
-
-        monkeypatch.setattr(module, name, noting)
-
-    def is_dense(*arguments: Any) -> bool:
-        return any(isinstance(each, RowFormat) and each.encoding == "dense" for each in arguments)
-
-    note(local_rows, "sum_rows", lambda *arguments: True)
-    note(message_selection, "encode", is_dense)
-    note(layer_exchange, "decode", is_dense)
-    note(layer_exchange, "decode_scaled", is_dense)
-    return used
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -643,7 +616,6 @@ def test_training_on_a_device(
     drawing = threading.Lock()
     on_host = run_threads(2, train)
     monkeypatch.setattr(make_context, "choose_device", lambda *which: DEVICE)
-    used = note_devices(monkeypatch)
     for (logits, *rest), ((logits_there, *rest_there), moved) in zip(
         on_host, run_threads(2, train_on_device), strict=True
     ):
@@ -651,5 +623,3 @@ def test_training_on_a_device(
         assert rest_there == rest
         assert moved["to device"]
         assert moved["to host"]
-    # GAT's blocks are cut on the host; its predictions are smoothed on the device.
-    assert used == ({"cpu", "meta"} if "model=gat" in options else {"meta"})

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from retexo.launch.channels import ChannelClosed, decode
 from retexo.launch.cores import usable_cores
-from retexo.launch.heartbeat import Progress, heartbeat_interval
+from retexo.launch.heartbeat import heartbeat_interval
 from retexo.launch.ticker import Ticker
 
 CORES = 16
@@ -147,26 +146,3 @@ def test_heartbeats_are_a_fifth_of_the_timeout_apart(timeout: float, interval: f
 def test_a_message_is_a_json_object(line: bytes) -> None:
     with pytest.raises(ChannelClosed, match="not a message of retexo"):
         decode(line)
-
-
-def test_the_last_heartbeat_has_the_last_phase() -> None:
-    """A heartbeat of another thread that began in the phase before does not come after it."""
-    arrived: list[str] = []
-    first, second = threading.Event(), threading.Event()
-
-    def report(message: dict[str, Any]) -> None:
-        phase = message["beat"]
-        if phase == "start":
-            first.set()
-            second.wait(0.2)  # until the other heartbeat has overtaken this one
-        else:
-            second.set()
-        arrived.append(phase)
-
-    progress = Progress(report)
-    slow = threading.Thread(target=progress.beat)
-    slow.start()
-    first.wait(5)
-    progress.enter("load")
-    slow.join()
-    assert arrived == ["start", "load"]

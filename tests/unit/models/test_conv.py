@@ -374,19 +374,6 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
     assert 2 * 5003 <= largest < 3 * 5003
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
-def test_on_a_gpu() -> None:
-    edges, device = block(300, 200, 9000), torch.device("cuda")
-    rows = torch.rand(300, 20)
-    for function in (edge_sum, edge_max):
-        there = function(edges.to(device), rows.to(device))
-        torch.testing.assert_close(there.cpu(), function(edges, rows))
-    score = torch.randn(9003, 2)
-    torch.testing.assert_close(
-        edge_softmax(edges.to(device), score.to(device)).cpu(), edge_softmax(edges, score)
-    )
-
-
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_biases_begin_with_zero(name: str) -> None:
     shape = Architecture(default_model_settings(name, 2, 8), num_features=5, num_classes=3)
@@ -408,15 +395,6 @@ def test_chunks_are_the_nodes_in_order_with_few_edges_each(edges: int) -> None:
         assert int(degree[chunk[:-1]].sum()) <= edges
     assert len(chunks) == {1: 6, 3: 3, 100: 1}[edges]
     assert list(in_edges.chunks(nodes[:0], edges)) == []
-
-
-def test_unsorted_edges_are_sorted_and_sorted_ones_not_copied() -> None:
-    src, dst, degree = torch.tensor([3, 1, 2]), torch.tensor([1, 0, 1]), torch.zeros(4)
-    unsorted = InEdges.build(src, dst, degree[:2], degree, torch.float32)
-    assert unsorted.src.tolist() == [1, 3, 2]
-    assert unsorted.row_ptr.tolist() == [0, 1, 3]
-    again = InEdges.build(unsorted.src, torch.tensor([0, 1, 1]), degree[:2], degree, torch.float32)
-    assert again.src.data_ptr() == unsorted.src.data_ptr()
 
 
 def test_products_with_sparse_rows_and_in_bfloat16() -> None:

@@ -4,9 +4,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 import torch
 from graph_files import assert_graph, assert_same
 from support import (
-    ROOT,
     dgl,
     provenance,
     random_graph,
@@ -228,18 +224,6 @@ def test_a_damaged_meta_is_named(directory: PartitionDirectory, content: Any, me
         find_partition_directory([directory.path], 3).read_part(0)
 
 
-def test_an_interruption_keeps_what_was_there(
-    directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digest, base = directory.digest(), directory.path.parent
-    with monkeypatch.context() as patch:
-        patch.setattr(write_directory, "make_meta", lambda *_args: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            write_partitions(base, GRAPH, MASKS, PARTS, 3)
-    assert find_partition_directory([directory.path], 3).digest() == digest
-    assert [path.name for path in base.iterdir()] == [directory.path.name]
-
-
 # --- what checksums do not show ----------
 
 
@@ -325,36 +309,14 @@ def test_verifying_a_directory(tmp_path: Path) -> None:
 
 # --- two writers ----------
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from partitioning.directory.replace_directory import writing
-with writing(Path(sys.argv[1])):
-    print("locked", flush=True)
-    time.sleep(100)
-"""
 
-
-@pytest.fixture
-def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that is writing tmp_path/made."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "made")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
-        yield process
-        process.kill()
-
-
-def test_a_second_writer_is_told_who_is_the_first(
-    tmp_path: Path, holder: subprocess.Popen[str]
-) -> None:
-    owner = f"made: in use by process {holder.pid} on '{socket.gethostname()}', which began at '20"
-    with pytest.raises(InputError, match=owner):
+def test_a_second_writer_is_told_who_is_the_first(tmp_path: Path) -> None:
+    owner = f"made: in use by process {os.getpid()} on '{socket.gethostname()}', which began at '20"
+    with writing(tmp_path / "made"), pytest.raises(InputError, match=owner):
         writing(tmp_path / "made").__enter__()
-    holder.kill()
-    holder.wait()
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".made.unfinished-x").mkdir()
     (tmp_path / ".made.old-x" / "old").mkdir(parents=True)
     with writing(tmp_path / "made"):

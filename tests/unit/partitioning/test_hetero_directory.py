@@ -34,7 +34,6 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
 from partitioning.graph_data import SEPARATOR, HeteroGraphData
-from partitioning.node_names import Names
 from partitioning.site_folders import find_sites
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions
@@ -77,34 +76,6 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
         graph.num_edges
     )
     directory.verify(range(directory.num_parts))
-
-
-def test_names_and_counts_are_kept(tmp_path: Path) -> None:
-    graph = random_hetero()
-    names = Names.of(f"m{row}" for row in range(40))
-    graph = replace(
-        graph, nodes={**graph.nodes, "movie": replace(graph.nodes["movie"], node_names=names)}
-    )
-    directory = write_hetero(tmp_path, graph, 3)
-    for part in range(3):
-        ids = directory.read_part(part).nodes["movie"].node_ids - 1000
-        found = directory.node_names(part)
-        assert found is not None
-        assert found.tolist() == [f"m{row}" for row in ids.tolist()]
-    meta: Any = directory.meta
-    assert sum(meta.types["person"]["nodes"]) == 25
-    assert sum(meta.relations["person__directs__movie"]["edges"]) == 30
-    assert meta.cut_edges == sum(each["cut"] for each in meta.relations.values())
-
-
-def test_damage_is_named(tmp_path: Path) -> None:
-    directory = write_hetero(tmp_path, random_hetero(), 2)
-    file = directory.path / "part1/edges/movie__sequel_of__movie/dst.npy"
-    file.write_bytes(b"\x93NUMPY")
-    with pytest.raises(InputError, match=r"dst\.npy: its checksum"):
-        directory.verify([1])
-    with pytest.raises(InputError, match=r"dst\.npy"):
-        directory.read_part(1)
 
 
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:

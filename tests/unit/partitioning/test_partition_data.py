@@ -161,23 +161,6 @@ def test_dgls_files_are_refused_for_types_before_nodes_are_assigned(
         partition_data.run(compose([*given, f"partition_dir={tmp_path}"]))
 
 
-NODES = "id,x,label\n" + "".join(f"{n},{n},{n % 2}\n" for n in range(9))
-SHARES = ("split=fraction", "split.train=.4", "split.val=.3", "split.test=.3")
-
-
-def test_of_a_changed_folder_the_files_are_named(tmp_path: Path) -> None:
-    write_files(tmp_path, {"nodes.csv": NODES, "edges.csv": "src,dst\n0,1\n1,2\n"})
-    data = ["dataset_name=file", f"dataset_file={tmp_path}", f"partition_dir={tmp_path}/parts"]
-    settings = compose([*data, "num_partitions=2", *SHARES])
-    partition_data.run(settings)
-    write_files(tmp_path, {"edges.csv": "src,dst\n0,1\n1,3\n"})
-    with pytest.raises(InputError, match=r"dataset_file \(edges.csv: changed since, or new\)"):
-        partition_data.run(settings)
-    (tmp_path / "edges.csv").unlink()
-    with pytest.raises(InputError, match=r"dataset_file \(edges.csv: gone\)"):
-        partition_data.run(settings)
-
-
 def requested_files(folder: Path) -> Any:
     given = compose(["dataset_name=file", f"dataset_file={folder}"])
     return requested_settings(given)["dataset_file"]
@@ -441,17 +424,6 @@ def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> Non
     )
     with pytest.raises(InputError, match=r"accuracy: not for task=link_prediction"):
         partition_data.run(compose([*data, "stopping.metric=accuracy"]))
-
-
-def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
-    data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
-    kinds = "features={type1:degree}"
-    partition_data.run(compose([*data, kinds]))
-    assert find_or_make_partitions(compose([*data, kinds])).num_parts == 4
-    with pytest.raises(
-        InputError, match=r"other settings: features \(.*degree.* there, .*random.* now\)"
-    ):
-        find_or_make_partitions(compose([*data, "features={type1:random}"]))
 
 
 def test_the_request_of_an_older_directory_is_that_of_today() -> None:

@@ -205,40 +205,6 @@ def test_fewer_eigenvalues_than_columns_are_found() -> None:
     np.testing.assert_allclose(products[:600, 600:], wanted[:600, 600:], atol=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_planted_groups_are_found_as_by_singular_vectors(seed: int) -> None:
-    """3,000 users, 600 items, 3 groups, 55 % of the purchases within the group."""
-    num_users, num_items, groups, rng = 3000, 600, 3, np.random.default_rng(seed)
-    of_user, of_item = rng.integers(groups, size=num_users), rng.integers(groups, size=num_items)
-    users = np.repeat(np.arange(num_users), 10)
-    items = rng.integers(num_items, size=len(users))
-    within = rng.random(len(users)) < 0.55
-    for group in range(groups):
-        chosen = within & (of_user[users] == group)
-        items[chosen] = rng.choice(np.flatnonzero(of_item == group), chosen.sum())
-    pairs = np.unique(np.stack((users, num_users + items), axis=1), axis=0)
-    total = num_users + num_items
-    drawn = rng.integers((0, num_users), (num_users, total), size=(len(pairs), 2))
-    negatives = drawn[~np.isin(drawn @ (total, 1), pairs @ (total, 1))]
-    train, val, test = np.split(
-        rng.permutation(pairs), [int(0.85 * len(pairs)), int(0.9 * len(pairs))]
-    )
-    rows = {"train": train, "val": val, "test": test, "val_neg": negatives[: len(val)]}
-    candidates = np.arange(num_users, total)
-    rows["candidates"] = np.stack((candidates, candidates), axis=1)
-    _, embedding, _ = choose_spectral_embedding(rows, total, 3)
-    dense = np.zeros((num_users, num_items))
-    dense[train[:, 0], train[:, 1] - num_users] = 1
-    right = np.linalg.eigh(dense.T @ dense)[1][:, -3:]
-    by_numpy = dense @ right @ right.T  # the singular value decomposition of rank 3
-
-    def area(scores: np.ndarray) -> float:
-        held = (scores[each[:, 0], each[:, 1] - num_users] for each in (test, negatives))
-        return score_ranks.auc(*held)
-
-    assert area(embedding[:num_users] @ embedding[num_users:].T) >= area(by_numpy) - 0.01
-
-
 @pytest.mark.parametrize("metric", ["mrr", "auc", "recall@20"])
 @pytest.mark.parametrize("of_relation", [False, True])
 def test_a_metric_chooses_the_spectral_embedding(metric: str, of_relation: bool) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support import (
     ROOT,
     make_graph,
@@ -26,9 +25,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning import datasets, node_split
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.graph_data import GraphData
 from retexo.apps import partition_data, plan
 from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.plan import baselines
@@ -39,7 +36,6 @@ from retexo.settings.run_settings import Settings
 
 sys.path.append(str(ROOT / "benchmarks"))
 import estimate as by_size
-import one_node_a_client as one
 
 WORLD = 3
 DATA = (
@@ -102,12 +98,6 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
 
 
 # --- in this process ----------
-
-
-def toy_settings(place: Path, *overrides: str) -> Settings:
-    return compose(
-        [*DATA, *SMALL, f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", *overrides]
-    )
 
 
 def test_bytes_follow_the_rounds(planned: dict[str, Any]) -> None:
@@ -190,65 +180,6 @@ def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
     for more in ({"nodes": 80}, {"edges": 320}, {"width": 60}):
         assert needed(tmp_path / str(more), f"model={model}", **more) > least
     assert needed(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
-
-
-def load() -> tuple[GraphData, node_split.Split]:
-    settings = compose(["dataset_name=cora"])
-    graph = datasets.load_graph(settings)
-    recipe = datasets.recipe(settings.dataset_name).split
-    return graph, node_split.draw(graph, settings.split, recipe)
-
-
-def sizes_of(graph: GraphData, **changes: int) -> one.Clients:
-    degree = torch.bincount(one.neighbours(graph)[0], minlength=graph.num_nodes).numpy()
-    given = {
-        "nodes": graph.num_nodes,
-        "features": graph.num_features,
-        "classes": graph.num_classes,
-        "train": 602,
-    }
-    return one.Clients(
-        degree, **{**given, "hidden": 4, "stages": 2, "rounds": 3, "group": 5, **changes}
-    )  # type: ignore[arg-type]
-
-
-def test_cora_by_hand() -> None:
-    graph, split = load()
-    sizes = sizes_of(graph)
-    assert int(sizes.rows(7).sum()) == 2 * 10_556 * 7 * 4 == 591_136
-    # A stage on 1,433 features, 4 wide: matrix, bias, LayerNorm (2 x 4), a head of 4 x 7 + 7; later
-    # ones read 7 more.
-    weights = 3 * (1433 * 4 + 4 + 8 + 35) + 2 * 7 * 4
-    assert sizes.agreed(7) == (4 * 3 * 5 * weights, 4 * 3 * 5 * weights + 4 * 2708 * weights)
-    rows, both = (
-        sizes.full_graph()
-    )  # features once; 4 wide, forth and back in 3 rounds, and forth at the end
-    assert rows == 4 * 10_556 * (1433 + 7 * 4)
-    assert both == 4 * (2867 * 4 + 9 * 7) * (2 * 3 * 602 + 2708)
-    found, sent = one.simulate(
-        graph, split, sizes, scores=True, offline=0.0, seed=0, rate=0.01, dropout=0.5
-    )
-    assert sent == 591_136
-    assert len(found) == 3
-    assert (
-        one.simulate(graph, split, sizes, scores=True, offline=1.0, seed=0, rate=0.01, dropout=0.5)[
-            1
-        ]
-        == 0
-    )
-
-
-def test_a_client_computes_from_what_it_was_sent() -> None:
-    rng = np.random.default_rng(0)
-    src, dst = torch.from_numpy(rng.integers(0, 9, (2, 40)))
-    rows, online = torch.randn(9, 3), torch.from_numpy(rng.random(9) < 0.6)
-    boxes: list[list[torch.Tensor]] = [[] for _ in range(9)]
-    for sender, receiver in zip(src.tolist(), dst.tolist(), strict=True):
-        if online[sender] and online[receiver]:
-            boxes[receiver].append(rows[sender])
-    wanted = torch.stack([torch.stack(box).mean(dim=0) if box else torch.zeros(3) for box in boxes])
-    torch.testing.assert_close(one.received(rows, src, dst, online), wanted)
-    assert not online.all()
 
 
 CASE = by_size.Case(

@@ -4,7 +4,6 @@ Files of --config-dir hold settings alone; ranks come from the environment of to
 """
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,35 +53,6 @@ def test_every_method_loads() -> None:
         assert ("powersgd" in train.gradient.compression) == file.stem.endswith(
             ("lean", "local_steps")
         )
-
-
-def test_experiments_change_what_they_are_for() -> None:
-    """docs/settings.md has all defaults, and test_schema.py compares it."""
-    train = compose()
-    assert [compose([f"model={name}"]).gradient.rank for name in ("sage", "gat", "gin")] == [
-        2,
-        3,
-        3,
-    ]
-    exact = compose(["+experiment=exact"])
-    same = {each: getattr(exact, each) for each in ("exchange", "gradient", "report", "compute")}
-    same |= {each: getattr(exact, each) for each in ("arguments", "given", "started")}
-    assert exact == replace(train, **same, batch_size=None)
-    assert (train.compute.precision, exact.compute.precision) == ("auto", "fp32")
-    assert (exact.gradient.mode, exact.gradient.compression, exact.gradient.precision) == (
-        "sync",
-        "none",
-        "fp32",
-    )
-    assert (exact.exchange.mode, exact.exchange.precision) == ("selected", ("fp32", "fp32"))
-    fast = compose(["+experiment=fast"])
-    assert (fast.exchange, fast.gradient, fast.batch_size) == (
-        exact.exchange,
-        exact.gradient,
-        "auto",
-    )
-    assert (fast.stopping.patience, fast.stopping.hidden_patience) == (20, 10)
-    assert (fast.distributed.backend, fast.checkpoint.keep) == ("sockets", False)
 
 
 def test_network_decides_what_nothing_else_sets() -> None:

@@ -422,17 +422,6 @@ def draw_scores(num_nodes: int, share: float, seed: int) -> tuple[Tensor, Tensor
     return torch.randn(num_nodes, generator=generator) / 2 + is_positive - 3.5, is_positive
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1))
-def test_keys_have_the_order_of_scores(scores: list[float]) -> None:
-    values = torch.tensor(scores)
-    keys = to_keys(values)
-    assert torch.equal(keys[:, None] < keys, values[:, None] < values)
-    finite = [
-        (key, each) for key, each in zip(keys.tolist(), scores, strict=True) if math.isfinite(each)
-    ]
-    assert all(from_key(key) == each for key, each in finite)
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1))
 def test_few_scores_are_scored_exactly(cells: list[tuple[int, bool]]) -> None:
     """With a bin for each value, ROC AUC is scikit-learn's, ties included."""
