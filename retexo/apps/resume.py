@@ -95,15 +95,20 @@ def note_done(run_dir: Path, summary: dict[str, Any]) -> None:
 
 
 def check_place(resume: str | None, run_dir: Path) -> None:
-    """Raise InputError for a run directory in use.
+    """Raise InputError for a run directory in use, or a `resume` without state/run.json.
 
     resume=auto goes on with the run of the directory if it has state/run.json; any other use of the
     directory, such as a finished run, is an error as without resume.
     """
-    if _has_saved(resume, run_dir):
+    if resume not in (None, "auto") and not (Path(str(resume)) / RUN_FILE).is_file():
+        raise InputError(
+            f"resume={resume}: has no state/run.json to resume from; give the run directory of an"
+            " interrupted app=train (a finished run keeps no state)"
+        )
+    if resume == "auto" and (run_dir / RUN_FILE).is_file():
         return
     check_unused(run_dir, OUTPUTS)
-    if resume is not None:
+    if resume == "auto":
         logger.info("resume=auto: %s holds no state, so this run begins anew", run_dir)
 
 
@@ -112,15 +117,16 @@ def count_saved(resume: str | None, run_dir: Path, ranks: range) -> int | None:
 
     None where nothing is resumed, or the run to resume has no state/run.json.
     """
-    if not _has_saved(resume, run_dir):
+    source = _find_saved(resume, run_dir)
+    if source is None:
         return None
-    return min(len(list((run_dir / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
+    return min(len(list((source / "state" / f"rank{rank}").glob("*.state"))) for rank in ranks)
 
 
 def prepare_resume(
     resume: str | None, run_dir: Path, ranks: range, run: dict[str, Any], settings: dict[str, Any]
 ) -> str:
-    """Describe the run in state/run.json, and remove a state without this file.
+    """Copy the state to resume from to run_dir and describe the run there.
 
     A resumed run keeps the description of its state, which `check_same` found to be equal.
 
@@ -130,8 +136,9 @@ def prepare_resume(
     Returns:
         The identity of the run, a SHA-256 in hex.
     """
-    if _has_saved(resume, run_dir):
-        run, settings = _read_run_file(run_dir)
+    source = _find_saved(resume, run_dir)
+    if source is not None:
+        run, settings = _read_run_file(source)
     for folder in (run_dir / "state" / f"rank{rank}" for rank in ranks):
         if folder.exists() and not (run_dir / RUN_FILE).is_file():
             logger.warning(
@@ -140,6 +147,11 @@ def prepare_resume(
                 RUN_FILE.name,
             )
             shutil.rmtree(folder)
+    if source is not None and source != run_dir:
+        for rank in ranks:
+            shutil.copytree(source / "state" / f"rank{rank}", run_dir / "state" / f"rank{rank}")
+        if 0 in ranks and (source / "metrics.jsonl").is_file():
+            shutil.copy(source / "metrics.jsonl", run_dir)
     (run_dir / "state").mkdir(parents=True, exist_ok=True)
     write_json(run_dir / RUN_FILE, {"run": run, "settings": settings})
     return hashlib.sha256(
@@ -147,9 +159,10 @@ def prepare_resume(
     ).hexdigest()
 
 
-def _has_saved(resume: str | None, run_dir: Path) -> bool:
-    """Return whether a run directory has a state that is to be resumed."""
-    return resume is not None and (run_dir / RUN_FILE).is_file()
+def _find_saved(resume: str | None, run_dir: Path) -> Path | None:
+    """Return the run directory with the state to resume from; None where there is none."""
+    source = run_dir if resume == "auto" else Path(resume or "")
+    return source if resume is not None and (source / RUN_FILE).is_file() else None
 
 
 def _read_run_file(source: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -174,21 +187,22 @@ def check_same(
 
     Nothing to check without a saved state.
     """
-    if not _has_saved(resume, run_dir):
+    source = _find_saved(resume, run_dir)
+    if source is None:
         return
-    before, made_with = _read_run_file(run_dir)
+    before, made_with = _read_run_file(source)
     for name, here in run.items():
         there = before.get(name)
         if here != there:
             remedy = REMEDIES[name].format(there=there)
             raise InputError(
-                f"resume={resume}: the run in {run_dir} has {name} {there!s:.12}, here"
+                f"resume={resume}: the run in {source} has {name} {there!s:.12}, here"
                 f" {here!s:.12}; {remedy}"
             )
-    _check_settings(run_dir, settings, made_with)
+    _check_settings(source, settings, made_with)
 
 
-def _check_settings(run_dir: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
+def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
     """Raise InputError for the first setting that differs from those the run was started with."""
     plain = json.loads(json.dumps(settings, default=str))
     now, then = (normal_form(flatten(known)) for known in (plain, made_with))
@@ -196,6 +210,6 @@ def _check_settings(run_dir: Path, settings: dict[str, Any], made_with: dict[str
         here, there = now.get(name), then.get(name)
         if here != there:
             raise InputError(
-                f"{name}={here}: the run in {run_dir} was started with {name}={there}; leave it as"
+                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as"
                 " it was to resume that run, or begin anew without resume"
             )

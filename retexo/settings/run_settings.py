@@ -194,8 +194,7 @@ class TrainSettings(
     sites: SiteSettings = subgroup(SiteSettings)
     resume: str | None = setting(
         None,
-        "auto: continue the run in hydra.run.dir, if any",
-        Check(lambda value: value == "auto", "set auto, and hydra.run.dir to the run", ("auto",)),
+        "auto: continue the run in hydra.run.dir, if any; DIR: that in DIR",
         per_node=True,
         compared=False,
     )
@@ -361,5 +360,10 @@ class Settings(TrainSettings):
             (
                 seeds is not None and len(set(seeds)) < len(seeds),
                 f"{text}: must be different numbers",
+            ),
+            (
+                seeds is not None and self.resume not in (None, "auto"),
+                f"{text}: resume={self.resume} continues one run; set resume=auto, which continues"
+                " those in hydra.run.dir",
             ),
         )

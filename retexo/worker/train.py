@@ -296,7 +296,8 @@ def _open_recovery(
     log.resume_from(layer, number)
     if settings.resume is None:
         return recovery, None
-    resumed = {"layer": layer, "round": number, "run_dir": str(job.run_dir)}
+    source = job.run_dir if settings.resume == "auto" else settings.resume
+    resumed = {"layer": layer, "round": number, "run_dir": str(source)}
     if comm.rank == 0:
         logger.info("resumes at layer %d, round %d of the run in %s", *resumed.values())
     return recovery, resumed

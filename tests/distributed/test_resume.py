@@ -199,14 +199,19 @@ def test_two_deaths(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A resumed run can be resumed."""
+    """A resumed run can be resumed; another directory is left as it was."""
+    first, second = tmp_path / "first", tmp_path / "second"
     with monkeypatch.context() as patched:
-        for message, given in ((22, ()), (9, ("resume=auto",))):
-            patched.setattr(train, "main", partial(dies_at, message))
-            with pytest.raises(TrainingError):
-                train.run(settings(parts, *SYNC, *given), tmp_path)
-    train.run(settings(parts, *SYNC, "resume=auto"), tmp_path)
-    assert_same_run(tmp_path, whole_run(SYNC))
+        patched.setattr(train, "main", partial(dies_at, 22))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC), first)
+        before = snapshot(first)
+        patched.setattr(train, "main", partial(dies_at, 9))
+        with pytest.raises(TrainingError):
+            train.run(settings(parts, *SYNC, f"resume={first}"), second)
+    train.run(settings(parts, *SYNC, "resume=auto"), second)
+    assert_same_run(second, whole_run(SYNC))
+    assert snapshot(first) == before
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +298,9 @@ def test_a_state_without_a_description_is_of_no_run(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["run.json"]
 
 
-def test_a_directory_without_state(parts: Path, whole_run: WholeRun) -> None:
+def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="to resume from"):
+        train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
     done = whole_run(SYNC)
     before = (done / "summary.json").read_bytes()
     assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"

@@ -172,7 +172,7 @@ def test_groups_have_the_last_word_over_the_task() -> None:
         ("dropout=${dropout}", ["dropout: ", "ecursive interpolation", "[0, 1)"]),
         ("seeds=[1] seed=2", ["seed is set, too"]),
         ("seeds=[1] app=plan", ["only app=train"]),
-        ("resume=there", ["resume=there", "hydra.run.dir"]),
+        ("seeds=[1] resume=there", ["resume=there"]),
         ("max_grad_norm=0", ["max_grad_norm=0"]),
         ("threshold=1.5", ["threshold=1.5"]),
         ("threshold=half", ["threshold=half"]),
