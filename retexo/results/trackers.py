@@ -1,8 +1,9 @@
-"""`logger=tensorboard,mlflow,wandb`: metrics of a run in the files or the server of a tracker.
+"""`logger=csv,tensorboard,mlflow,wandb`: metrics of a run in the files or the server of a tracker.
 
 Each tracker is a Callback. One that fails during a run is left out with a warning.
 """
 
+import csv
 import os
 import re
 import shutil
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import require_packages
+from partitioning.file_io import open_regular
 from retexo.results.callbacks import Callback
 from retexo.settings.flatten import flatten
 
 METRICS = ("train_loss", "val_metric", "val_loss")
+COLUMNS = ("layer", "round", *METRICS, "seconds")
 PROJECT = "retexo"
 """Experiment of MLflow and project of W&B, unless their environment variables name another."""
 FILES = ("config.json", "summary.json")
@@ -38,6 +41,22 @@ def results_of(summary: Mapping[str, Any]) -> dict[str, float]:
         for name, value in flatten(groups).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+class Csv(Callback):
+    """Writes rounds.csv."""
+
+    def on_start(self, settings: Mapping[str, Any], run_dir: Path) -> None:
+        """Begin rounds.csv in the run directory; an older one is replaced."""
+        self._file = open_regular(run_dir / "rounds.csv", "w", buffering=1)
+        self._rows = csv.DictWriter(self._file, COLUMNS, extrasaction="ignore")
+        self._rows.writeheader()
+
+    def on_round(self, line: Mapping[str, Any]) -> None:
+        self._rows.writerow(line)
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        self._file.close()
 
 
 class TensorBoard(Callback):
@@ -159,6 +178,7 @@ def _kept_files(run_dir: Path) -> Iterator[Path]:
 
 
 TRACKERS: dict[str, tuple[Callable[[], Callback], tuple[str, ...], str]] = {
+    "csv": (Csv, (), ""),
     "tensorboard": (TensorBoard, ("tensorboard",), "report"),
     "mlflow": (MLflow, ("mlflow",), "trackers"),
     "wandb": (WandB, ("wandb",), "trackers"),

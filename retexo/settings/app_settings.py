@@ -120,7 +120,7 @@ class DisplaySettings(Checked):
     logger: Any = setting(
         None,
         "trackers, one or a list (docs/experiments.md)",
-        one_of("tensorboard", "mlflow", "wandb"),
+        one_of("csv", "tensorboard", "mlflow", "wandb"),
         each=str,
     )
     progress: str = setting(
