@@ -45,6 +45,8 @@ SITE_SETTINGS = {
     ),
 }
 """Those that say how a site encodes its table of features."""
+PUBLIC_CODE_DIR = Path("../retexo-datasets/partitions")
+"""Partition folder of the public Retexo code; also searched where partition_dir is not given."""
 
 
 def with_found_parts(settings: Settings) -> Settings:
@@ -114,8 +116,9 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
     """Open the partition directory that the settings name, or make it.
 
     It is sought below partition_dir: in our own layout, in that of the public Retexo code, in
-    DGL's. Where there is none and this is the only node, it is made, unless data has to be
-    downloaded. A job of --multirun downloads data, too, and shares what it makes with other jobs.
+    DGL's; without partition_dir also in the folder of the public code, which the log then names.
+    Where there is none and this is the only node, it is made, unless data has to be downloaded. A
+    job of --multirun downloads data, too, and shares what it makes with other jobs.
 
     Raises:
         InputError: there are no partitions, the command line asks for other ones, or overwrite.
@@ -134,6 +137,9 @@ def find_or_make_partitions(settings: Settings) -> PartitionDirectory:
         if settings.num_nodes > 1 or not partition_data.is_local(settings):
             raise _missing_error(settings)
         return _make(settings, f"no partition directory at {directory_of(settings)}")
+    if PUBLIC_CODE_DIR in (directory.path, *directory.path.parents):
+        own = settings.partition_dir
+        logger.info("none in %s: using %s, of the public Retexo code", own, directory.path)
     if directory.meta is not None:
         _check_request(settings, directory)
     return directory
@@ -168,7 +174,8 @@ def _open_shared(settings: Settings) -> PartitionDirectory:
 def _candidate_paths(settings: Settings) -> list[Path]:
     """Return where the partitions may be, in the order of search."""
     named = directory_of(settings)
-    return [named.parent / name for name in (named.name, settings.dataset_name, "")]
+    bases = [named.parent] if "partition_dir" in settings.given else [named.parent, PUBLIC_CODE_DIR]
+    return [base / name for base in bases for name in (named.name, settings.dataset_name, "")]
 
 
 def settings_of_directory(settings: Settings) -> set[str]:

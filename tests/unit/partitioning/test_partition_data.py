@@ -344,6 +344,22 @@ def test_a_directory_of_another_layout_says_its_number() -> None:
     assert settings("partition_dir=elsewhere").num_partitions == 2
 
 
+def test_the_published_place_is_read_unless_another_is_given(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make(4, "partition_dir=../retexo-datasets/partitions/")
+    caplog.set_level("INFO", "retexo")
+    assert find_or_make_partitions(settings()).path == Path(
+        "../retexo-datasets/partitions/synthetic-random-vol-4"
+    )
+    assert "none in data/partitions: using ../retexo-datasets/partitions/synth" in caplog.text
+    caplog.clear()
+    assert find_or_make_partitions(settings("partition_dir=data/partitions")).path.parent == Path(
+        "data/partitions"
+    )
+    assert "none in" not in caplog.text
+
+
 @pytest.mark.parametrize("named", ["made", "made/tables-random-vol-4"])
 def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     """Also where partition_dir is the directory itself, and the command does not name the data."""
