@@ -1,16 +1,15 @@
-"""Writes a partition directory: sorts the edges on disk, then writes partition after partition.
+"""Writes a partition directory, one partition after the other.
 
-Memory holds the graph, one partition, and a few numbers per node. A plain graph is written as a
-graph with one node type and one relation; its arrays lie in the partition's folder itself (see
-npy_files.py). N nodes of one type, E edges of one relation, P partitions, I inner and H halo nodes
-of one partition.
+Memory holds the graph, one partition, two bytes per edge and a few numbers per node. A plain graph
+is written as a graph with one node type and one relation; its arrays lie in the partition's folder
+itself (see npy_files.py). N nodes of one type, E edges of one relation, P partitions, I inner and H
+halo nodes of one partition.
 """
 
 import contextlib
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,13 @@ from partitioning.directory.partition import (
     PartNodes,
 )
 from partitioning.directory.replace_directory import replaced_when_written
-from partitioning.directory.sort_edges import Layout, SortedEdges, make_layout, sort_by_part
+from partitioning.directory.sort_edges import (
+    Layout,
+    LocalEdges,
+    PlacedEdges,
+    make_layout,
+    place_edges,
+)
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum, with_checksum, write_durably
 from partitioning.graph_data import (
@@ -86,10 +91,8 @@ def write_parts(
     """
     with replaced_when_written(directory, overwrite) as unfinished:
         layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
-        sorting = unfinished / "sorted"
         edges = {
-            edge_type: sort_by_part(
-                sorting / SEPARATOR.join(edge_type),
+            edge_type: place_edges(
                 relation,
                 (assignment[edge_type[0]], assignment[edge_type[2]]),
                 (layouts[edge_type[0]], layouts[edge_type[2]]),
@@ -111,7 +114,6 @@ def write_parts(
             self_loops or [0] * num_parts,
         )
         parts, statistics = zip(*map(writer.write, range(num_parts)), strict=True)
-        shutil.rmtree(sorting)
         meta = make_meta(
             checksums_of(unfinished, {} if before is None else before.checksums),
             parts,
@@ -164,18 +166,6 @@ class PartSizes:
 
 
 @dataclass(frozen=True, eq=False)
-class _LocalEdges:
-    """Edges of one relation into a partition, by destination, then source; with self loops."""
-
-    src: NDArray[np.int64]
-    """[E] new ids."""
-    dst: NDArray[np.int32]
-    """[E] local ids."""
-    positions: NDArray[np.int64]
-    """[E] positions in the graph; empty where edges have neither weights nor features."""
-
-
-@dataclass(frozen=True, eq=False)
 class _PartWriter:
     """Writes the partitions of a graph, one after the other."""
 
@@ -183,7 +173,7 @@ class _PartWriter:
     graph: AnyGraph
     masks: Mapping[str, NDArray[np.bool_]]
     layouts: Mapping[str, Layout]
-    edges: Mapping[EdgeType, SortedEdges]
+    edges: Mapping[EdgeType, PlacedEdges]
     links: Mapping[str, NDArray[Any]] | None
     old: Path | None
     """The directory with files to link to; None: all files are written."""
@@ -213,7 +203,7 @@ class _PartWriter:
 
     def _make(self, part: int) -> tuple[Partition, tuple[int, int, int]]:
         """Make one partition; return it, and the fields of its EdgeStatistics."""
-        edges = {edge_type: self._read_edges(edge_type, part) for edge_type in self.edges}
+        edges = {edge_type: placed.into(part) for edge_type, placed in self.edges.items()}
         nodes, local_ids, isolated = {}, {}, {}
         for name in self.layouts:
             nodes[name], local_ids[name] = self._make_nodes(name, part, edges)
@@ -255,28 +245,8 @@ class _PartWriter:
         num_isolated = sum(int(mask.sum()) for mask in isolated.values())
         return partition, (num_loops, num_duplicates, num_isolated)
 
-    def _read_edges(self, edge_type: EdgeType, part: int) -> _LocalEdges:
-        """Read a partition's edges of one relation and remove their files.
-
-        Sorted by destination, then source; sources by new ids, destinations by position here.
-        """
-        files = self.edges[edge_type]
-        num_sources = max(len(self.layouts[edge_type[0]].new_id), 1)
-        keys, positions = np.fromfile(files.key_file(part), np.int64), np.zeros(0, np.int64)
-        files.key_file(part).unlink()
-        if files.position_file(part).exists():
-            order = np.argsort(keys, kind="stable")
-            keys, positions = keys[order], np.fromfile(files.position_file(part), np.int64)[order]
-            files.position_file(part).unlink()
-        else:
-            keys.sort()  # takes a tenth of the time that argsort takes
-        dst = keys // num_sources
-        src = np.subtract(keys, dst * num_sources, out=keys)
-        first = self.layouts[edge_type[2]].node_bounds[part]
-        return _LocalEdges(src, np.subtract(dst, first, out=dst).astype(np.int32), positions)
-
     def _make_nodes(
-        self, name: str, part: int, edges: Mapping[EdgeType, _LocalEdges]
+        self, name: str, part: int, edges: Mapping[EdgeType, LocalEdges]
     ) -> tuple[PartNodes, NDArray[np.int32]]:
         """Number the inner nodes of one type, then its halo nodes (other sources of its edges).
 

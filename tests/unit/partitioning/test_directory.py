@@ -117,7 +117,6 @@ def test_edges_come_sorted_and_chunks_change_nothing(
         assert (dst < whole.read_part(rank).num_inner).all()
     assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
-    assert not (whole.path / "sorted").exists()
 
 
 # --- damage ----------
