@@ -566,20 +566,6 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("file", "damage", "says"),
-    [
-        ("neighbours", lambda path: np.save(path, np.load(path) + NODES), "its checksum is not"),
-        ("val_neg", lambda path: path.unlink(), "missing"),
-    ],
-)
-def test_damaged_links_are_refused(file: str, damage: Any, says: str, tmp_path: Path) -> None:
-    directory = directory_of(tmp_path, 2)
-    damage(directory.path / f"part1/links_{file}.npy")
-    with pytest.raises(InputError, match=rf"links_{file}.npy: {says}"):
-        directory.verify([1])
-
-
-@pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, RoundRecorder, make_graph, run_workers, train_settings, write_partitions
+from support import MODELS, RoundRecorder, make_graph, train_settings, write_partitions
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
 from partitioning.random_rows import random_rows
 from retexo.comm.collectives import Communicator
-from retexo.comm.process_group import GlooTransport
 from retexo.comm.thread_transport import run_threads
-from retexo.errors import TrainingError
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.stage import Architecture, Stage, build_stages
@@ -63,7 +61,6 @@ SKIPS = (
     "smoothing.steps=3",
     "smoothing.reach=computed",
 )
-IN_PROCESSES = (("gcn", "dense"), ("gat-concat", "dense"), ("gcn", "local-3"))
 FEW_ROUNDS = 3
 # The graph, and settings besides those above; of FEW_ROUNDS each.
 FEW: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -199,20 +196,10 @@ LOCK = threading.Lock()
 """torch's random state is all threads' in common."""
 
 
-def train_as_processes(rank: int, world_size: int, cases: list[Case]) -> list[Any]:
-    """Train each case on this worker."""
-
-    def train(case: Case) -> Any:
-        with _patched(case) as embeddings:
-            return _outcome(Communicator(GlooTransport(rank, world_size)), case, embeddings)
-
-    return [train(case) for case in cases]
-
-
 def train_as_threads(num_parts: int, case: Case) -> list[Any]:
     """Train a case on all workers, as threads of this process; by rank."""
     with _patched(case) as embeddings:
-        return run_threads(num_parts, lambda comm: _outcome(comm, case, embeddings))
+        return run_threads(num_parts, lambda comm: _train(comm, *case[:2], embeddings))
 
 
 @contextlib.contextmanager
@@ -229,16 +216,6 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
             noting = _noted(kind.embed_nodes, embeddings)
             patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", noting))
         yield embeddings
-
-
-def _outcome(comm: Communicator, case: Case, embeddings: dict[int, list[np.ndarray]]) -> Any:
-    """Of a worker: node ids, rounds, embeddings [I, D] of every layer, parameters, or its error."""
-    try:
-        return _train(comm, case[0], case[1], embeddings)
-    except (
-        TrainingError
-    ) as error:  # all workers have it at the same place, so the next case can go on
-        return str(error)
 
 
 def context_of(
@@ -318,10 +295,7 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Results by (parts, case).
-
-    Workers are threads, but for four parts of IN_PROCESSES: one set of processes.
-    """
+    """Results by (parts, case)."""
 
     @functools.cache
     def directory(num_parts: int, kind: str) -> PartitionDirectory:
@@ -342,18 +316,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return where, given, layerwise.EDGES_PER_STEP
 
     @functools.cache
-    def in_processes() -> dict[Any, Any]:
-        jobs = [make_job(4, name) for name in IN_PROCESSES]
-        folder = tmp_path_factory.mktemp("processes")
-        results = run_workers(4, train_as_processes, folder, jobs, timeout=280.0)
-        return {
-            name: [result[place] for result in results] for place, name in enumerate(IN_PROCESSES)
-        }
-
-    @functools.cache
     def of(num_parts: int, name: Any) -> Any:
-        if num_parts == 4 and name in IN_PROCESSES:
-            return joined(in_processes()[name])
         return joined(train_as_threads(num_parts, make_job(num_parts, name)))
 
     return of
@@ -364,8 +327,6 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.nda
 
     Rounds and parameters have to be the same on all workers, the latter bit for bit.
     """
-    for worker in workers:
-        assert not isinstance(worker, str), worker
     for _, rounds, _, parameters in workers:
         assert rounds == workers[0][1]
         for own, first in zip(parameters, workers[0][3], strict=True):
