@@ -31,7 +31,7 @@ from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum, with_checksum
 from partitioning.graph_data import GraphData
-from retexo import load, load_run
+from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -249,6 +249,7 @@ TABLES = (
     *("dataset_name=file", "symmetrize=true", "num_partitions=2", "exchange=fp32"),
     "columns.ignore=[note]",
 )
+SPLIT = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
 
 
 def write_tables(folder: Path, *, labels: bool, order: Sequence[int] = (0, 1, 2, 3, 4)) -> Path:
@@ -283,7 +284,7 @@ def trained_on_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = compose(
         [
             *(*TABLES, f"dataset_file={folder}/known", f"partition_dir={folder}/parts"),
-            *("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25", *SMALL),
+            *(*SPLIT, *SMALL),
         ]
     )
     summary = train.run(settings, folder / "run")
@@ -319,6 +320,26 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     assert set(found["split"]) == {""}
     described = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
+
+
+def test_classes_that_are_numbered_otherwise_are_found_by_name(
+    trained_on_tables: Path, tmp_path: Path
+) -> None:
+    """A class that was not trained comes first in the order of names."""
+    new = Path(shutil.copytree(trained_on_tables / "known", tmp_path / "known"))
+    rows = (new / "nodes.csv").read_text().splitlines()
+    rows[1] = f"{rows[1].rpartition(',')[0]},ageless"
+    (new / "nodes.csv").write_text("\n".join(rows))
+    found = predict_table(trained_on_tables, new, tmp_path / "out", *SPLIT)
+    (directory,) = (tmp_path / "out-parts").iterdir()
+    assert find_partition_directory([directory], 2).class_names == ["ageless", "no", "yes"]
+    (parts,) = (trained_on_tables / "parts").iterdir()
+    wanted = load_run(trained_on_tables / "run").predict(parts)
+    assert found["class"].tolist() == wanted.classes.tolist()
+    scored = found[(found["split"] == "train") & (found["known_class"] != "ageless")]
+    described = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    right = (scored["class"] == scored["known_class"]).mean()
+    assert described["train"]["accuracy"] == pytest.approx(right)
 
 
 def test_a_graph_that_was_made_in_another_way_is_refused(
@@ -423,23 +444,6 @@ def test_partitions_change_predictions_from_rounded_rows_only(
     )
     np.testing.assert_allclose(first.probabilities, second.probabilities, atol=0.02)
     assert np.allclose(first.probabilities, second.probabilities, atol=1e-5) == same
-
-
-def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> None:
-    """app=predict, and in Python a partition directory and the graph itself, of a run whose rows
-    were rounded in training.
-    """
-    predicted(rounded, tmp_path)
-    table = read_table(tmp_path / "predictions.parquet")
-    wanted = np.stack([table[f"p{place}"] for place in range(3)], 1)
-    directory, run = rounded / "parts" / "toy-random-vol-2", rounded / "run"
-    attached = load(run, output="arrays").attach(str(rounded / "toy.npz"))
-    for found in (
-        load_run(run).predict(directory),
-        load(run, output="arrays").predict(directory),
-        attached.predict(),
-    ):
-        np.testing.assert_allclose(found.probabilities, wanted, atol=1e-5)
 
 
 def test_an_unknown_precision_is_refused(rounded: Path) -> None:
