@@ -357,7 +357,6 @@ class DatasetSettings(Checked):
     task: PairSettings = subgroup(PairSettings)
 
     def check_together(self) -> None:
-        super().check_together()
         if isinstance(self.features.kind, str):
             self.features = replace(self.features, kind=[self.features.kind])
 
@@ -457,7 +456,6 @@ class PartitionSettings(DatasetSettings):
     update: UpdateSettings = subgroup(UpdateSettings)
 
     def check_together(self) -> None:
-        super().check_together()
         if self.partition_method == "file" and self.partition_file is None:
             raise InputError(
                 "partition_method=file needs partition_file=PATH: an integer array [nodes], npy"

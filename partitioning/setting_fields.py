@@ -235,7 +235,9 @@ def with_values(group: T, values: Mapping[str, Any]) -> T:
 class Checked:
     """Base of groups. An instance checks its values, then it cannot be changed.
 
-    InputError names the first setting that is wrong.
+    `check_together`, which any class may have, raises InputError for values that contradict each
+    other, and sets what others decide. Those of base classes are called first. InputError names
+    the first setting that is wrong.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -245,11 +247,10 @@ class Checked:
         cls: Any = type(self)
         for name, defined in own_settings(cls).items():
             setattr(self, name, defined.normalise(getattr(self, name)))
-        self.check_together()
+        for base in reversed(cls.__mro__):
+            if "check_together" in vars(base):
+                base.check_together(self)
         self.__dict__["locked"] = True
-
-    def check_together(self) -> None:
-        """Raise InputError for values that contradict each other; may set what others decide."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "locked" in self.__dict__:

@@ -132,7 +132,6 @@ class ClusterSettings(PartitionSettings):
 
     def check_together(self) -> None:
         """Check what depends on several settings; InputError names them."""
-        super().check_together()
         own, several = self.distributed, self.num_nodes > 1
         setting_text = "tls=true" if own.tls else f"credentials={own.credentials}"
         secured = bool(own.tls) or own.credentials is not None

@@ -111,13 +111,10 @@ class ExchangeSettings(Checked):
 
         "trained" leaves it, "auto" sends layers of int4 in int8.
         """
-        if precision == "trained":
-            return self
-        by_layer = tuple(
-            "int8" if precision == "int4" else precision for precision in self.precision
+        replaced = {"trained": {}, "auto": {"int4": "int8"}}.get(
+            precision, dict.fromkeys(ROWS, precision)
         )
-        if precision != "auto":
-            by_layer = (precision,) * len(by_layer)
+        by_layer = tuple(replaced.get(trained, trained) for trained in self.precision)
         return replace(self, precision=by_layer)
 
 
@@ -143,7 +140,6 @@ class CommunicationSettings(Checked):
     )
 
     def check_together(self) -> None:
-        super().check_together()
         refuse(
             (
                 self.gradient.mode == "sync" and self.local_epochs != 1,

@@ -17,7 +17,6 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.plugins import Plugins
-from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -30,7 +29,7 @@ from retexo.settings.command_line import prepare_overrides
 from retexo.settings.communication_settings import AUTO, BY_NETWORK
 from retexo.settings.flatten import flatten
 from retexo.settings.launcher_env import LauncherEnv, detect
-from retexo.settings.messages import REFUSALS, explain_command, refusal, unknown_setting
+from retexo.settings.messages import explain_command, refusal, unknown_setting
 from retexo.settings.optimizer import check_optimizer
 from retexo.settings.options import MODELS
 from retexo.settings.run_settings import Settings
@@ -73,31 +72,21 @@ def compose_run(
 ) -> tuple[Settings, Path]:
     """Compose settings and the run directory of the command, hydra.run.dir; see `compose`."""
     overrides = prepare_overrides(overrides, config_dir)
-    try:
-        config = _compose(config_name, overrides, config_dir)
-        run_dir = Path(config.hydra.run.dir)
-        OmegaConf.set_struct(config, False)
-        del config["hydra"]
-        return load_settings(config, overrides, config_name, config_dir), run_dir
-    except (HydraException, OmegaConfBaseException) as error:
-        raise InputError(refusal(error)) from None
-
-
-def _compose(config_name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Compose a configuration by Hydra's API, also while another one is in use."""
     outer = GlobalHydra.instance().hydra  # of the command, where an app composes
     GlobalHydra.instance().clear()  # Hydra allows one at a time
     OwnFolder.path = config_dir
     try:
         with initialize_config_dir(str(CONFIG_DIR), "main", version_base="1.3"):
-            return hydra.compose(config_name, [*overrides], return_hydra_config=True)
-    except REFUSALS:
-        raise
-    except Exception as error:  # at odd defaults or a name twice: Hydra raises many types
+            config = hydra.compose(config_name, overrides, return_hydra_config=True)
+        run_dir = Path(config.hydra.run.dir)
+    except Exception as error:  # at odd defaults or a name twice, Hydra raises many types
         raise InputError(explain_command(error, overrides)) from error
     finally:
         OwnFolder.path = None
         GlobalHydra.instance().hydra = outer
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return load_settings(config, overrides, config_name, config_dir), run_dir
 
 
 class OwnFolder(SearchPathPlugin):

@@ -61,7 +61,8 @@ def explain_command(error: Exception, arguments: Sequence[str]) -> str:
     text = explain(error)
     own = [argument for argument in arguments if not argument.startswith("hydra.job.config.")]
     is_named = any(argument.partition("=")[0].lstrip("+~") in text for argument in own)
-    return text if is_named or isinstance(error, InputError) else f"{text} (in {' '.join(own)})"
+    is_clear = is_named or not own or isinstance(error, InputError)
+    return text if is_clear else f"{text} (in {' '.join(own)})"
 
 
 def refusal(error: Exception) -> str:

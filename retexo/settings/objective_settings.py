@@ -91,7 +91,6 @@ class TaskSettings(PairSettings):
 
     def check_together(self) -> None:
         """Make a list of class weights a tuple."""
-        super().check_together()
         if isinstance(self.class_weights, list):
             self.class_weights = tuple(self.class_weights)
 

@@ -249,7 +249,6 @@ class NetworkSettings(Checked):
         return tuple(values[min(layer, len(values) - 1)] for layer in range(self.model.depth))
 
     def check_together(self) -> None:
-        super().check_together()
         self.model = replace(
             self.model, **{name: getattr(self, name) for name in ModelSettings.SIZES}
         )

@@ -261,7 +261,6 @@ class TrainSettings(
 
         Repeat lists for all layers, and set what is auto.
         """
-        super().check_together()
         self.decide_by_network(links=self.task.links)
         self.num_rounds = self.of_layers(self.num_rounds)
         self.learning_rate = self.of_layers(self.learning_rate)
@@ -334,7 +333,6 @@ class Settings(TrainSettings):
         return cast(dict[str, Any], container) | dict(self.addresses)
 
     def check_together(self) -> None:
-        super().check_together()
         for name in self.objective or ():
             check_objective(name, of_links=self.task.links)
         text, seeds = f"seeds={list(self.seeds or ())}", self.seeds

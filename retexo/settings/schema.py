@@ -6,6 +6,7 @@ from typing import Any
 
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
+from retexo.settings.aliases import ALIASES
 from retexo.settings.flatten import flatten
 from retexo.settings.options import MODELS
 from retexo.settings.run_settings import Settings
@@ -28,9 +29,7 @@ LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each)
 
 
 FORMER = {
-    "split.train_per_class": "split.train",
-    "split.num_val": "split.val",
-    "split.num_test": "split.test",
+    name: ALIASES[name] for name in ("split.train_per_class", "split.num_val", "split.num_test")
 }
 """Former name of a stored setting -> the current one."""
 CONSTANTS = {

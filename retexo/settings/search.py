@@ -11,11 +11,9 @@ from retexo.errors import TrainingError
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
 
-SPLITS = ("train", "val", "test")
 COSTS = r"(bytes|seconds)(\.\w+)+"
 MAX_NAME = 120
 """Longest name of a job's folder."""
-NAMED = re.compile(rf"({'|'.join(SPLITS)})\.({'|'.join(SCORES)}|hits@\d+|ogb_\w+)|{COSTS}")
 
 
 def leave_out_fixed(overrides: Sequence[str]) -> str:
@@ -45,8 +43,9 @@ def shorten_name(overrides: str) -> str:
 
 def check_objective(name: str, *, of_links: bool) -> None:
     """Raise InputError for a name that is no number of summary.json."""
-    if NAMED.fullmatch(name) is None or (name.endswith(".auc") and not of_links):
-        scores = [score for score in SCORES if of_links or score != "auc"]
+    scores = [score for score in SCORES if SCORES[score].of_nodes != of_links]
+    numbers = rf"(train|val|test)\.({'|'.join(scores)}|hits@\d+|ogb_\w+)|{COSTS}"
+    if re.fullmatch(numbers, name) is None:
         raise InputError(
             f"objective={name}: must be a number of summary.json: val.NAME or test.NAME with one of"
             f" {', '.join(scores)}, hits@20; or bytes.total, seconds.train and the like"
