@@ -3,15 +3,71 @@
 python examples/make_sites.py FOLDER NAME NAME ...
 """
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from partitioning import datasets, node_split
+from partitioning.array_checks import csr_arrays
 from partitioning.errors import InputError
-from partitioning.site_folders import write_sites
+from partitioning.graph_data import GraphData
+from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION
 from retexo.settings.compose import compose
+
+
+def write_sites(
+    base: Path,
+    graph: GraphData,
+    masks: Mapping[str, NDArray[np.bool_]],
+    assignment: NDArray[np.int64],
+    names: list[str],
+) -> list[Path]:
+    """Cut a graph into site folders base/NAME, to try sites on one machine.
+
+    Args:
+        assignment: int64 [N], rank of each node's site.
+        names: of the sites, by rank.
+
+    Returns:
+        The folders.
+
+    Raises:
+        InputError: a folder exists.
+    """
+    folders = [base / name for name in names]
+    for rank, folder in enumerate(folders):
+        if folder.exists():
+            raise InputError(f"{folder}: exists; choose another place")
+        nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
+        description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
+        if graph.label_kind != "multiclass":
+            description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
+        rows = graph.features[nodes]
+        arrays: dict[str, Any] = (
+            csr_arrays(rows) if isinstance(rows, sp.csr_array) else {"feat": rows}
+        )
+        arrays |= {mask: values[nodes] for mask, values in masks.items()}
+        folder.mkdir(parents=True)
+        (folder / DESCRIPTION).write_text(
+            json.dumps(description, indent=2) + "\n", encoding="utf-8"
+        )
+        np.savez_compressed(
+            folder / ARRAYS,
+            node_id=graph.node_ids[nodes],
+            src=graph.node_ids[graph.src[incoming]],
+            dst=graph.node_ids[graph.dst[incoming]],
+            src_owner=assignment[graph.src[incoming]],
+            label=graph.labels[nodes],
+            **arrays,
+            **{name: data[incoming] for name, data in graph.edge_data.items()},
+        )
+    return folders
 
 
 def main(base: Path, names: list[str]) -> None:

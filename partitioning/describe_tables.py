@@ -27,10 +27,14 @@ from partitioning.features.sums import (
 )
 from partitioning.graph_data import SEPARATOR, HeteroGraphData
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, FeatureSettings
-from partitioning.site_arrays import read_ids_and_masks
+from partitioning.site_arrays import (
+    SITE_TABLES,
+    find_site_table,
+    read_ids_and_masks,
+    read_site_table,
+)
 from partitioning.site_description import ARRAYS, Site
 from partitioning.site_folders import SiteFolders, read_sites
-from partitioning.site_tables import SITE_TABLES, find_site_table, read_site_table
 
 
 def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]]:

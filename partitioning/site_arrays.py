@@ -1,4 +1,7 @@
-"""Reads and checks a site's part.npz (format: site_folders.py) and makes a partition of it.
+"""Reads and checks a site's part.npz and table of features, and makes a partition of them.
+
+site_folders.py describes the format. features/sums.py describes how all sites fit the pipeline that
+encodes their tables together.
 
 The owners of halo nodes tell their rows when the workers start, so the halo is unresolved here.
 I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
@@ -6,7 +9,9 @@ I inner nodes, H halo nodes, E edges, F features, C classes, W sites.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,12 +38,18 @@ from partitioning.array_checks import (
     refuse,
 )
 from partitioning.datasets.array_files import list_arrays, read_arrays
+from partitioning.datasets.node_tables import in_node_order, read_table
+from partitioning.datasets.nodes import Nodes
+from partitioning.datasets.tables import files_named
 from partitioning.directory.partition import PartEdges, Partition, PartNodes, UnresolvedHalo
 from partitioning.directory.read_directory import drop_unit_weights
 from partitioning.errors import InputError, join_names
+from partitioning.features.build import stored_columns
+from partitioning.features.encoder import State, apply_pipeline
+from partitioning.features.schema import Rows, Schema
 from partitioning.graph_data import EDGE_DATA, MASKS, is_labelled
+from partitioning.partition_settings import ColumnSettings
 from partitioning.site_description import ARRAYS, DESCRIPTION, Site
-from partitioning.site_tables import SITE_TABLES, SitePipeline, find_site_table
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +57,13 @@ EDGE_ENDS = ("src", "dst", "src_owner")
 FEATURE_ARRAYS = ("feat", *CSR)
 TARGET_ARRAYS = ("label", *MASKS)
 
+SUFFIXES = ("csv", "csv.gz", "parquet")
+SITE_TABLES = tuple(f"features.{suffix}" for suffix in SUFFIXES)
+
 Arrays = Mapping[str, Array]
 
 
-def read_part(site: Site, pipeline: SitePipeline | None = None) -> Partition:
+def read_part(site: Site, pipeline: "SitePipeline | None" = None) -> Partition:
     """Read a site's partition; that of a plain graph has one type and one relation.
 
     InputError names what is wrong with it.
@@ -274,7 +288,7 @@ def _sort_edges(
 
 
 def _read_features(
-    name: str, arrays: Arrays, ids: Ints, site: Site, pipeline: SitePipeline | None
+    name: str, arrays: Arrays, ids: Ints, site: Site, pipeline: "SitePipeline | None"
 ) -> NDArray[np.float32]:
     """Return features [I, F] of a type, of part.npz or encoded from the site's table.
 
@@ -368,3 +382,49 @@ def _read_masks(arrays: Arrays, num_nodes: int, where: str) -> dict[str, NDArray
             " test"
         )
     return masks or {name: np.zeros(num_nodes, np.bool_) for name in MASKS}
+
+
+# --- tables of features ----------
+
+
+@dataclass(frozen=True)
+class SitePipeline:
+    """How a site encodes its table."""
+
+    state: State
+    columns: ColumnSettings
+
+    def read(self, path: Path, ids: Ints) -> Rows:
+        """Return the features [I, F] of nodes by their ids [I]."""
+        state = self.state | {"roles": {}}  # each site names its column of ids
+        columns = stored_columns({"nodes": state}, self.columns)
+        rows, schema = read_site_table(path, ids, columns)
+        encoded: Rows = apply_pipeline(self.state, rows, schema).toarray()
+        return encoded
+
+
+def find_site_table(site: Site) -> Path | None:
+    """Return the site's table of features; None if its part.npz has them."""
+    return next(iter(files_named(site.folder, "features", SUFFIXES)), None)
+
+
+def read_site_table(path: Path, ids: Ints, columns: ColumnSettings) -> tuple[Rows, Schema]:
+    """Read the raw features [I, W] of nodes by their ids [I], NaN where blank or without a row.
+
+    Raises:
+        InputError: there is no id column, an id is unknown or repeated, or the table has labels.
+    """
+    table = read_table(path, columns)
+    if table.ids is not None and table.ids.dtype == object:
+        raise InputError(
+            f"{path}: its ids are names; expected the numbers of `node_id` in {ARRAYS}"
+        )
+    if table.ids is None:
+        raise InputError(f"{path}: there is no column `id`; set columns.id=NAME to the ids")
+    others = sorted(table.values.keys() - {"feat"})
+    if others:
+        raise InputError(f"{path}: has {others[0]}, which {ARRAYS} holds; take the column out")
+    if "feat" not in table.values or table.schema is None:
+        raise InputError(f"{path}: has no feature column besides the ids")
+    nodes = Nodes(len(ids), ids, grows=False, where=str(path))
+    return np.asarray(in_node_order(table, nodes)["feat"], np.float32), table.schema

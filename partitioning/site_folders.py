@@ -46,28 +46,20 @@ relations are added.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
-from numpy.typing import NDArray
-
-from partitioning.array_checks import csr_arrays
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.features.encoder import State
 from partitioning.features.spec import read_spec
-from partitioning.file_io import check_path, exclusive, file_checksum
-from partitioning.graph_data import GraphData
+from partitioning.file_io import check_path, file_checksum
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
-from partitioning.site_arrays import read_part
-from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION, Site
-from partitioning.site_tables import SitePipeline, find_site_table
+from partitioning.site_arrays import SitePipeline, find_site_table, read_part
+from partitioning.site_description import ARRAYS, DESCRIPTION, Site
 from partitioning.unpacked_size import check_table_sizes
 
 
@@ -205,53 +197,3 @@ def read_sites(path: Path) -> tuple[Site, ...]:
 def has_site_tables(path: Path) -> bool:
     """Return whether a site in a folder has a table of features."""
     return any(find_site_table(site) is not None for site in read_sites(path))
-
-
-def write_sites(
-    base: Path,
-    graph: GraphData,
-    masks: Mapping[str, NDArray[np.bool_]],
-    assignment: NDArray[np.int64],
-    names: list[str],
-) -> list[Path]:
-    """Cut a graph into site folders base/NAME, to try sites on one machine.
-
-    Args:
-        assignment: int64 [N], rank of each node's site.
-        names: of the sites, by rank.
-
-    Returns:
-        The folders.
-
-    Raises:
-        InputError: a folder exists, or another process writes them.
-    """
-    folders = [base / name for name in names]
-    with exclusive(base / ".lock", str(base)):
-        for rank, folder in enumerate(folders):
-            if folder.exists():
-                raise InputError(f"{folder}: exists; choose another place")
-            nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
-            description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
-            if graph.label_kind != "multiclass":
-                description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
-            rows = graph.features[nodes]
-            arrays: dict[str, Any] = (
-                csr_arrays(rows) if isinstance(rows, sp.csr_array) else {"feat": rows}
-            )
-            arrays |= {mask: values[nodes] for mask, values in masks.items()}
-            folder.mkdir(parents=True)
-            (folder / DESCRIPTION).write_text(
-                json.dumps(description, indent=2) + "\n", encoding="utf-8"
-            )
-            np.savez_compressed(
-                folder / ARRAYS,
-                node_id=graph.node_ids[nodes],
-                src=graph.node_ids[graph.src[incoming]],
-                dst=graph.node_ids[graph.dst[incoming]],
-                src_owner=assignment[graph.src[incoming]],
-                label=graph.labels[nodes],
-                **arrays,
-                **{name: data[incoming] for name, data in graph.edge_data.items()},
-            )
-    return folders

@@ -26,10 +26,11 @@ from test_oracle import (
     train_as_threads,
 )
 
+from examples.make_sites import write_sites
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
-from partitioning.site_folders import find_sites, write_sites
+from partitioning.site_folders import find_sites
 from retexo import load_run
 from retexo.apps import predict, train
 from retexo.comm.collectives import Communicator

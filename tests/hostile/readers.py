@@ -33,6 +33,7 @@ from support import (
 )
 
 import retexo
+from examples.make_sites import write_sites
 from partitioning.datasets import read_graph
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
@@ -40,7 +41,7 @@ from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import AnyGraph
-from partitioning.site_folders import find_sites, write_sites
+from partitioning.site_folders import find_sites
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS

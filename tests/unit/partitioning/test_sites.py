@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import MASKS, make_graph, random_graph, thirds, write_partitions
 
+from examples.make_sites import write_sites
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE, GraphData
-from partitioning.site_folders import find_sites, write_sites
+from partitioning.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
