@@ -73,6 +73,7 @@ def write_sites(
 def main(base: Path, names: list[str]) -> None:
     settings = compose(["dataset_name=cora"])
     graph = datasets.load_graph(settings)
+    assert isinstance(graph, GraphData)
     split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assignment = np.random.default_rng(0).integers(len(names), size=graph.num_nodes)
