@@ -31,7 +31,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular
 from retexo.launch.certificates import (
     naming_file,
     read_key,
@@ -69,25 +68,19 @@ def main(arguments: Sequence[str]) -> int:
         if name == "revoke":
             command.add_argument("name")
         if name in ("sign", "init"):
-            command.add_argument("--days", type=_days, default=DAYS)
+            command.add_argument("--days", type=int, default=DAYS)
     options = vars(parser.parse_args(arguments))
+    if not 1 <= options.get("days", DAYS) <= LIST_DAYS:
+        parser.error(
+            f"argument --days: {options['days']}: must be a number of days from 1 to {LIST_DAYS},"
+            " for which the authority's own certificate is valid"
+        )
     try:
         globals()[options.pop("command")](**options)
     except (InputError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
-
-
-def _days(text: str) -> int:
-    """Parse a number of days on the command line."""
-    days = int(text.lstrip("0")[:9] or 0) if text.isascii() and text.isdigit() else 0
-    if not 1 <= days <= LIST_DAYS:
-        raise argparse.ArgumentTypeError(
-            f"{text}: must be a number of days from 1 to {LIST_DAYS}, for which the authority's"
-            " own certificate is valid"
-        )
-    return days
 
 
 def authority(folder: Path) -> None:
@@ -151,7 +144,7 @@ def members(folder: Path, sites: Sequence[str]) -> None:
     for site in sites:
         _issued(folder, site, issuer)
     listed = {"members": [{"name": site} for site in sites]}
-    _write_bytes(path, json.dumps(listed, indent=1).encode())
+    path.write_text(json.dumps(listed, indent=1), encoding="utf-8")
     print(
         f"{path}: every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as"
         " certificate.pem"
@@ -314,12 +307,7 @@ def _issued(folder: Path, name: str, issuer: x509.Certificate) -> x509.Certifica
 
 def _write_pem(path: Path, pem_object: Any) -> None:
     """Write a certificate, request or list of revocations in PEM."""
-    _write_bytes(path, pem_object.public_bytes(serialization.Encoding.PEM))
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    with open_regular(path, "wb") as file:
-        file.write(content)
+    path.write_bytes(pem_object.public_bytes(serialization.Encoding.PEM))
 
 
 def _key_digest(public_key: Any) -> str:

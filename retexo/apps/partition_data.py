@@ -150,11 +150,10 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
     Removes a directory that is there if `settings.overwrite`. The description keeps `request`.
     InputError for data or settings that cannot be used, or too little memory for the method.
     """
-    seconds: dict[str, float] = {}
     num_parts = settings.num_partitions
     stored = {} if settings.features.spec is None else read_spec(settings.features)
     with _collect_warnings() as notes:
-        with _timed(seconds, "load"):
+        with _timed("load"):
             graph = read_as_fitted(
                 lambda columns: datasets.read_graph(replace(settings, columns=columns)),
                 settings.columns,
@@ -163,7 +162,7 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
         with_dgl_files = _writes_dgl_files(
             settings, links=settings.task.links, typed=isinstance(graph, HeteroGraphData)
         )
-        with _timed(seconds, "split"):
+        with _timed("split"):
             if settings.task.links:
                 graph, states = encode_tables(graph, settings.features, None, stored)
                 graph, request = _select_relation(settings, graph, request, notes)
@@ -172,20 +171,20 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
                 split = _split_nodes(settings, graph, stored)
     graph = split.graph
     check_memory(settings.partition_method, graph.num_edges, psutil.virtual_memory().available)
-    with _timed(seconds, "assign"):
+    with _timed("assign"):
         assignment = assign(graph, split.masks["train_mask"], settings)
     provenance = _provenance(settings, request, split.description, notes) | {
         "features": split.feature_states,
     }
     if split.pairs is not None:
-        with _timed(seconds, "baselines"):
+        with _timed("baselines"):
             part_of = assignment[graph.target][split.pairs.rows["train"]]
             provenance["links"] = {
                 **split.pairs.description,
                 "cut_rows": int((part_of[:, 0] != part_of[:, 1]).sum()),
                 "baselines": baselines(split.pairs),
             }
-    with _timed(seconds, "write"):
+    with _timed("write"):
         meta, statistics = write_parts(
             directory,
             graph,
@@ -199,14 +198,9 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
         if with_dgl_files:
             meta = add_dgl_files(directory, meta)
     print_report(meta, directory)
-    counts = (
+    print(
         f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,}"
         f" duplicates, which count; {statistics.isolated_nodes:,} isolated nodes"
-    )
-    print(counts)
-    print(
-        f"seconds: {', '.join(f'{phase} {taken:.1f}' for phase, taken in seconds.items())}; "
-        f"peak memory {_peak_memory():.2f} GiB"
     )
     return meta
 
@@ -315,19 +309,15 @@ def _collect_warnings() -> Iterator[list[str]]:
         logging.getLogger("partitioning").removeHandler(handler)
 
 
-def _peak_memory() -> float:
-    """Return the peak memory of this process so far, GiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 @contextlib.contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    """Record and log the duration of a phase, and log the peak memory so far."""
+def _timed(phase: str) -> Iterator[None]:
+    """Log the duration of a phase, and the peak memory of this process so far."""
     start = time.perf_counter()
     logger.info("%s", phase)
     yield
-    seconds[phase] = time.perf_counter() - start
-    logger.info("%s: %.1f s; peak memory so far %.2f GiB", phase, seconds[phase], _peak_memory())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    taken = time.perf_counter() - start
+    logger.info("%s: %.1f s; peak memory so far %.2f GiB", phase, taken, memory)
 
 
 def _find_existing(

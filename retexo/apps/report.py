@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from partitioning.errors import require_packages
 from partitioning.file_io import read_bytes
@@ -60,13 +61,8 @@ class Section:
     """Whether the tables hold text instead of numbers."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """What report.html and report.md show."""
-
-    title: str
-    introduction: str
-    sections: Sequence[Section]
+Report = dict[str, Any]
+"""What report.html and report.md show: title, introduction and sections."""
 
 
 @locks_run_dir
@@ -101,15 +97,13 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
         else:
             folder_names = " and ".join(map(format_path, folders))
             report = _report_runs(folder_names, runs, data_sets, out)
-        (out / page_path.name).write_text(_page(report, _describe_versions(runs)), encoding="utf-8")
-        (out / "report.md").write_text(_markdown(report), encoding="utf-8")
+        for file, text in _render(report, _describe_versions(runs)).items():
+            (out / file).write_text(text, encoding="utf-8")
         for path in sorted(out.iterdir(), key=lambda path: path.name == page_path.name):
             shutil.rmtree(run_dir / path.name, ignore_errors=True)
             path.replace(run_dir / path.name)  # the page last
-    for section in [] if alone else report.sections:
-        if not section.plain:
-            print(f"{section.title}\n")
-            print("\n".join(table.markdown() for table in section.tables))
+    if not alone:
+        print((run_dir / "report.md").read_text(encoding="utf-8"))
     print(f"{_count_statuses(runs)}; {page_path}")
     return page_path
 
@@ -139,7 +133,7 @@ def _report_runs(
     for name, content in rows.items():
         pd.DataFrame(content, dtype=object).to_csv(out / name, index=False, lineterminator="\n")
     introduction = f"{_count_statuses(runs)}, read from {folders}."
-    return Report("Training runs", introduction, sections)
+    return {"title": "Training runs", "introduction": introduction, "sections": sections}
 
 
 def _report_run(run: Run, data: DataSet, out: Path) -> Report:
@@ -168,11 +162,11 @@ def _report_run(run: Run, data: DataSet, out: Path) -> Report:
         )
         for title, (tables_of_part, names) in parts.items()
     ]
-    return Report(
-        f"{data.methods[0].name} on {data.name}: {path}",
-        " ".join(conclude(run.summary, path)[:-1]),
-        [section for section in sections if section.tables or section.pictures],
-    )
+    return {
+        "title": f"{data.methods[0].name} on {data.name}: {path}",
+        "introduction": " ".join(conclude(run.summary, path)[:-1]),
+        "sections": [section for section in sections if section.tables or section.pictures],
+    }
 
 
 def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
@@ -191,37 +185,28 @@ def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
     return pictures
 
 
-def _page(report: Report, footer: str) -> str:
-    """Render page.html.jinja, without external files or scripts.
+def _render(report: Report, footer: str) -> dict[str, str]:
+    """Return the texts of report.html and report.md by name, from their templates.
 
-    All text is escaped, and pictures are embedded.
+    The page needs no external files or scripts: its pictures are embedded. All its text is escaped.
     """
-    from jinja2 import Environment, FileSystemLoader  # of the extra `report`, like matplotlib
+    from jinja2 import Environment, FileSystemLoader, select_autoescape  # of the extra `report`
 
     templates = Environment(
         loader=FileSystemLoader(Path(figures.__file__).parent),
-        autoescape=True,
+        autoescape=select_autoescape(["html.jinja"]),
         trim_blocks=True,
         lstrip_blocks=True,
     )
     templates.filters["data_url"] = lambda svg: (
         f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
     )
-    template = templates.get_template("page.html.jinja")
-    return template.render(**vars(report), footer=footer, max_rows=MAX_ROWS)
-
-
-def _markdown(report: Report) -> str:
-    """Return the tables and figures of all sections as markdown."""
-    parts = [f"# {report.title}\n\n{report.introduction}\n"]
-    for section in report.sections:
-        parts.append(f"## {section.title}\n")
-        parts += [table.markdown() for table in section.tables]
-        parts += [
-            f"![{picture.title}](figures/{picture.title}.svg)\n\n{picture.caption}\n"
-            for picture in section.pictures
-        ]
-    return "\n".join(parts)
+    return {
+        name: templates.get_template(f"{name}.jinja").render(
+            **report, footer=footer, max_rows=MAX_ROWS
+        )
+        for name in ("report.html", "report.md")
+    }
 
 
 def _count_statuses(runs: Sequence[Run]) -> str:

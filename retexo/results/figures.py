@@ -1,7 +1,7 @@
 """Figures of one data set or one run by matplotlib, in the colours of Okabe and Ito (2008)."""
 
-import textwrap
 from collections.abc import Callable
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ STYLE = {
     "grid.alpha": 0.3,
     "svg.hashsalt": "retexo",
     "axes.axisbelow": True,
+    "text.parse_math": False,
 }
 SPLIT_COLOURS = {"val": COLOURS[1], "test": COLOURS[0]}
 SHARES = ("accuracy", "f1", "auc", "precision", "mrr", "hits")
@@ -102,12 +103,17 @@ def plot_accuracy(data: DataSet) -> "Figure | None":
             capsize=2,
             linewidth=1,
             linestyle="none",
-            label=_wrap(f"{data.methods[index].name} (n = {counts[index]:.0f})"),
+            label=fill(f"{data.methods[index].name} (n = {counts[index]:.0f})", NAME_WIDTH),
         )
     left_out = [data.methods[index].name for index in known.index.difference(means.index)]
     remark = f"\nnot on this axis (0 bytes): {', '.join(left_out[:MAX_METHODS])}" * bool(left_out)
     label = f"sent by all workers (bytes, log scale){remark}"
-    axes.set(xlabel=label, ylabel=_with_unit(data.headline), title=_wrap(data.name), xscale="log")
+    axes.set(
+        xlabel=label,
+        ylabel=_with_unit(data.headline),
+        title=fill(data.name, NAME_WIDTH),
+        xscale="log",
+    )
     low, high = axes.get_xlim()
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 20 * low else (1,)))
     axes.xaxis.set_major_formatter(EngFormatter("B"))
@@ -294,12 +300,6 @@ def _with_unit(score: str) -> str:
     return f"{score} (1 is exact)" if name.endswith("r2") else score
 
 
-def _wrap(name: str, width: int = NAME_WIDTH) -> str:
-    """Wrap a name to lines of `width` characters, with `$` escaped for matplotlib."""
-    return "\n".join(textwrap.wrap(name.replace("$", "\\$"), width))
-
-
 def _shorten(name: str) -> str:
-    """Cut a class name, with `$` escaped for matplotlib."""
-    label = name.replace("$", "\\$")
-    return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…"
+    """Cut a class name."""
+    return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"

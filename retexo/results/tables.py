@@ -1,4 +1,4 @@
-"""Tables of a report as markdown and csv."""
+"""Tables of a report, and rows of its csv files."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,16 +50,6 @@ class Table:
         needed = [at for at, name in enumerate(self.columns) if is_needed(name, cells[name])]
         rows = [[row[at] for at in needed] for row in self.rows]
         return Table(self.title, [self.columns[at] for at in needed], rows, self.note)
-
-    def markdown(self) -> str:
-        align = ["---" if column == 0 else "---:" for column in range(len(self.columns))]
-        lines = [
-            self.columns,
-            align,
-            *([cell.replace("|", "\\|") for cell in row] for row in self.rows),
-        ]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"### {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
 
 # --- how figures are written ----------

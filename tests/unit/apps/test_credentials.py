@@ -126,7 +126,7 @@ def test_files_that_the_authority_cannot_use(
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
 
-@pytest.mark.parametrize("days", ["99999999", "0000000011111", "3651", "0", "-5", "x"])
+@pytest.mark.parametrize("days", ["99999999", "3651", "0", "-5"])
 def test_days_that_no_certificate_has(
     place: Path, capsys: pytest.CaptureFixture[str], days: str
 ) -> None:
