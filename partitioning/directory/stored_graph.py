@@ -88,8 +88,8 @@ def read_meta(path: Path) -> Meta:
     meta = Meta.read(path)
     if meta is None or meta.is_imported:
         raise InputError(
-            f"{path}: was not partitioned by this program, so it cannot be changed; make a"
-            " directory by app=partition_data"
+            f"{path}: was not partitioned by this program, so it cannot be changed; give the path"
+            " of a directory of app=partition_data itself"
         )
     task = "task=link_prediction" if meta.links else "labels.of=edges"
     if meta.links or meta.request.get("labels.of") == "edges":

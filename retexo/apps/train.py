@@ -168,9 +168,7 @@ class Training:
         """Run, and restart after a curable failure; return the summary. Observers hear of it."""
         try:
             self.observers.start(self.settings.stored)
-            summary = self._run_with_restarts()
-            self.observers.finish(summary)
-            return summary
+            return self._run_with_restarts()
         finally:
             self.observers.end(self.summary)
 

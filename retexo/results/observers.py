@@ -58,16 +58,13 @@ class Observers:
                 self._call("on_layer", line)
         self._call("on_progress", phase, bytes_sent)
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Tell all that the run is done and saved; what they raise then is logged.
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """Tell all that have started that the run has ended; what they raise is logged.
 
         Node 0 alone has observers, and the bytes in its summary.
         """
-        if self._started:
+        if summary.get("status") == "done" and "bytes" in summary:
             self._call_at_end("on_progress", "done", summary["bytes"]["total"])
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """Tell all that have started that the run has ended; what they raise is logged."""
         self._call_at_end("on_end", summary)
 
     def _call(self, method: str, *arguments: Any) -> None:
