@@ -187,7 +187,7 @@ def points(found: Summaries, test: np.ndarray) -> str:
     first = common.accuracies(next(iter(found.values())), "test")
     difference = compare_pairs(*(dict(enumerate(100 * each)) for each in (first, test)))
     return (
-        f"{difference.mean:+.2f} [{difference.low:+.2f}, {difference.high:+.2f}]"
+        "{mean:+.2f} [{low:+.2f}, {high:+.2f}]".format(**difference)
         if difference is not None
         else ""
     )

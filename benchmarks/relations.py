@@ -244,10 +244,8 @@ def report(found: dict[str, dict[str, float | None]]) -> None:
                 compare_pairs(found[other], values) if other in found and name in MODELS else None
             )
             if difference:
-                low, high = 100 * difference.low, 100 * difference.high
-                print(
-                    f"   {100 * difference.mean:+.2f} [{low:+.2f}, {high:+.2f}] to {other}", end=""
-                )
+                mean, low, high = (100 * difference[name] for name in ("mean", "low", "high"))
+                print(f"   {mean:+.2f} [{low:+.2f}, {high:+.2f}] to {other}", end="")
         print()
 
 

@@ -9,8 +9,6 @@ from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
 from retexo.scores import title_of
 
 COLUMNS = ("nodes", "edges", "halo", "train", "val", "test")
-MAX_LISTED = 16
-"""Partitions whose counts are listed for each node type and relation."""
 
 
 def print_report(meta: Meta, directory: Path) -> None:
@@ -58,26 +56,15 @@ def _describe_labels(meta: Meta) -> str:
 
 
 def _print_types(meta: HeteroMeta) -> None:
-    """Print the counts of each node type and relation, by partition."""
+    """Print the counts of each node type and relation."""
     print(f"target: {meta.target}")
-    for name, counts in meta.types.items():
-        nodes, halo = sum(counts["nodes"]), sum(counts["halo"])
-        print(
-            f"nodes of {name}: {nodes:,} ({_list_counts(counts['nodes'])}), {counts['features']}"
-            f" features; halo {halo:,} ({_list_counts(counts['halo'])})"
-        )
-    for name, counts in meta.relations.items():
-        edges = sum(counts["edges"])
-        print(
-            f"edges of {name}: {edges:,} ({_list_counts(counts['edges'])}), {counts['cut']:,} cut "
-            f"({counts['cut'] / max(edges, 1):.1%})"
-        )
-
-
-def _list_counts(counts: list[int]) -> str:
-    """Return the first counts as text joined by plus signs."""
-    listed = [f"{count:,}" for count in counts[:MAX_LISTED]]
-    return " + ".join([*listed, "..."] if len(counts) > MAX_LISTED else listed)
+    nodes = [
+        [name, sum(counts["nodes"]), counts["features"], sum(counts["halo"])]
+        for name, counts in meta.types.items()
+    ]
+    edges = [[name, sum(counts["edges"]), counts["cut"]] for name, counts in meta.relations.items()]
+    print_columns([["type", "nodes", "features", "halo"], *nodes])
+    print_columns([["relation", "edges", "cut"], *edges])
 
 
 def _print_links(links: dict[str, Any]) -> None:

@@ -2,8 +2,6 @@
 
 import base64
 import re
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from partitioning.errors import require_packages
 from partitioning.file_io import read_bytes
 from retexo.apps.resume import check_unused
 from retexo.results import figures, tables
+from retexo.results.atomic_write import atomic_write
 from retexo.results.conclusion import conclude
 from retexo.results.formats import format_path
 from retexo.results.groups import DataSet, group
@@ -87,21 +86,16 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
     check_unused(run_dir, (page_path.name,))
     runs = read_runs(*folders)
     data_sets = group(runs)
-    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "figures").mkdir(parents=True, exist_ok=True)
     alone = runs[0].status == "done" and [run.path for run in runs] == list(folders)
-    with tempfile.TemporaryDirectory(dir=run_dir, prefix=".report-") as name:
-        out = Path(name)
-        (out / "figures").mkdir()
-        if alone:
-            report = _report_run(runs[0], data_sets[0], out)
-        else:
-            folder_names = " and ".join(map(format_path, folders))
-            report = _report_runs(folder_names, runs, data_sets, out)
-        for file, text in _render(report, _describe_versions(runs)).items():
-            (out / file).write_text(text, encoding="utf-8")
-        for path in sorted(out.iterdir(), key=lambda path: path.name == page_path.name):
-            shutil.rmtree(run_dir / path.name, ignore_errors=True)
-            path.replace(run_dir / path.name)  # the page last
+    if alone:
+        report = _report_run(runs[0], data_sets[0], run_dir)
+    else:
+        folder_names = " and ".join(map(format_path, folders))
+        report = _report_runs(folder_names, runs, data_sets, run_dir)
+    for name, text in _render(report, _describe_versions(runs)).items():
+        with atomic_write(run_dir / name) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
     if not alone:
         print((run_dir / "report.md").read_text(encoding="utf-8"))
     print(f"{_count_statuses(runs)}; {page_path}")
@@ -186,7 +180,7 @@ def _pictures(content: DataSet | Run, prefix: str, out: Path) -> list[Picture]:
 
 
 def _render(report: Report, footer: str) -> dict[str, str]:
-    """Return the texts of report.html and report.md by name, from their templates.
+    """Return the texts of report.md and report.html by name, from their templates.
 
     The page needs no external files or scripts: its pictures are embedded. All its text is escaped.
     """
@@ -205,7 +199,7 @@ def _render(report: Report, footer: str) -> dict[str, str]:
         name: templates.get_template(f"{name}.jinja").render(
             **report, footer=footer, max_rows=MAX_ROWS
         )
-        for name in ("report.html", "report.md")
+        for name in ("report.md", "report.html")
     }
 
 

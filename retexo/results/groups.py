@@ -198,21 +198,14 @@ def _usual_identity(dataset_name: str | None) -> dict[str, Any]:
 # --- paired differences of two methods ----------
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Paired difference, second minus first."""
-
-    n: int
-    mean: float
-    low: float
-    high: float
-    """Ends of the 95 % interval of the mean by Student's t with n - 1 degrees of freedom."""
-
-
-def compare_pairs(first: Any, second: Any) -> Difference | None:
+def compare_pairs(first: Any, second: Any) -> dict[str, float] | None:
     """Compare two methods, the second minus the first, on their common draws; None: under two.
 
-    first, second: scores by draw, as a mapping or a Series.
+    Args:
+        first, second: scores by draw, as a mapping or a Series.
+
+    Returns:
+        n, mean, and the ends low and high of the 95 % interval of the mean by Student's t.
     """
     import pandas as pd
     from scipy.special import stdtrit  # scipy.stats takes half a second to load
@@ -221,4 +214,5 @@ def compare_pairs(first: Any, second: Any) -> Difference | None:
     if len(pairs) < 2:
         return None
     mean, half = pairs.mean(), pairs.sem() * stdtrit(len(pairs) - 1, (1 + CONFIDENCE) / 2)
-    return Difference(len(pairs), float(mean), float(mean - half), float(mean + half))
+    ends = {"low": float(mean - half), "high": float(mean + half)}
+    return {"n": len(pairs), "mean": float(mean), **ends}

@@ -207,10 +207,8 @@ def compare_methods(data: DataSet) -> list[dict[str, Cell]]:
             "data": data.name,
             "first": data.methods[first].name,
             "second": data.methods[second].name,
-            "second minus first": difference.mean,
-            "n": difference.n,
-            "low": difference.low,
-            "high": difference.high,
+            "second minus first": difference["mean"],
+            **{name: difference[name] for name in ("n", "low", "high")},
         }
         for first, second in pairs
         if (difference := compare_pairs(by_draw[first], by_draw[second])) is not None
