@@ -290,7 +290,8 @@ def parts_table(summary: Mapping[str, Any]) -> Table:
         for part in parts
     ]
     note = "On the test nodes; support is their number."
-    return Table("Classes", [title_of(name) for name in names], rows, note)
+    columns = [title_of(name).replace("f1", "F1") for name in names]
+    return Table("Classes", columns, rows, note)
 
 
 def pair_tables(run: Run) -> list[Table]:
