@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION
+from partitioning.setting_fields import refuse
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import prepare_overrides
 from retexo.settings.communication_settings import AUTO, BY_NETWORK
@@ -108,11 +109,9 @@ def load_job(config: DictConfig) -> Settings:
     InputError for an unusable hydra.run.dir.
     """
     job = HydraConfig.get()
-    if not job.run.dir:
-        raise InputError("hydra.run.dir='': needs a folder for what is written; choose one")
-    if "://" in job.run.dir:
+    if not job.run.dir or "://" in job.run.dir:
         raise InputError(
-            f"hydra.run.dir={job.run.dir}: has to be a folder of this machine;"
+            f"hydra.run.dir={job.run.dir!r}: has to be a folder of this machine;"
             " remote.upload=ADDRESS copies it to an object store"
         )
     sources = {source.provider: source.path for source in job.runtime.config_sources}
@@ -226,19 +225,23 @@ def _with_rank(
 
     InputError for given ranks, or another number of processes than partitions.
     """
-    for name in ("parts_per_node", "node_rank"):
-        if name in names_given:
-            raise InputError(
+    refuse(
+        *(
+            (
+                name in names_given,
                 f"{name}={getattr(settings, name)}: {launcher_env.launcher} assigns the ranks;"
-                " leave it out"
+                " leave it out",
             )
-    if launcher_env.world_size != settings.num_partitions:
-        raise InputError(
+            for name in ("parts_per_node", "node_rank")
+        ),
+        (
+            launcher_env.world_size != settings.num_partitions,
             f"num_partitions={settings.num_partitions}: {launcher_env.launcher} started"
             f" {launcher_env.world_size} process(es), and each has one partition; start as many as"
             " there are partitions, or, if it did not start this one, unset"
-            f" {launcher_env.variables}"
-        )
+            f" {launcher_env.variables}",
+        ),
+    )
     address = {
         name: getattr(launcher_env, name)
         for name in ("master_addr", "master_port")

@@ -89,11 +89,6 @@ class TaskSettings(PairSettings):
         at_least(1),
     )
 
-    def check_together(self) -> None:
-        """Make a list of class weights a tuple."""
-        if isinstance(self.class_weights, list):
-            self.class_weights = tuple(self.class_weights)
-
 
 @group("stopping")
 class StoppingSettings(Checked):

@@ -11,9 +11,10 @@ from retexo.settings.flatten import flatten
 from retexo.settings.options import MODELS
 from retexo.settings.run_settings import Settings
 
-PACKAGE = Path(__file__).resolve().parents[1]
 CONFIG_DIR = next(
-    folder for folder in (PACKAGE / "conf", PACKAGE.parent / "conf") if folder.is_dir()
+    folder / "conf"
+    for folder in Path(__file__).resolve().parents[1:3]
+    if (folder / "conf").is_dir()
 )
 """conf/, which lies inside an installed package and beside it in a checkout."""
 DEFINED: dict[str, Setting] = {
