@@ -357,21 +357,6 @@ def test_types_without_features_take_the_means_of_their_neighbours(tmp_path):
     np.testing.assert_allclose(features[:, :4], [[1994, 2, 1, 1], [2009, 3, 1, 1]])
 
 
-def test_masks_and_names_of_the_target(tmp_path):
-    arrays = {
-        "label": [0, 1, 1],
-        "feat": np.ones((3, 1)),
-        "train_mask": [1, 0, 0],
-        "val_mask": [0, 1, 0],
-        "test_mask": [0, 0, 1],
-        "node_id": ["alien", "heat", "up"],
-    }
-    files = FILMS | {"nodes/movie.csv": None, "nodes/movie.npz": arrays}
-    graph = read(write_files(tmp_path, files)).target_graph()
-    masks = {name: arrays[name] for name in ("train_mask", "val_mask", "test_mask")}
-    assert_graph(graph, shown_ids=["alien", "heat", "up"], **masks)
-
-
 @pytest.mark.parametrize(
     ("files", "fields", "message"),
     [

@@ -354,6 +354,7 @@ def masked(*cells):
                 ([0, 4, 4], "3 of 5 classes have no node, the first is 1"),
                 ([1, -1, 1], "all labelled nodes are of one class"),
                 ([0, 1, -100], "labels.unknown=[-100] if it"),
+                ([-5, -6, 0], "-6 is a class; labels.unknown=[-6]"),
                 (["0", "1", "?"], "labels.unknown=[?] if it"),
                 (["low", "high", "n/a"], "labels.unknown=[n/a] if it"),
                 (["low", "high", "TBD"], "labels.unknown=[TBD] if it"),
@@ -376,6 +377,23 @@ def masked(*cells):
                 ([0, 1, -100], -100),
                 ([0.0, 1.0, -100.0], ["unknown", -100]),
             )
+        ),
+        pytest.param(
+            {
+                "nodes.csv": "Id,Label,x\n" + "".join(f"{n},Person {n},1\n" for n in range(60)),
+                "edges.csv": "Source,Target\n0,1\n",
+            },
+            {},
+            {"num_classes": 60},
+            ["60 classes of 60 labelled nodes; set columns.label"],
+            id="names of nodes as classes are doubted",
+        ),
+        pytest.param(
+            {"edges.csv": RING.set_axis(["user", "item"], axis=1)},
+            {"columns": {"src": "user", "dst": "item"}, "task": TASKS[2], **DEGREE},
+            {"num_nodes": 3},
+            ["edges/user__RELATION__item.csv"],
+            id="ids of two types in one table are warned of",
         ),
         pytest.param(
             {
@@ -1061,33 +1079,6 @@ def test_a_table_is_described_before_a_split_is_chosen(tmp_path):
     assert "edges: left out: Type, the same in every row" in lines
     assert [*proposed] == ["nodes"]
     assert [*proposed["nodes"]["columns"]] == ["x"]
-
-
-def test_one_warning_names_the_first_of_several_negative_classes(tmp_path, caplog):
-    nodes = THREE.assign(id=range(3), label=[-5, -6, 0])
-    load(write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": RING}))
-    (told,) = [line for line in caplog.messages if "labels.unknown=" in line]
-    assert "-6 is a class; labels.unknown=[-6]" in told
-
-
-def test_names_of_nodes_as_classes_are_doubted(tmp_path, caplog):
-    names = [f"Person {row}" for row in range(60)]
-    nodes = pd.DataFrame({"Id": range(60), "Label": names, "group": np.arange(60) % 3})
-    folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": "Source,Target\n0,1\n"})
-    load(folder)
-    assert "60 classes of 60 labelled nodes; set columns.label" in caplog.text
-    caplog.clear()
-    columns = {"label": ("group",), "ignore": ("Label",)}
-    assert_graph(load(folder, columns=columns, **DEGREE), num_classes=3)
-    assert "classes of" not in caplog.text
-
-
-@pytest.mark.parametrize(("ends", "is_warned"), [(("user", "item"), True), (("from", "to"), False)])
-def test_ids_of_two_types_in_one_table_are_warned_of(tmp_path, caplog, ends, is_warned):
-    write_files(tmp_path, {"edges.csv": RING.set_axis(list(ends), axis=1)})
-    columns = {"src": ends[0], "dst": ends[1]}
-    load(tmp_path, columns=columns, task=TASKS[2], **DEGREE)
-    assert ("edges/user__RELATION__item.csv" in caplog.text) == is_warned
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,9 @@ import torch
 from hydra.core.config_store import ConfigStore
 from support import ROOT, dense_conv
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from retexo.models import aggregate
-from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
+from retexo.models.aggregate import edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block, HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
@@ -197,40 +196,12 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
 # --- sparse matrices ----------
 
 
-def random_sparse(num_rows: int, num_columns: int, seed: int = 0) -> sp.csr_array:
-    return sp.csr_array(
-        sp.random(num_rows, num_columns, density=0.1, rng=np.random.default_rng(seed), format="csr")
-    )
-
-
-@pytest.mark.parametrize("dtype", [F64, torch.float32])
-@pytest.mark.parametrize("shape", [(7, 5), (1, 30), (30, 1), (3, 3), (200, 60), (0, 4)])
-def test_a_sparse_product_and_its_gradient_are_the_dense_ones(
-    shape: tuple[int, int], dtype: torch.dtype
-) -> None:
-    matrix = random_sparse(*shape).astype(str(dtype).removeprefix("torch."))
-    weight = torch.randn(4, shape[1], dtype=dtype).T.requires_grad_()
-    other = weight.detach().clone().requires_grad_()
-    sparse = SparseMatrix.from_scipy(matrix)
-    assert sparse.shape == shape
-    got, wanted = sparse @ weight, torch.from_numpy(matrix.toarray()) @ other
-    torch.testing.assert_close(got, wanted)
-    (got**2).sum().backward()
-    (wanted**2).sum().backward()
-    torch.testing.assert_close(weight.grad, other.grad)
-
-
-def test_sparse_dropout_scales_what_it_keeps_forward_and_backward() -> None:
+def test_sparse_dropout_scales_what_it_keeps() -> None:
     torch.manual_seed(1)
-    sparse = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20))))
-    dropped = sparse.dropout(0.25)
+    dropped = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20)))).dropout(0.25)
     kept = dropped.values != 0
     assert 0.6 < float(kept.double().mean()) < 0.9
     assert set(dropped.values[kept].tolist()) == {1 / 0.75}
-    dense = dropped @ torch.eye(20, dtype=F64)
-    weight = torch.randn(20, 3, dtype=F64, requires_grad=True)
-    (dropped @ weight).sum().backward()
-    torch.testing.assert_close(weight.grad, dense.T @ torch.ones(40, 3, dtype=F64))
 
 
 def test_every_convolution_has_its_files() -> None:
@@ -348,30 +319,6 @@ def test_softmax(edges: Block) -> None:
     assert_same(edge_softmax(edges, score), power / total[edges.dst], score)
     alpha = edge_softmax(edges, 1000 * score.float())
     assert alpha.isfinite().all()
-
-
-def test_no_tensor_has_a_row_for_each_edge() -> None:
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            nonlocal largest
-            made = func(*args, **(kwargs or {}))
-            for tensor in made if isinstance(made, tuple | list) else (made,):
-                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
-                    largest = max(largest, tensor.numel())
-            return made
-
-    edges = block(50, 40, 5000)
-    rows = torch.randn(len(edges.nodes), 16, requires_grad=True)
-    score = torch.randn(len(edges.src), 2, requires_grad=True)
-    with Watch():
-        alpha = edge_softmax(edges, score)
-        total = edge_sum(edges, rows) + edge_sum(edges, rows, alpha[:, 1].contiguous())
-        (total + edge_max(edges, torch.relu(rows))).sum().backward()
-    assert 2 * 5003 <= largest < 3 * 5003
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

@@ -69,6 +69,9 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
     )
     directory = write_hetero(tmp_path, graph, num_parts, seed=seed)
     read = [directory.read_part(part) for part in range(num_parts)]
+    meta: Any = directory.meta
+    num_directs = relations["person", "directs", "movie"]
+    assert sum(meta.relations["person__directs__movie"]["edges"]) == num_directs
     whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
     assert whole == again
     assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]

@@ -145,20 +145,19 @@ def test_other_settings_are_refused_and_named(
     assert made(folder, override, "overwrite=true").request[name] == value
 
 
-def test_dgls_files_are_refused_for_links_before_anything_is_read(folder: Path) -> None:
-    need_dgl()
-    with pytest.raises(InputError, match="not written for link prediction"):
-        made(folder, "task=link_prediction", "partition.dgl_files=true", "dataset_file=none.npz")
-
-
-def test_dgls_files_are_refused_for_types_before_nodes_are_assigned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "graph"),
+    [
+        (("task=link_prediction", "dataset_file=none.npz"), "link prediction"),
+        (("dataset_name=synthetic_hetero", "dataset_file=null"), "a heterogeneous graph"),
+    ],
+)
+def test_dgls_files_are_refused_for_graphs_that_they_cannot_hold(
+    folder: Path, given: tuple[str, ...], graph: str
 ) -> None:
     need_dgl()
-    monkeypatch.setattr(partition_data, "assign", Mock(side_effect=AssertionError))
-    given = ["dataset_name=synthetic_hetero", "partition.dgl_files=true", "num_partitions=2"]
-    with pytest.raises(InputError, match="not written for a heterogeneous graph"):
-        partition_data.run(compose([*given, f"partition_dir={tmp_path}"]))
+    with pytest.raises(InputError, match=f"not written for {graph}"):
+        made(folder, "partition.dgl_files=true", *given)
 
 
 def requested_files(folder: Path) -> Any:
