@@ -672,17 +672,3 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     told = alone["to"]["north"]
     assert {name: told[name] for name in wanted} == wanted
     assert told["own_nodes_with_rows"] > 0
-
-
-def test_layers_are_added_by_default_but_two_without_validation(
-    parts: Path, tmp_path: Path
-) -> None:
-    given = "train", "model=rgcn", "max_layers=5"
-    grown = train.run(settings(parts, *given), tmp_path / "grown")
-    assert 3 <= len(grown["rounds"]) <= 5
-    assert grown["chosen"]["num_layers"] <= len(grown["rounds"])
-    masks = {**thirds(40), "val_mask": np.zeros(40, bool)}
-    write_hetero(tmp_path / "parts", RUN_GRAPH, 3, masks=masks)
-    unguided = train.run(settings(tmp_path / "parts", *given), tmp_path / "unguided")
-    assert len(unguided["rounds"]) == unguided["chosen"]["num_layers"] == 2
-    assert load_run(tmp_path / "unguided").predict(next(parts.iterdir())).classes.shape == (40,)

@@ -394,6 +394,14 @@ def test_a_grown_network_is_that_of_as_many_layers(tmp_path: Path) -> None:
         np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
 
 
+def test_without_validation_a_network_grows_to_two_layers(tmp_path: Path) -> None:
+    masks = {**oracle_masks("third"), "val_mask": np.zeros(60, bool)}
+    directory = write_partitions(tmp_path, oracle_graph("third"), masks, assignment(2), 2)
+    settings = settings_of(2, *MODELS["gcn"], *SKIPS, "num_layers=auto", "max_layers=6")
+    rounds, *_ = joined(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
+    assert {line[0] for line in rounds} == {0, 1}
+
+
 @pytest.mark.parametrize("num_parts", [pytest.param(2, marks=LONG), 4, 7])
 def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
     _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))

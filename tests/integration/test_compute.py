@@ -118,21 +118,6 @@ def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, de
     assert rounded.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("compute.precision=fp16", "compute.precision=fp16: choose one of auto, fp32, bf16"),
-        ("batch_size=0", "batch_size=0: must be at least 1, or auto"),
-        ("batch_size=many", "batch_size=many: must be at least 1, or auto"),
-        ("batch_size=2.5", "batch_size: "),
-    ],
-)
-def test_wrong_values_are_named(tmp_path: Path, override: str, said: str) -> None:
-    with pytest.raises(InputError) as error:
-        settings(tmp_path, 2, override)
-    assert said in str(error.value)
-
-
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=2")
 
 

@@ -107,6 +107,11 @@ REFUSED = [
     (("trainer=sign", "model=gin"), "model=gin"),
     (("trainer=fedgcn", "checkpoint.every=5"), "checkpoint.every=5"),
     (("trainer.name=fast",), "trainer=fast"),
+    (("trainer=local", "app=plan"), "trainer=local: app=plan predicts"),
+    (("compute.precision=fp16",), "compute.precision=fp16: choose one of auto, fp32, bf16"),
+    (("batch_size=0",), "batch_size=0: must be at least 1, or auto"),
+    (("batch_size=many",), "batch_size=many: must be at least 1, or auto"),
+    (("batch_size=2.5",), "batch_size: "),
 ]
 
 
@@ -123,8 +128,3 @@ def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
             compose(["trainer=sign", "model=gat", f"partition_dir={tmp_path}"]), tmp_path / "run"
         )
     assert not (tmp_path / "run").exists()
-
-
-def test_a_plan_has_no_other_trainer() -> None:
-    with pytest.raises(InputError, match=r"trainer=local: app=plan predicts .* trainer=lazy"):
-        compose(["trainer=local", "app=plan"])
