@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -579,6 +580,25 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came: {what}"
         time.sleep(0.02)
+
+
+def assert_sent_as_planned(planned: dict[str, Any], summary: dict[str, Any]) -> None:
+    """Compare a run's bytes by layer and kind with app=plan: equal, or at most those of a bound."""
+    smoothed = summary["chosen"].get("smoothing_alpha", 1) < 1
+    expected: Counter[tuple[int, str]] = Counter()
+    bounded = set()
+    for entry in planned["entries"]:
+        kind, layer = entry["kind"], -1 if entry["layer"] is None else entry["layer"]
+        times = summary["rounds"][layer] if kind == "gradients" else 1
+        if smoothed or not entry["if_smoothed"]:
+            expected[layer, kind] += times * entry["num_bytes"]
+        if not entry["exact"]:
+            bounded.add((layer, kind))
+    *layers, outside = summary["bytes"]["by_layer_and_kind"]
+    for layer, kinds in (*enumerate(layers), (-1, outside)):
+        for kind, sent in kinds.items():
+            most = expected[layer, kind]
+            assert sent <= most if (layer, kind) in bounded else sent == most, (layer, kind)
 
 
 class RoundRecorder:

@@ -9,7 +9,6 @@ import functools
 import json
 import shutil
 import threading
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +26,7 @@ from hetero_support import (
 )
 from support import (
     RoundRecorder,
+    assert_sent_as_planned,
     graph_info,
     random_graph,
     thirds,
@@ -549,28 +549,9 @@ LONG_RUN = pytest.mark.long("other models and encodings are planned likewise")
 def test_what_was_sent_is_what_was_planned(
     case: tuple[str, ...], parts: Path, trained: Any, tmp_path: Path
 ) -> None:
-    """By layer and kind; of what training makes, at most so much."""
     _, summary = trained(*case)
-    planned: Counter[tuple[int, str]] = Counter()
-    bounded = set()
-    for entry in plan.run(settings(parts, "plan", *case), tmp_path / "plan")["entries"]:
-        layer = -1 if entry["layer"] is None else entry["layer"]
-        planned[layer, entry["kind"]] += entry["num_bytes"] * (
-            summary["rounds"][layer] if entry["kind"] == "gradients" else 1
-        )
-        bounded |= set() if entry["exact"] else {(layer, entry["kind"])}
-    table = summary["bytes"]["by_layer_and_kind"]
-    sent = {
-        (layer, kind): count
-        for layer in (*range(len(table) - 1), -1)
-        for kind, count in table[layer].items()
-    }
-    assert sent[0, "features"] > 0
-    for place, count in sent.items():
-        if place in bounded and place[1] != "gradients":
-            assert count <= planned[place]
-        else:
-            assert count == planned[place]
+    assert_sent_as_planned(plan.run(settings(parts, "plan", *case), tmp_path / "plan"), summary)
+    assert summary["bytes"]["by_kind"]["features"] > 0
 
 
 def refused(*given: Any, folder: Path) -> str:
@@ -630,11 +611,7 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
     assert told["north"]["nodes_with_rows"] == asked > 0
     assert (tmp_path / "sites/east/asked-person.npz").is_file()
-    planned = plan.run(of_sites("plan"), tmp_path / "plan")["entries"]
-    assert (
-        sum(entry["num_bytes"] for entry in planned if entry["kind"] == "setup")
-        == (summary["bytes"]["by_kind"]["setup"])
-    )
+    assert_sent_as_planned(plan.run(of_sites("plan"), tmp_path / "plan"), summary)
     predict.run(
         of_sites("predict", f"checkpoint_dir={tmp_path}/run", "predict.format=npy"),
         tmp_path / "predict",

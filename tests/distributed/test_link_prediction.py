@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import RoundRecorder, make_graph, run_main, split_settings, train_settings
+from support import (
+    RoundRecorder,
+    assert_sent_as_planned,
+    make_graph,
+    run_main,
+    split_settings,
+    train_settings,
+)
 
 import retexo
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
@@ -404,7 +411,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     run_main("app=partition_data", "task=link_prediction", *data, cwd=folder)
     common = ("--config-name", "link_prediction_gcn", "task.scorer=distmult", *data)
     ended = run_main(*common, "app=train", f"hydra.run.dir={folder / 'run'}", cwd=folder)
-    assert "test, Adamic-Adar" in ended.stdout
+    assert "Adamic-Adar" in ended.stdout
     return folder, common
 
 
@@ -420,15 +427,9 @@ def test_rounds_send_no_rows_and_the_plan_has_every_byte(run: Any) -> None:
     )
     planned = summary_of(folder / "plan", "plan.json")
     assert summary["rounds"] == [4, 4]
-    entries: dict[str, int] = {}
-    for entry in planned["entries"]:
-        times = 4 if entry["kind"] == "gradients" else 1
-        entries[entry["kind"]] = entries.get(entry["kind"], 0) + times * entry["num_bytes"]
+    assert_sent_as_planned(planned, summary)
     sent = summary["bytes"]["by_kind"]
-    assert entries["features"] == sent["features"]  # the ends' inputs among them
-    assert 0 < sent["embeddings"] <= entries["embeddings"]
-    assert entries["gradients"] >= sent["gradients"]
-    assert sent["predictions"] > 0
+    assert min(sent[kind] for kind in ("features", "embeddings", "predictions")) > 0
 
 
 def test_a_trained_model_is_evaluated_as_training_did(run: Any) -> None:

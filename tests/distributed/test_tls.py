@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import torch
 from support import (
+    assert_sent_as_planned,
     finish,
     free_port,
     kill_group,
@@ -558,14 +559,7 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     for key in ("test", "val", "train", "bytes"):
         assert secure[key] == open_[key]
     planned = plan.run(compose([*given, "app=plan"]), tmp_path / "plan")
-    smoothed = secure["chosen"]["smoothing_alpha"] < 1
-    for kind in ("setup", "gradients"):
-        expected = sum(
-            entry["num_bytes"] * (secure["rounds"][entry["layer"]] if kind == "gradients" else 1)
-            for entry in planned["entries"]
-            if entry["kind"] == kind and (smoothed or not entry["if_smoothed"])
-        )
-        assert expected == secure["bytes"]["by_kind"][kind], kind
+    assert_sent_as_planned(planned, secure)
 
 
 def test_too_few_sites_are_refused(parts: Path, tmp_path: Path) -> None:

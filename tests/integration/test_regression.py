@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn import metrics
+from support import assert_sent_as_planned
 
 import retexo
 from retexo.apps import evaluate, plan, predict, report, train
@@ -63,7 +63,7 @@ def test_tables_from_training_to_predictions(
     assert [row["target"] for row in run["targets"]["test"]] == ["price", "age"]
     assert min(row["r2"] for row in run["targets"]["test"]) > 0.8
     assert run["test"]["r2"] == np.mean([row["r2"] for row in run["targets"]["test"]])
-    _check_planned_bytes(given, run)
+    assert_sent_as_planned(plan.run(compose([*given, "app=plan"], SAGE), Path("plan")), run)
 
     found = evaluate.run(compose([*given, "checkpoint_dir=run"], SAGE), Path("evaluated"))
     for split in ("train", "val", "test"):
@@ -71,15 +71,6 @@ def test_tables_from_training_to_predictions(
     _check_predictions(houses)
     report.run(compose(["app=report", "report.runs=run"]), Path("reported"))
     assert "R2 on test is 0." in Path("reported/report.md").read_text(encoding="utf-8")
-
-
-def _check_planned_bytes(given: list[str], run: dict[str, Any]) -> None:
-    entries = plan.run(compose([*given, "app=plan"], SAGE), Path("plan"))["entries"]
-    for kind in ("setup", "metrics", "gradients"):
-        exact = [each for each in entries if each["kind"] == kind]
-        rounds = [run["rounds"][each["layer"]] if kind == "gradients" else 1 for each in exact]
-        planned = sum(each["num_bytes"] * times for each, times in zip(exact, rounds, strict=True))
-        assert planned == run["bytes"]["by_kind"][kind], kind
 
 
 def _check_predictions(houses: pd.DataFrame) -> None:

@@ -16,6 +16,7 @@ import pytest
 from support import (
     MASKS,
     Masks,
+    assert_sent_as_planned,
     free_port,
     make_credentials,
     random_graph,
@@ -119,18 +120,9 @@ def test_training_is_that_of_the_same_assignment_bit_for_bit(place: Path, runs: 
     assert runs["sites"]["bytes"]["by_kind"]["setup"] > runs["file"]["bytes"]["by_kind"]["setup"]
 
 
-def test_the_plan_has_the_bytes_of_setup_and_features(
-    place: Path, runs: Any, tmp_path: Path
-) -> None:
+def test_the_plan_has_the_bytes(place: Path, runs: Any, tmp_path: Path) -> None:
     planned = plan.run(compose([*COMMON, "model=gat", *by_sites(place)]), tmp_path / "plan")
-    is_smoothed = runs["sites"]["chosen"]["smoothing_alpha"] < 1
-    for kind in ("setup", "features"):
-        sent = sum(
-            entry["num_bytes"]
-            for entry in planned["entries"]
-            if entry["kind"] == kind and (is_smoothed or not entry["if_smoothed"])
-        )
-        assert sent == runs["sites"]["bytes"]["by_kind"][kind]
+    assert_sent_as_planned(planned, runs["sites"])
 
 
 # --- what one process finds ----------
