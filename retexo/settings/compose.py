@@ -176,7 +176,7 @@ def load_settings(
             DEFINED[name].normalise(config[name])
         settings: Settings = OmegaConf.to_object(config)  # type: ignore[assignment]
     except FrozenInstanceError as error:
-        raise unknown_setting(str(error)) from None
+        raise InputError(unknown_setting(str(error))) from None
     except OmegaConfBaseException as error:
         raise InputError(refusal(error)) from error
     if settings.network != "wan" and AUTO not in str(

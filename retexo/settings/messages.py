@@ -70,19 +70,18 @@ def refusal(error: Exception) -> str:
     text = str(error).strip() or f"{type(error).__name__} without a message, in a configuration"
     if isinstance(error, OverrideParseException):
         return _unreadable(error.override, text)
-    for pattern, describe in OF_HYDRA.items():
+    for pattern, describe in HYDRA_MESSAGES.items():
         said = re.search(pattern, text, re.MULTILINE | re.DOTALL)
         if said:
             return describe(*said.groups())
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
-    overridden = re.match(r"Could not override '([^']+)'", text)
-    named = re.search(r"full_key: (\S+)", text) or overridden
+    named = re.search(r"full_key: (\S+)", text)
     key = str(getattr(cause, "full_key", None) or (named[1] if named else ""))
     if merged and merged[1] in MEANT:
-        return str(unknown_setting(merged[1]))
-    if overridden or isinstance(cause, ConfigKeyError | ConfigAttributeError):
-        return str(unknown_setting(key))
+        return unknown_setting(merged[1])
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+        return unknown_setting(key)
     if key in DEFINED:
         return _wrong_value(key, str(getattr(cause, "msg", None) or text).splitlines()[0], merged)
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")
@@ -130,9 +129,10 @@ def _value_of_group(class_name: str, value: str) -> str:
     return f"{group}={value}: is a group of settings; write {group}: {{{option}: {value}}}"
 
 
-OF_HYDRA: dict[str, Callable[..., str]] = {
+HYDRA_MESSAGES: dict[str, Callable[..., str]] = {
     r"is not a subclass of (\w+)\. value: ([^\n]*)": _value_of_group,
     r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
+    r"\ACould not override '([^']+)'": lambda name: unknown_setting(name),
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"
     ),
@@ -158,15 +158,13 @@ def quoted(name: str, value: str) -> str:
     return shlex.quote(f'{name}="{escaped}"')
 
 
-def unknown_setting(name: str) -> InputError:
-    """Return the error for an unknown setting, with the nearest known name."""
+def unknown_setting(name: str) -> str:
+    """Return the message for an unknown setting, with the nearest known name."""
     group, _, option = name.rpartition(".")
     of_models = [model for model, cls in MODELS.items() if hasattr(cls(), option)]
     if group == "model" and 0 < len(of_models) < len(MODELS):
-        return InputError(
-            f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
-        )
-    return InputError(f"{name}: no such setting; {MEANT.get(name) or _hint(group, option, name)}")
+        return f"{name}: only model={' and '.join(of_models)} has it; leave it out, or choose that"
+    return f"{name}: no such setting; {MEANT.get(name) or _hint(group, option, name)}"
 
 
 def _hint(group: str, option: str, name: str) -> str:
