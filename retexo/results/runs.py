@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,15 @@ class Run:
     def read_rounds(self) -> Any:
         """Return a DataFrame of the rounds of metrics.jsonl, whose columns are ROUND.
 
-        It ends at a damaged line: a killed run ends in half a line. Empty without the file.
+        Empty without the file, or where it is damaged: the run counts, but for its curve.
         """
         import pandas as pd
 
-        rounds: list[dict[str, Any]] = []
-        # Without the file the run counts, but for its curve, which is a picture.
         with suppress(*UNREADABLE):
-            for line in read_text(self.path / "metrics.jsonl").splitlines():
-                numbers = json.loads(line)
-                values = {name: numbers.get(name) for name in ROUND}
-                rounds.append({n: None if v is None else float(v) for n, v in values.items()})
-        return pd.DataFrame(rounds, columns=ROUND, dtype=float)
+            lines = StringIO(read_text(self.path / "metrics.jsonl"))
+            table = pd.read_json(lines, lines=True, precise_float=True)
+            return table.reindex(columns=ROUND).astype(float)
+        return pd.DataFrame(columns=ROUND, dtype=float)
 
 
 def read_runs(*folders: Path) -> list[Run]:

@@ -149,15 +149,11 @@ class WandB(Callback):
             config=dict(settings),
             settings=wandb.Settings(console="off", silent=True),
         )
-        self._layers: set[int] = set()
+        self._run.define_metric("layer*", step_metric="round")
 
     def on_round(self, line: Mapping[str, Any]) -> None:
         """Send the metrics of a round to W&B, which shows them over the rounds of their layer."""
-        layer = line["layer"]
-        if layer not in self._layers:
-            self._layers.add(layer)
-            self._run.define_metric(f"layer {layer}/*", step_metric=f"layer {layer}/round")
-        self._run.log({**metrics_of(line), f"layer {layer}/round": line["round"]})
+        self._run.log({**metrics_of(line), "round": line["round"]})
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Log the results and the kept files, and end the run; exit code 1 unless it is done."""
