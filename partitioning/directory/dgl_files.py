@@ -1,4 +1,4 @@
-"""DGL's files beside ours, written on request; dgl_part.py reads them.
+"""DGL's files beside ours, written on request; import_dgl.py reads them.
 
     part0/graph.dgl      in-edges of the inner nodes; inner nodes first, then halo nodes
                          ndata: _ID, inner_node, part_id, out_deg (ours)     edata: _ID, inner_edge

@@ -45,7 +45,7 @@ from partitioning.links.link_split import (
     to_graph_of_relation,
 )
 from partitioning.partition_settings import PartitionSettings
-from partitioning.update.rebalance import rebalance
+from partitioning.update.place import rebalance
 from retexo import __version__
 from retexo.apps.partition_report import print_report
 from retexo.apps.partition_request import (

@@ -42,8 +42,8 @@ from partitioning.graph_data import (
 from partitioning.node_names import Names, hash_names
 from partitioning.partition_settings import UpdateSettings
 from partitioning.random_rows import random_rows
+from partitioning.update.place import rebalance
 from partitioning.update.read_change import find_tables
-from partitioning.update.rebalance import rebalance
 from partitioning.update.update_directory import update_directory
 from retexo import apps
 from retexo.settings.compose import compose
