@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
-from partitioning.graph_data import HeteroGraphData, first_nodes
+from partitioning.graph_data import HeteroGraphData
 
 MAX_IMBALANCE = 0.05
 """Share by which a partition may exceed the mean number of nodes of a type, METIS's own usual one
@@ -44,32 +44,60 @@ def rebalance(stored: StoredGraph) -> dict[str, Ints]:
         budget -= moved
         if not moved or budget <= 0:
             break
-    ends = np.cumsum([len(assignment) for assignment in stored.assignment.values()])
-    return dict(zip(stored.assignment, np.split(moves.part, ends[:-1]), strict=True))
+    return moves.by_type()
+
+
+def place_new(changed: StoredGraph) -> dict[str, Ints]:
+    """Return the partition of each node, [N] by type; `changed` stays as it is.
+
+    One after the other, a new node joins the partition with most of its neighbours, ties by size,
+    that is below the limit of MAX_IMBALANCE in its type.
+
+    Args:
+        changed: A graph whose new nodes have the partition -1.
+    """
+    if all((parts >= 0).all() for parts in changed.assignment.values()):
+        return changed.assignment
+    moves = _Moves(changed)
+    for node in np.flatnonzero(moves.part < 0).tolist():
+        moves.move(node, moves.find_best(node)[0])
+    return moves.by_type()
 
 
 class _Moves:
     """An assignment while nodes move; the stored graph stays as it is."""
 
     def __init__(self, stored: StoredGraph) -> None:
-        num_parts, counts = (
-            stored.num_parts,
-            [len(assignment) for assignment in stored.assignment.values()],
-        )
+        """Take the edges of the graph; if there are new nodes, only the edges of these."""
+        self.stored, num_parts = stored, stored.num_parts
+        counts = [len(parts) for parts in stored.assignment.values()]
         self.part = np.concatenate(list(stored.assignment.values()))
-        """int64 [N], types one after the other."""
+        """int64 [N], types one after the other; -1: a new node, in no partition yet."""
         self.type = np.repeat(np.arange(len(counts)), counts)
-        self.sizes = np.zeros((len(counts), num_parts), np.int64)
+        self.sizes = np.array(
+            [
+                np.bincount(parts[parts >= 0], minlength=num_parts)
+                for parts in stored.assignment.values()
+            ]
+        )
         """Nodes by type and partition."""
-        np.add.at(self.sizes, (self.type, self.part), 1)
         self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
         graph = stored.graph
         homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
-        shape = (len(self.part), len(self.part))
-        ones = np.ones(homogeneous.num_edges, np.float32)
-        one_way = sp.csr_array((ones, (homogeneous.dst, homogeneous.src)), shape=shape)
+        src, dst = homogeneous.src, homogeneous.dst
+        placed = self.part >= 0
+        if not placed.all():
+            concerned = ~(placed[src] & placed[dst])
+            src, dst = src[concerned], dst[concerned]
+        ones, shape = np.ones(len(src), np.float32), (len(self.part), len(self.part))
+        one_way = sp.csr_array((ones, (dst, src)), shape=shape)
         self.edges = sp.csr_array(one_way + one_way.T)
         """[N, N], the edges between two nodes, in both directions."""
+
+    def by_type(self) -> dict[str, Ints]:
+        """Return the partition of each node, [N_t] by type."""
+        ends = np.cumsum([len(parts) for parts in self.stored.assignment.values()])
+        return dict(zip(self.stored.assignment, np.split(self.part, ends[:-1]), strict=True))
 
     def empty_large(self) -> None:
         """Move the nodes beyond the limit out of partitions that are too large."""
@@ -78,7 +106,7 @@ class _Moves:
             excess = int(self.sizes[kind, part]) - self.limits[kind]
             order = np.argsort(-self._find_gains()[nodes], kind="stable")
             for node in nodes[order[:excess]].tolist():
-                self._move(node, self._best_other(node)[0])
+                self.move(node, self.find_best(node)[0])
 
     def improve(self, budget: int) -> int:
         """Move up to `budget` nodes that have more neighbours in another partition.
@@ -91,9 +119,9 @@ class _Moves:
         for node in nodes[np.argsort(-gains[nodes], kind="stable")].tolist():
             if moved >= budget:
                 break
-            part, gain = self._best_other(node)
-            if part >= 0 and gain > 0:
-                self._move(node, part)
+            part, gain = self.find_best(node)
+            if gain > 0:
+                self.move(node, part)
                 moved += 1
         return moved
 
@@ -114,69 +142,27 @@ class _Moves:
         np.maximum.at(other, row[~stays], near.data[~stays])
         return other - own
 
-    def _best_other(self, node: int) -> tuple[int, float]:
-        """Return the partition with room and most neighbours (-1: none has room), and the gain."""
-        begin, end = self.edges.indptr[node : node + 2]
-        near = np.bincount(
-            self.part[self.edges.indices[begin:end]],
-            self.edges.data[begin:end],
-            minlength=self.sizes.shape[1],
-        )
-        own, kind = int(self.part[node]), int(self.type[node])
-        is_full = self.sizes[kind] >= self.limits[kind]
-        is_full[own] = True
-        if is_full.all():
-            return -1, 0.0
-        best = int(np.lexsort((self.sizes[kind], -near, is_full))[0])
+    def find_best(self, node: int) -> tuple[int, float]:
+        """Return the other partition with room and most neighbours, and how many more it has.
+
+        A node stays where no other one has room; a new one joins a full one then.
+        """
+        some = slice(*self.edges.indptr[node : node + 2])
+        parts, counts = self.part[self.edges.indices[some]], self.edges.data[some]
+        near = np.bincount(parts[parts >= 0], counts[parts >= 0], minlength=self.sizes.shape[1])
+        own, sizes = int(self.part[node]), self.sizes[self.type[node]]
+        is_full = sizes >= self.limits[self.type[node]]
+        if own >= 0:
+            is_full[own] = True
+            if is_full.all():
+                return own, 0.0
+        best = int(np.lexsort((sizes, -near, is_full))[0])  # the last key counts most
         return best, float(near[best] - near[own])
 
-    def _move(self, node: int, part: int) -> None:
-        """Move a node to another partition, and keep the counts up to date; -1: it stays."""
-        if part < 0:
-            return
-        kind = self.type[node]
-        self.sizes[kind, self.part[node]] -= 1
-        self.sizes[kind, part] += 1
+    def move(self, node: int, part: int) -> None:
+        """Move a node to another partition, and keep the counts up to date."""
+        sizes = self.sizes[self.type[node]]
+        if self.part[node] >= 0:
+            sizes[self.part[node]] -= 1
+        sizes[part] += 1
         self.part[node] = part
-
-
-# --- new nodes ----------
-
-
-def place_new(changed: StoredGraph) -> dict[str, Ints]:
-    """Return the partition of each node, [N] by type; `changed` stays as it is.
-
-    One after the other, a new node joins the partition with most of its neighbours, ties by size,
-    that is below the limit of MAX_IMBALANCE in its type.
-
-    Args:
-        changed: A graph whose new nodes have the partition -1.
-    """
-    first = first_nodes(changed.graph)
-    part = np.concatenate(list(changed.assignment.values()))
-    if not (part < 0).any():
-        return changed.assignment
-    pairs = [np.zeros((2, 0), np.int64)]
-    for (source, _, destination), relation in changed.graph.relations.items():
-        ends = np.stack((relation.src + first[source], relation.dst + first[destination]))
-        ends = ends[:, (part[ends] < 0).any(axis=0)]
-        pairs += [ends, ends[::-1]]
-    node, neighbour = np.concatenate(pairs, axis=1)
-    order = np.argsort(node, kind="stable")
-    node, neighbour = node[order], neighbour[order]
-    for name, parts in changed.assignment.items():
-        new = np.flatnonzero(parts < 0) + first[name]
-        sizes = np.bincount(parts[parts >= 0], minlength=changed.num_parts)
-        limit = math.ceil((1 + MAX_IMBALANCE) * len(parts) / len(sizes))
-        begin, end = np.searchsorted(node, (new, new + 1))
-        for place, some in zip(new.tolist(), map(slice, begin, end), strict=True):
-            near = part[neighbour[some]]
-            num_near = np.bincount(near[near >= 0], minlength=len(sizes))
-            # The last key counts most.
-            best = int(np.lexsort((sizes, -num_near, sizes >= limit))[0])
-            part[place] = best
-            sizes[best] += 1
-    return {
-        name: part[first[name] : first[name] + len(parts)]
-        for name, parts in changed.assignment.items()
-    }
