@@ -76,11 +76,12 @@ def refusal(error: Exception) -> str:
             return describe(*said.groups())
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
-    named = re.search(r"full_key: (\S+)", text)
+    overridden = re.match(r"Could not override '([^']+)'", text)
+    named = re.search(r"full_key: (\S+)", text) or overridden
     key = str(getattr(cause, "full_key", None) or (named[1] if named else ""))
     if merged and merged[1] in MEANT:
         return unknown_setting(merged[1])
-    if isinstance(cause, ConfigKeyError | ConfigAttributeError):
+    if overridden or isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return unknown_setting(key)
     if key in DEFINED:
         return _wrong_value(key, str(getattr(cause, "msg", None) or text).splitlines()[0], merged)
@@ -132,7 +133,6 @@ def _value_of_group(class_name: str, value: str) -> str:
 HYDRA_MESSAGES: dict[str, Callable[..., str]] = {
     r"is not a subclass of (\w+)\. value: ([^\n]*)": _value_of_group,
     r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
-    r"\ACould not override '([^']+)'": lambda name: unknown_setting(name),
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"
     ),
