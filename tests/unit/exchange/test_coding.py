@@ -17,9 +17,7 @@ from retexo.exchange.coding import rows as coding
 from retexo.exchange.coding.columns import choose_exponents, decode_scaled, divide_columns
 from retexo.exchange.coding.elias_fano import (
     VALUES_PER_BLOCK,
-    best_num_low_bits,
     decode_sorted,
-    encode_lists,
     encode_sorted,
     encoded_size,
 )
@@ -354,15 +352,6 @@ def test_values_come_back(given: tuple[IntArray, int], at_once: int) -> None:
         assert decode_sorted(code, len(values), universe).tolist() == values.tolist()
     assert code.dtype == np.uint8
     assert len(code) == encoded_size(len(values), universe)
-
-
-@pytest.mark.parametrize("universe", [1 << 17, 1 << 40])
-def test_a_list_of_several_chunks_is_written_as_among_others(universe: int) -> None:
-    values = np.sort(np.random.default_rng(0).integers(universe, size=2 * VALUES_PER_BLOCK + 3))
-    counts, low = np.array([len(values)]), np.array([best_num_low_bits(len(values), universe)])
-    code = encode_sorted(values, universe)
-    assert (code == encode_lists(values, counts, low, universe)).all()
-    assert (decode_sorted(code, len(values), universe) == values).all()
 
 
 @pytest.mark.parametrize("place", range(1, 17))

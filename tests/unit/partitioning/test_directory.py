@@ -136,13 +136,6 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
         directory.read_part(1)
 
 
-def test_an_array_of_python_objects_is_not_read(directory: PartitionDirectory) -> None:
-    path = directory.path / "part1" / "label.npy"
-    np.save(path, np.load(path).astype(object))
-    with pytest.raises(InputError, match="Python objects"):
-        directory.read_part(1)
-
-
 def test_a_meta_without_its_own_checksum_is_read(directory: PartitionDirectory) -> None:
     """As this program once wrote it."""
     path = directory.path / "meta.json"

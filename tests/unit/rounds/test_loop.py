@@ -207,25 +207,42 @@ def batch_objective(batch_size: int | None, sparse: bool = False) -> LayerObject
     )
 
 
-def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes() -> None:
-    auto = train_settings("batch_size=auto")
-    assert choose_batch_size(auto, 60_000, 4 * AUTO_BATCH_SIZE - 1) is None
-    shares = [choose_batch_size(auto, own, 200_000) for own in (0, 1, 50_000, 149_999)]
-    assert shares == [1, 1, AUTO_BATCH_SIZE // 4, 24_576]
-    assert choose_batch_size(train_settings("batch_size=7"), 60_000, 100_000) == 7
-    assert choose_batch_size(train_settings("batch_size=null"), 60_000, 200_000) is None
+MANY = 4 * AUTO_BATCH_SIZE
+"""Training nodes from which on batch_size=auto makes batches."""
 
 
-def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes() -> None:
-    auto = train_settings("batch_size=auto")
-    steps = [
-        choose_val_stride(auto, 4 * AUTO_BATCH_SIZE, num_val)
-        for num_val in (0, AUTO_NUM_VAL, 3 * AUTO_NUM_VAL)
-    ]
-    assert steps == [1, 1, 3]
-    assert choose_val_stride(auto, 4 * AUTO_BATCH_SIZE - 1, 3 * AUTO_NUM_VAL) == 1
-    whole = train_settings("batch_size=null")
-    assert choose_val_stride(whole, 4 * AUTO_BATCH_SIZE, 3 * AUTO_NUM_VAL) == 1
+@pytest.mark.parametrize(
+    ("setting", "own", "total", "size"),
+    [
+        ("auto", 60_000, MANY - 1, None),
+        ("auto", 0, 200_000, 1),
+        ("auto", 1, 200_000, 1),
+        ("auto", 50_000, 200_000, AUTO_BATCH_SIZE // 4),
+        ("auto", 149_999, 200_000, 24_576),
+        ("7", 60_000, 100_000, 7),
+        ("null", 60_000, 200_000, None),
+    ],
+)
+def test_batch_size_auto_is_a_workers_share_where_there_are_many_training_nodes(
+    setting: str, own: int, total: int, size: int | None
+) -> None:
+    assert choose_batch_size(train_settings(f"batch_size={setting}"), own, total) == size
+
+
+@pytest.mark.parametrize(
+    ("setting", "total", "num_val", "stride"),
+    [
+        ("auto", MANY, 0, 1),
+        ("auto", MANY, AUTO_NUM_VAL, 1),
+        ("auto", MANY, 3 * AUTO_NUM_VAL, 3),
+        ("auto", MANY - 1, 3 * AUTO_NUM_VAL, 1),
+        ("null", MANY, 3 * AUTO_NUM_VAL, 1),
+    ],
+)
+def test_batch_size_auto_scores_a_round_by_some_of_many_validation_nodes(
+    setting: str, total: int, num_val: int, stride: int
+) -> None:
+    assert choose_val_stride(train_settings(f"batch_size={setting}"), total, num_val) == stride
 
 
 class Sized(NamedTuple):
@@ -236,30 +253,28 @@ class Sized(NamedTuple):
     graph_info: GraphInfo
 
 
-def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers() -> None:
-    def patience(layer: int, total: int, *overrides: str, whole: bool = False) -> int | None:
-        objective = Sized(layer, WHOLE_RUN if whole else layer, graph_info(num_train=total))
-        return choose_patience(train_settings("num_layers=3", *overrides), objective)  # type: ignore[arg-type]
+HIDDEN = "stopping.hidden_patience=6"
 
-    assert [
-        patience(2, total, "batch_size=auto") for total in (1_000, 4 * AUTO_BATCH_SIZE, 200_000)
-    ] == [20, 40, 50]
-    assert patience(0, 200_000, "batch_size=null") == 20
-    hidden = "stopping.hidden_patience=6"
-    assert [patience(layer, 1_000, hidden) for layer in range(3)] == [6, 6, 20]
-    assert patience(0, 1_000, hidden, whole=True) == 20
-    assert [
-        patience(layer, 4 * AUTO_BATCH_SIZE, hidden, "batch_size=auto") for layer in range(3)
-    ] == [
-        6,
-        6,
-        40,
-    ]
-    assert [patience(layer, 1_000, hidden, "stopping.patience=null") for layer in range(3)] == [
-        6,
-        6,
-        None,
-    ]
+
+@pytest.mark.parametrize(
+    ("overrides", "layer", "traffic_layer", "total", "patience"),
+    [
+        (("batch_size=auto",), 2, 2, 1_000, 20),
+        (("batch_size=auto",), 2, 2, MANY, 40),
+        (("batch_size=auto",), 2, 2, 200_000, 50),
+        (("batch_size=null",), 0, 0, 200_000, 20),
+        *(((HIDDEN,), layer, layer, 1_000, (6, 6, 20)[layer]) for layer in range(3)),
+        ((HIDDEN,), 0, WHOLE_RUN, 1_000, 20),
+        *(((HIDDEN, "batch_size=auto"), layer, layer, MANY, (6, 6, 40)[layer]) for layer in (0, 2)),
+        ((HIDDEN, "stopping.patience=null"), 1, 1, 1_000, 6),
+        ((HIDDEN, "stopping.patience=null"), 2, 2, 1_000, None),
+    ],
+)
+def test_patience_is_longer_in_batches_and_may_be_another_of_hidden_layers(
+    overrides: tuple[str, ...], layer: int, traffic_layer: int, total: int, patience: int | None
+) -> None:
+    objective: Any = Sized(layer, traffic_layer, graph_info(num_train=total))
+    assert choose_patience(train_settings("num_layers=3", *overrides), objective) == patience
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -382,31 +397,41 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     assert [info.num_edge_features for info in found] == [3, 3]
 
 
-def test_products_are_in_bfloat16_on_large_graphs_where_all_processors_have_it(
-    tmp_path: Path,
+@pytest.mark.parametrize(("ranks", "is_fast"), [((0,), False), ((0, 1), True)])
+def test_bfloat16_is_fast_where_it_is_on_all_processors(
+    tmp_path: Path, ranks: tuple[int, ...], is_fast: bool
 ) -> None:
     directory = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
 
-    def agree(ranks: tuple[int, ...]) -> list[GraphInfo]:
-        return run_threads(
-            2,
-            lambda comm: agree_on_graph_info(
-                comm, directory.read_part(comm.rank), directory, fast_bf16=comm.rank in ranks
-            ),
-        )
+    def agree(comm: Communicator) -> GraphInfo:
+        partition = directory.read_part(comm.rank)
+        return agree_on_graph_info(comm, partition, directory, fast_bf16=comm.rank in ranks)
 
-    assert [info.fast_bf16 for info in (*agree((0,)), *agree((0, 1)))] == [False] * 2 + [True] * 2
-    auto, links = train_settings(), train_settings("task=link_prediction")
-    large = graph_info(num_train=131_072, fast_bf16=True)
-    assert choose_precision(auto, large) == "bf16"
-    assert choose_precision(links, large) == "fp32"
-    assert choose_precision(train_settings("compute.precision=fp32"), large) == "fp32"
-    assert choose_precision(auto, replace(large, num_train=131_071)) == "fp32"
-    assert choose_precision(auto, replace(large, fast_bf16=False)) == "fp32"
-    few = replace(large, num_train=1, fast_bf16=False)
-    assert choose_precision(train_settings("compute.precision=bf16"), few) == "bf16"
-    for published in ("+experiment=exact", "+experiment=retexo", "trainer=full_graph"):
-        assert choose_precision(train_settings(published), large) == "fp32"
+    assert [info.fast_bf16 for info in run_threads(2, agree)] == [is_fast] * 2
+
+
+@pytest.mark.parametrize(
+    ("override", "num_train", "is_fast", "precision"),
+    [
+        ("compute.precision=auto", 131_072, True, "bf16"),
+        ("compute.precision=auto", 131_071, True, "fp32"),
+        ("compute.precision=auto", 131_072, False, "fp32"),
+        ("compute.precision=fp32", 131_072, True, "fp32"),
+        ("compute.precision=bf16", 1, False, "bf16"),
+        *(
+            (override, 131_072, True, "fp32")
+            for override in (
+                *("task=link_prediction", "trainer=full_graph"),
+                *("+experiment=exact", "+experiment=retexo"),
+            )
+        ),
+    ],
+)
+def test_products_are_in_bfloat16_on_large_graphs_where_it_is_fast(
+    override: str, num_train: int, is_fast: bool, precision: str
+) -> None:
+    info = graph_info(num_train=num_train, fast_bf16=is_fast)
+    assert choose_precision(train_settings(override), info) == precision
 
 
 class Line(torch.nn.Module):

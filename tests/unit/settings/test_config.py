@@ -4,6 +4,7 @@ Files of --config-dir hold settings alone; ranks come from the environment of to
 """
 
 import shutil
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,10 @@ from retexo.settings.compose import compose, load_settings
 from retexo.settings.config_files import check_config_dir
 from retexo.settings.flatten import flatten
 from retexo.settings.launcher_env import detect, expand_counts, first_host
-from retexo.settings.options import GATOptions
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import CONFIG_DIR
 from retexo.trainers import registry
 from retexo.trainers.registry import TRAINERS
-
-CONFIGS = (
-    "node_classification",
-    "node_classification_gcn",
-    "node_classification_sage",
-    "node_classification_gat",
-    "node_classification_gin",
-)
 
 
 def refused(*overrides: str, config: str = "node_classification") -> str:
@@ -36,12 +28,6 @@ def refused(*overrides: str, config: str = "node_classification") -> str:
         registry.check_trainer_settings(compose(overrides, config))
     assert not isinstance(error.value, AssertionError | TypeError | AttributeError | KeyError)
     return str(error.value)
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_every_config_loads(name: str) -> None:
-    model = name.removeprefix("node_classification").lstrip("_") or "gcn"
-    assert compose([], name).model.name == model
 
 
 def test_every_method_loads() -> None:
@@ -55,38 +41,87 @@ def test_every_method_loads() -> None:
         )
 
 
-def test_network_decides_what_nothing_else_sets() -> None:
-    def found(*overrides: str, name: str = "node_classification_gcn") -> tuple[object, ...]:
-        settings = compose(overrides, name)
-        stored = flatten(settings.stored)
-        first = settings.exchange.precision[0]
-        assert stored["exchange.precision"] == [first, first]
-        assert settings.gradient.precision == stored["gradient.precision"]
-        gradient = settings.gradient.precision, settings.gradient.compression
-        return first, *gradient
-
-    assert found() == found("network=wan") == ("int4", "int6", "powersgd")
-    assert found("network=lan") == found("+experiment=fast") == ("fp32", "fp32", "none")
-    assert found("network=lan", name="link_prediction_gcn") == ("fp32", "fp32", "none")
-    assert found("network=lan", "exchange.precision=int8") == ("int8", "fp32", "none")
-    assert found("network=lan", "+experiment=lean") == ("int4", "int6", "powersgd")
-    assert found("exchange.mode=plain") == ("fp32", "int6", "powersgd")
+LINKS = "link_prediction_gcn"
+GAT = "node_classification_gat"
+FULL = {"exchange": "fp32", "gradient": "fp32", "compression": "none"}
+ROUNDED = {"exchange": "int4", "gradient": "int6", "compression": "powersgd"}
 
 
-def test_groups_have_the_last_word_over_the_task() -> None:
-    """Links have defaults of their own, in place of which a chosen group counts."""
-    links = compose(config_name="link_prediction_gcn")
-    assert (links.gradient.compression, links.gradient.precision, links.stopping.patience) == (
-        "none",
-        "int8",
-        40,
-    )
-    chosen = compose(["gradient=fp32", "stopping=none"], "link_prediction_gcn")
-    assert (chosen.gradient.compression, chosen.gradient.precision, chosen.stopping.patience) == (
-        "none",
-        "fp32",
-        None,
-    )
+@pytest.mark.parametrize(
+    ("overrides", "config", "precisions"),
+    [
+        ((), "node_classification_gcn", ROUNDED),
+        (("network=wan",), "node_classification_gcn", ROUNDED),
+        (("network=lan",), "node_classification_gcn", FULL),
+        (("+experiment=fast",), "node_classification_gcn", FULL),
+        (("network=lan",), LINKS, FULL),
+        (("network=lan", "exchange.precision=int8"), LINKS, FULL | {"exchange": "int8"}),
+        (("network=lan", "+experiment=lean"), "node_classification_gcn", ROUNDED),
+        (("exchange.mode=plain",), "node_classification_gcn", ROUNDED | {"exchange": "fp32"}),
+    ],
+)
+def test_network_decides_what_nothing_else_sets(
+    overrides: tuple[str, ...], config: str, precisions: dict[str, str]
+) -> None:
+    stored = flatten(compose(overrides, config).stored)
+    assert stored["exchange.precision"] == [precisions["exchange"]] * 2
+    assert stored["gradient.precision"] == precisions["gradient"]
+    assert stored["gradient.compression"] == precisions["compression"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "config", "values"),
+    [
+        *(
+            ((), f"node_classification_{name}", {"model.name": name})
+            for name in ("gcn", "sage", "gat", "gin")
+        ),
+        # Seeds follow the seed.
+        (("seed=7",), LINKS, {"split.seed": 7, "synthetic.seed": 7, "partition.seed": 7}),
+        (("seed=7", "split.seed=1"), LINKS, {"split.seed": 1}),
+        # Links have defaults of their own, in place of which a chosen group counts.
+        ((), LINKS, {"gradient.compression": "none", "gradient.precision": "int8"}),
+        ((), LINKS, {"stopping.patience": 40}),
+        (("gradient=fp32",), LINKS, {"gradient.precision": "fp32"}),
+        (("stopping=none",), LINKS, {"stopping.patience": None}),
+        # Of GAT as published, lazy training alone leaves the node out of its own sum.
+        (
+            ("+experiment=retexo",),
+            GAT,
+            {"dropout": 0.3, "model.head_merge": "mean", "model.self_loops": False},
+        ),
+        (
+            ("trainer=bns",),
+            GAT,
+            {"dropout": 0.3, "model.head_merge": "mean", "model.self_loops": True},
+        ),
+        (("+experiment=retexo", "model.self_loops=true"), GAT, {"model.self_loops": True}),
+        # Regression has defaults of its own, and some by model.
+        *(
+            (
+                ("task=node_regression",),
+                f"node_classification_{name}",
+                {"model.norm": "none", "dropout": 0.0, "model.self_weight": own_weight},
+            )
+            for name, own_weight in (("sage", False), ("gcn", True), ("rgcn", True))
+        ),
+        (
+            ("task=node_regression", "model.self_weight=true"),
+            "node_classification_sage",
+            {"model.self_weight": True},
+        ),
+    ],
+)
+def test_what_is_not_given_follows_from_what_is(
+    overrides: tuple[str, ...], config: str, values: dict[str, object]
+) -> None:
+    stored = flatten(compose(overrides, config).stored)
+    assert {name: stored[name] for name in values} == values
+
+
+def test_what_was_given_is_known() -> None:
+    settings: Settings = compose(["split.seed=3", "+optimizer.eps=1e-5", "model=sage"])
+    assert settings.given == {"split.seed", "optimizer.eps", "model"}
 
 
 @pytest.mark.parametrize(
@@ -311,17 +346,6 @@ def test_ranks_of_a_node(parts: int, per_node: object, node: int, ranks: list[in
     assert list(settings.local_ranks) == ranks
 
 
-def test_what_was_given_is_known() -> None:
-    settings: Settings = compose(["split.seed=3", "+optimizer.eps=1e-5", "model=sage"])
-    assert settings.given == {"split.seed", "optimizer.eps", "model"}
-
-
-def test_seeds_follow_the_seed() -> None:
-    dataset = compose(["seed=7"])
-    assert (dataset.split.seed, dataset.synthetic.seed, dataset.partition.seed) == (7, 7, 7)
-    assert compose(["seed=7", "split.seed=1"]).split.seed == 1
-
-
 PUBLISHED = {
     "model.self_weight": False,
     "model.input_skip": False,
@@ -358,26 +382,6 @@ def test_published_settings_of_other_trainers(choice: str) -> None:
     assert {name: found[name] for name in PUBLISHED} == published
     said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
     assert {*said, "gradient.mode"} == {*PUBLISHED}
-
-
-@pytest.mark.parametrize(
-    ("choice", "loops"), [("+experiment=retexo", False), ("trainer=bns", True)]
-)
-def test_published_gat_of_lazy_training_alone_leaves_the_node_out(choice: str, loops: bool) -> None:
-    gat = compose([choice], "node_classification_gat").model
-    assert isinstance(gat, GATOptions)
-    assert (gat.dropout, gat.head_merge, gat.self_loops) == (0.3, "mean", loops)
-    given = compose([choice, "model.self_loops=true"], "node_classification_gat").model
-    assert isinstance(given, GATOptions)
-    assert given.self_loops
-
-
-def test_regression_has_defaults_of_its_own_and_some_by_model() -> None:
-    for name, sums_own_row in (("sage", True), ("gcn", False), ("rgcn", False)):
-        model = compose(["task=node_regression"], f"node_classification_{name}").model
-        assert (model.norm, model.dropout, model.self_weight) == ("none", 0.0, not sums_own_row)
-    given = compose(["task=node_regression", "model.self_weight=true"], "node_classification_sage")
-    assert given.model.self_weight
 
 
 @pytest.mark.parametrize(
@@ -568,50 +572,65 @@ def cluster(environ: dict[str, str], *overrides: str) -> Settings:
         )
 
 
-def test_torchrun() -> None:
-    settings = cluster(TORCHRUN)
-    assert list(settings.local_ranks) == [3]
-    assert settings.node_rank == 3
-    assert settings.num_nodes == 4
-    assert (settings.distributed.master_addr, settings.distributed.master_port) == (
-        "10.0.0.5",
-        10011 + 29500 % 20000,
-    )
-    free = {name: value for name, value in TORCHRUN.items() if "AGENT_STORE" not in name}
-    assert cluster(free).distributed.master_port == 29500
-    assert settings.local_index(3) == 1
-    assert settings.threads_of(16) == 8
-    assert not settings.one_machine
-    assert settings.run_key == "torchrun none attempt 2"
+STEP = {**SLURM, "SLURM_JOB_ID": "123456", "SLURM_STEP_ID": "1"}
+UNEVEN = {**SLURM, "SLURM_TASKS_PER_NODE": "3,1", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
+SIX_CPUS = {**UNEVEN, "SLURM_CPUS_PER_TASK": "6"}
+NO_STORE = {name: value for name, value in TORCHRUN.items() if "AGENT_STORE" not in name}
 
 
-def test_all_on_one_machine() -> None:
-    assert cluster({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}).one_machine
-    assert cluster({**SLURM, "SLURM_NODELIST": "gpu07", "SLURM_NNODES": "1"}).one_machine
+@pytest.mark.parametrize(
+    ("environ", "overrides", "values"),
+    [
+        (TORCHRUN, (), {"node_rank": 3, "num_nodes": 4, "local_ranks": range(3, 4)}),
+        (TORCHRUN, (), {"one_machine": False, "run_key": "torchrun none attempt 2"}),
+        (TORCHRUN, (), {"distributed.master_addr": "10.0.0.5"}),
+        (TORCHRUN, (), {"distributed.master_port": 10011 + 29500 % 20000}),
+        (NO_STORE, (), {"distributed.master_port": 29500}),
+        (STEP, (), {"local_ranks": range(3, 4), "run_key": "Slurm 123456 step 1"}),
+        (STEP, (), {"distributed.master_addr": "gpu07"}),
+        (STEP, (), {"distributed.master_port": 10011 + 123456 % 20000}),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}, (), {"one_machine": True}),
+        (
+            {**SLURM, "SLURM_NODELIST": "gpu07", "SLURM_NNODES": "1"},
+            (),
+            {"one_machine": True},
+        ),
+        # What is given comes before the environment.
+        (
+            TORCHRUN,
+            ("distributed.master_addr=10.0.0.9", "distributed.master_port=1234"),
+            {"distributed.master_addr": "10.0.0.9", "distributed.master_port": 1234},
+        ),
+        # An app without workers does not ask.
+        ({**TORCHRUN, "WORLD_SIZE": "9"}, ("app=partition_data",), {"launcher_env": None}),
+        ({"RETEXO_RUN_KEY": "mine"}, (), {"run_key": "mine"}),
+    ],
+)
+def test_settings_of_a_launcher(
+    environ: dict[str, str], overrides: tuple[str, ...], values: dict[str, object]
+) -> None:
+    settings = cluster(environ, *overrides)
+    assert {name: attrgetter(name)(settings) for name in values} == values
 
 
-def test_slurm() -> None:
-    settings = cluster({**SLURM, "SLURM_JOB_ID": "123456", "SLURM_STEP_ID": "1"})
-    assert list(settings.local_ranks) == [3]
-    assert settings.distributed.master_addr == "gpu07"
-    assert settings.distributed.master_port == 10011 + 123456 % 20000
-    assert settings.threads_of(16) == 8
-    assert settings.run_key == "Slurm 123456 step 1"
+def test_the_index_of_a_rank_on_its_machine() -> None:
+    assert cluster(TORCHRUN).local_index(3) == 1
 
 
-def test_uneven_tasks_of_slurm() -> None:
-    environ = {**SLURM, "SLURM_TASKS_PER_NODE": "3,1", "SLURM_NODEID": "1", "SLURM_LOCALID": "0"}
-    assert cluster(environ).threads_of(16) == 16
-    assert cluster({**environ, "SLURM_CPUS_PER_TASK": "6"}).threads_of(16) == 6
-    assert cluster({**environ, "SLURM_CPUS_PER_TASK": "6"}, "cluster.threads=3").threads_of(16) == 3
-
-
-def test_what_is_given_comes_before_the_environment() -> None:
-    settings = cluster(TORCHRUN, "distributed.master_addr=10.0.0.9", "distributed.master_port=1234")
-    assert (settings.distributed.master_addr, settings.distributed.master_port) == (
-        "10.0.0.9",
-        1234,
-    )
+@pytest.mark.parametrize(
+    ("environ", "overrides", "threads"),
+    [
+        (TORCHRUN, (), 8),
+        (STEP, (), 8),
+        (UNEVEN, (), 16),
+        (SIX_CPUS, (), 6),
+        (SIX_CPUS, ("cluster.threads=3",), 3),
+    ],
+)
+def test_threads_of_sixteen_cores(
+    environ: dict[str, str], overrides: tuple[str, ...], threads: int
+) -> None:
+    assert cluster(environ, *overrides).threads_of(16) == threads
 
 
 @pytest.mark.parametrize(
@@ -632,14 +651,6 @@ def test_what_is_given_comes_before_the_environment() -> None:
 def test_contradictions(environ: dict[str, str], overrides: tuple[str, ...], words: str) -> None:
     with pytest.raises(InputError, match=words):
         cluster(environ, *overrides)
-
-
-def test_apps_that_have_no_workers_do_not_ask() -> None:
-    assert cluster({**TORCHRUN, "WORLD_SIZE": "9"}, "app=partition_data").launcher_env is None
-
-
-def test_a_key_of_the_users() -> None:
-    assert cluster({"RETEXO_RUN_KEY": "mine"}).run_key == "mine"
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,20 @@ def test_a_run_has_the_defaults_of_the_definitions() -> None:
     }
 
 
-def test_checks_name_the_setting_as_users_do() -> None:
-    with pytest.raises(InputError, match="example=c: choose one of a, b"):
-        Example("c")
-    with pytest.raises(InputError, match=r"example.sizes=0: must be at least 1"):
-        Example("a", (1, 0))
-    with pytest.raises(InputError, match=r"example.sizes=\[True\]: each entry must be an integer"):
-        Example("a", [True])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mode": "c"}, "example=c: choose one of a, b"),
+        ({"sizes": (1, 0)}, "example.sizes=0: must be at least 1"),
+        ({"sizes": [True]}, r"example.sizes=\[True\]: each entry must be an integer"),
+    ],
+)
+def test_checks_name_the_setting_as_users_do(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Example(**fields)
+
+
+def test_settings_do_not_change() -> None:
     with pytest.raises(FrozenInstanceError, match=r"example.mode"):
         Example().mode = "b"
 
@@ -100,12 +107,21 @@ def test_aliases_on_the_command_line() -> None:
     train = compose(given)
     assert train.learning_rate == (0.1, 0.2)
     assert (train.model.self_weight, train.stopping.patience) == (False, 7)
-    assert rename_override("patience=1,2") == "stopping.patience=1,2"
-    assert rename_override("~lr") == "~learning_rate"
-    assert rename_override("exchange=exact,plain") == "exchange=fp32,plain"
-    assert rename_override("task._target_=retexo.metrics.LinkPrediction") == "task=link_prediction"
     with pytest.raises(InputError, match=r"learning_rate=-1\.0: must be at least 0"):
         compose(["lr=-1.0"])
+
+
+@pytest.mark.parametrize(
+    ("former", "current"),
+    [
+        ("patience=1,2", "stopping.patience=1,2"),
+        ("~lr", "~learning_rate"),
+        ("exchange=exact,plain", "exchange=fp32,plain"),
+        ("task._target_=retexo.metrics.LinkPrediction", "task=link_prediction"),
+    ],
+)
+def test_former_names_and_values_are_renamed(former: str, current: str) -> None:
+    assert rename_override(former) == current
 
 
 def test_a_configuration_file_has_the_current_names(tmp_path: Path) -> None:
@@ -122,15 +138,26 @@ RUN = {
 }
 
 
-def test_the_objective_by_name_and_by_default() -> None:
-    assert find_objective(RUN, None) == 0.75
-    assert find_objective(RUN, ("bytes.by_kind.features",)) == 7
-    assert find_objective(RUN, ("val.log_loss", "bytes.total")) == [0.5, 12]
-    assert find_objective({**RUN, "chosen": {"metric": "loss"}}, None) == 0.5
-    regression = {"chosen": {"metric": "loss"}, "targets": {}, "val": {"r2": 0.25}}
-    assert find_objective(regression, None) == 0.25
-    assert find_objective({**RUN, "val": {"roc_auc": {"mean": 0.5, "std": 0.1}}}, None) == 0.5
-    assert find_objective("report.html", None) is None
+@pytest.mark.parametrize(
+    ("results", "objective", "value"),
+    [
+        (RUN, None, 0.75),
+        (RUN, ("bytes.by_kind.features",), 7),
+        (RUN, ("val.log_loss", "bytes.total"), [0.5, 12]),
+        ({**RUN, "chosen": {"metric": "loss"}}, None, 0.5),
+        ({"chosen": {"metric": "loss"}, "targets": {}, "val": {"r2": 0.25}}, None, 0.25),
+        ({**RUN, "val": {"roc_auc": {"mean": 0.5, "std": 0.1}}}, None, 0.5),
+        ({"chosen": {"metric": "loss"}, "val": {"r2": {"mean": 0.5, "std": 0.1}}}, None, 0.5),
+        ("report.html", None, None),
+    ],
+)
+def test_the_objective_by_name_and_by_default(
+    results: Any, objective: tuple[str, ...] | None, value: Any
+) -> None:
+    assert find_objective(results, objective) == value
+
+
+def test_an_objective_without_a_value_is_named() -> None:
     with pytest.raises(
         TrainingError, match=r"val\.accuracy: has no value .* val.roc_auc, val.log_loss"
     ):
@@ -142,27 +169,25 @@ def test_links_have_another_auc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "metric", "given", "needed"),
+    ("objective", "metric", "regression", "given", "needed"),
     [
-        (None, "auto", "minimize", "maximize"),
-        (None, "loss", "maximize", "minimize"),
-        (["seconds.train"], "auto", "maximize", "minimize"),
-        (["val.accuracy", "bytes.total"], "auto", ["maximize"], r"\[maximize,minimize\]"),
+        (None, "auto", False, "minimize", "maximize"),
+        (None, "loss", False, "maximize", "minimize"),
+        (None, "loss", True, "minimize", "maximize"),
+        (["seconds.train"], "auto", False, "maximize", "minimize"),
+        (["val.accuracy", "bytes.total"], "auto", False, ["maximize"], r"\[maximize,minimize\]"),
     ],
 )
 def test_optuna_is_kept_from_looking_for_the_worst_run(
-    objective: list[str] | None, metric: str, given: str | list[str], needed: str
+    objective: list[str] | None,
+    metric: str,
+    regression: bool,
+    given: str | list[str],
+    needed: str,
 ) -> None:
     with pytest.raises(InputError, match=f"hydra.sweeper.direction={needed}"):
-        check_direction(objective, metric, {"direction": given})
+        check_direction(objective, metric, {"direction": given}, regression=regression)
     check_direction(objective, metric, {})  # Hydra's own sweeper has none
-
-
-def test_of_a_regression_r2_is_searched_for_and_returned() -> None:
-    with pytest.raises(InputError, match=r"hydra.sweeper.direction=maximize"):
-        check_direction(None, "loss", {"direction": "minimize"}, regression=True)
-    seeds = {"val": {"r2": {"mean": 0.5, "std": 0.1}}, "chosen": {"metric": "loss"}}
-    assert find_objective(seeds, None) == 0.5
 
 
 def test_folders_of_trials_have_short_and_different_names() -> None:
