@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from partitioning.array_checks import (
     Array,
     Ints,
-    check_integers,
     check_mask,
     check_multilabel,
     check_targets,
     check_unique,
     refuse,
 )
-from partitioning.datasets.array_files import read_npy
 from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
@@ -37,7 +35,6 @@ from partitioning.errors import InputError
 from partitioning.features.build import named_columns, read_as_fitted
 from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
-from partitioning.features.kinds import WIDTH
 from partitioning.features.roles import columns_of_relation
 from partitioning.file_io import check_path
 from partitioning.graph_addition import encode_node_rows, read_edge_data
@@ -53,14 +50,11 @@ from partitioning.graph_data import (
 )
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings, UpdateSettings
-from partitioning.random_rows import random_rows
 from partitioning.reverse_relations import REVERSE
 
 KINDS = ("deleted", "changed", "new")
 SUFFIXES = ("csv", "csv.gz", "parquet")
 NONE = np.zeros(0, np.int64)
-UPDATED_KINDS = {"given", "random"}
-"""Kinds of features that belong to a node alone: others depend on the edges of the whole graph."""
 COMPUTED = (": has no features; the means", ": nothing to take features=")
 """How notes of meta.json go on where features of a type were computed from the graph."""
 
@@ -174,17 +168,16 @@ def _find_by_name(setting: str, value: str, names: Sequence[Any]) -> dict[Any, P
     InputError for a missing path, another format, or a folder with other files or none.
     """
     path, where = check_path(f"update.{setting}", value), f"update.{setting}={value}"
-    suffixes = (*SUFFIXES, "npy") if setting == "deleted_nodes" else SUFFIXES
-    formats = ", ".join(f".{suffix}" for suffix in suffixes)
+    formats = ", ".join(f".{suffix}" for suffix in SUFFIXES)
     if not path.exists():
         raise InputError(f"{where}: there is no such file or folder; correct it")
     if names[0] in (PLAIN_TYPE, PLAIN_RELATION):
-        if kind_of(path) in ("npy", "npz", "xlsx") and kind_of(path) not in suffixes:
+        if kind_of(path) in ("npy", "npz", "xlsx"):
             raise InputError(f"{where}: expected a {formats} table; convert it")
         return {names[0]: path}
     by_stem = {name if isinstance(name, str) else SEPARATOR.join(name): name for name in names}
     files = {} if is_table(path) else {file: stem_of(file) for file in list_visible(path)}
-    names_expected = {f"{stem}.{suffix}" for stem in by_stem for suffix in suffixes}
+    names_expected = {f"{stem}.{suffix}" for stem in by_stem for suffix in SUFFIXES}
     is_known = all(file.name in names_expected for file in files)
     if not files or not is_known or len({*files.values()}) < len(files):
         raise InputError(
@@ -249,31 +242,23 @@ def state_of(meta: Meta, name: str | EdgeType) -> State | None:
     return meta.features.get(f"{what}/{joined}" if isinstance(meta, HeteroMeta) else what)
 
 
-def kinds_by_type(meta: Meta) -> dict[str, tuple[str, ...]]:
-    """Return the kinds of features of each node type."""
-    return kinds_of(meta.request.get("features", ["given"]), meta.node_counts)
-
-
-def given_width(meta: Meta, name: str) -> int:
-    """Return the number of features of a type that come from its table."""
-    num_random = kinds_by_type(meta)[name].count("random")
-    return int(meta.node_counts[name]["features"]) - WIDTH * num_random
-
-
 def check_features(path: Path, meta: Meta) -> None:
-    """Raise InputError where features depend on the edges, which an update changes."""
-    for name, kinds in kinds_by_type(meta).items():
-        state = state_of(meta, name)
+    """Raise InputError where features are not of the node's own table.
+
+    Those made from edges change with these, and random ones are drawn for all nodes.
+    """
+    kinds_by_type = kinds_of(meta.request.get("features", ["given"]), meta.node_counts)
+    for name, kinds in kinds_by_type.items():
+        state, width = state_of(meta, name), meta.node_counts[name]["features"]
         is_computed = any(
             note.startswith(name + begin) for note in meta.notes for begin in COMPUTED
         )
-        has_means = name and state is not None and count_columns(state) != given_width(meta, name)
-        made = f"features.kind={','.join(kinds)}" if {*kinds} - UPDATED_KINDS else ""
-        made = made or ("those of neighbours or of edges" if is_computed or has_means else "")
-        if made:
+        has_means = name and state is not None and count_columns(state) != width
+        if kinds != ("given",) or is_computed or has_means:
+            made = f" ({', '.join(kinds)})" if kinds != ("given",) else ""
             raise InputError(
-                f"{path}: the features{name and f' of {name}'} were made from the edges ({made}):"
-                " app=update would have to compute those of the whole graph; partition the changed"
+                f"{path}: the features{name and f' of {name}'} are not of a table alone{made}, and"
+                " app=update would have to compute them for the whole graph; partition the changed"
                 " tables again (app=partition_data overwrite=true)"
             )
 
@@ -291,7 +276,7 @@ def _read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]
     known = Nodes.of_keys(before.node_ids, named=before.node_names is not None)
     change = NodeChange(known, known)
     if path := tables.get(("deleted_nodes", name)):
-        ids, where = _read_ids(stored, name, path)
+        _, ids, where = _read_table(stored, name, path)
         change = replace(change, deleted=known.find_rows(ids, where))
         check_unique(change.deleted, where, ids)
     if path := tables.get(("changed_nodes", name)):
@@ -300,7 +285,7 @@ def _read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]
         check_unique(rows, where, ids)
         is_deleted = np.isin(rows, change.deleted)
         refuse(ids, is_deleted, where, "deleted by update.deleted_nodes; leave one out")
-        values = _read_values(stored.meta, name, table, before.node_ids[rows], notes, is_new=False)
+        values = _read_values(stored.meta, name, table, notes, is_new=False)
         if not values:
             raise InputError(f"{path}: has nothing but ids; add the columns that change")
         change = replace(change, changed=rows, changed_values=values)
@@ -309,16 +294,9 @@ def _read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]
         grown = known.extended(ids, where, "a changed node goes into update.changed_nodes")
         names = Names.of(map(str, ids)) if known.named else None
         change = replace(change, grown=grown, new_names=names)
-        values = _read_values(stored.meta, name, table, change.new_ids, notes, is_new=True)
+        values = _read_values(stored.meta, name, table, notes, is_new=True)
         change = replace(change, new_values=values)
     return change
-
-
-def _read_ids(stored: StoredGraph, name: str, path: Path) -> tuple[Array, str]:
-    """Read the ids of a table of deleted nodes, and what messages call them."""
-    if path.suffix != ".npy":
-        return _read_table(stored, name, path)[1:]
-    return check_integers(read_npy(path), str(path)), str(path)
 
 
 def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Array, str]:
@@ -339,48 +317,33 @@ def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Arra
 
 
 def _read_values(
-    meta: Meta, name: str, table: Table, ids: Ints, notes: list[str], *, is_new: bool
+    meta: Meta, name: str, table: Table, notes: list[str], *, is_new: bool
 ) -> dict[str, Array]:
     """Return those of features, labels and masks that a table has, by the names of fields.
 
-    New rows always have features; masks that a table lacks are false if it has another one.
-    Each column with rows unlike those of the fit adds to `notes`.
+    New rows always have features, encoded as the directory's; masks that a table lacks are false if
+    it has another one. Each column with rows unlike those of the fit adds to `notes`.
     """
     values: dict[str, Array] = {}
     arrays: dict[str, Any] = {role: array for role, (array, _) in table.values.items()}
+    num_rows, width = table.rows, int(meta.node_counts[name]["features"])
     if is_new or "feat" in arrays:
-        values["feat"] = _encode_features(meta, name, table, ids, notes)
+        unusual: dict[str, int] = {}
+        state, what = state_of(meta, name), str(table.path)
+        values["feat"] = encode_node_rows(table, width, state, what, unusual)
+        for column, count in unusual.items():
+            notes.append(
+                f"{what}: column `{column}`: {count} of {num_rows} rows are unlike those that the"
+                " feature pipeline was fitted to"
+            )
     if name != meta.target_type or meta.request.get("split") == "none":
         return values
     if "label" in arrays:
         values["labels"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
-    blank = np.zeros(len(ids), np.bool_)
+    blank = np.zeros(num_rows, np.bool_)
     for mask in MASKS if {*MASKS} & arrays.keys() else ():
-        values[mask] = check_mask(arrays.get(mask, blank), len(ids), f"{table.path}: {mask}")
+        values[mask] = check_mask(arrays.get(mask, blank), num_rows, f"{table.path}: {mask}")
     return values
-
-
-def _encode_features(
-    meta: Meta, name: str, table: Table, ids: Ints, notes: list[str]
-) -> NDArray[np.float32]:
-    """Encode the features of a table of nodes, float32 [n, F], as the directory's.
-
-    The random ones are drawn from `ids`.
-    """
-    unusual: dict[str, int] = {}
-    blocks = [np.zeros((len(ids), 0), np.float32)]
-    width, what = given_width(meta, name), str(table.path)
-    for kind in kinds_by_type(meta)[name]:
-        if kind == "random":
-            blocks.append(random_rows(ids, WIDTH))
-        elif width:
-            blocks.append(encode_node_rows(table, width, state_of(meta, name), what, unusual))
-    for column, count in unusual.items():
-        notes.append(
-            f"{table.path}: column `{column}`: {count} of {len(ids)} rows are unlike those that the"
-            " feature pipeline was fitted to"
-        )
-    return np.hstack(blocks)
 
 
 def _convert_labels(meta: Meta, array: Array, where: str) -> Array:

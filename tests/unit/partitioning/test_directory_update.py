@@ -233,8 +233,7 @@ class Model:
             has_values = self.widths[name] or name == target
             changed = free[count : count + self.rng.integers(3)] if has_values else []
             for node in changed:
-                feat = rows[node]["feat"]
-                rows[node] |= self.values(name) | ({"feat": feat} if self.of_ids else {})
+                rows[node] |= self.values(name)
             tables["changed_nodes", name] = [rows[node] for node in changed]
             new = [self.add_node(name) for _ in range(self.rng.integers(0, 4))]
             tables["new_nodes", name] = new
@@ -302,7 +301,7 @@ def make(seed: int, kind: str, num_parts: int) -> Model:
 @settings(deadline=None, max_examples=30, suppress_health_check=ONCE)
 @given(
     st.integers(0, 2**32 - 1),
-    st.sampled_from(["plain", "named", "edge_data", "of_ids", "hetero"]),
+    st.sampled_from(["plain", "named", "edge_data", "hetero"]),
     st.integers(1, 4),
     st.integers(1, 3),
 )
@@ -329,7 +328,7 @@ def test_updates_equal_partitioning_from_scratch(
         assert stored_graph.read_meta(path).first_damaged(path) is None
 
 
-@pytest.mark.parametrize("kind", ["edge_data", "hetero"])
+@pytest.mark.parametrize("kind", ["edge_data", "of_ids", "hetero"])
 def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: str) -> None:
     model = make(5, kind, 3)
     target = next(iter(model.widths))
@@ -511,6 +510,13 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "all training nodes deleted": ({"deleted_nodes": "id ann bob cid dan"}, "no training node"),
     "all deleted": ({"deleted_nodes": "id ann bob cid dan eve fay"}, "no node would be left"),
 }
+
+
+@pytest.mark.parametrize("kind", ["random", "[given,degree]"])
+def test_features_that_are_not_of_a_table_alone_are_refused(tmp_path: Path, kind: str) -> None:
+    path = make_directory(tmp_path, pd.DataFrame(NODES), EDGES, f"features={kind}")
+    deleted = write_csv(tmp_path / "deleted.csv", "id ann")
+    assert_refused(path, "not of a table alone", deleted_nodes=deleted)
 
 
 def test_words_of_boolean_labels_are_their_classes(tmp_path: Path) -> None:
