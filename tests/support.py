@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import json
 import logging
 import multiprocessing
 import os
@@ -580,6 +581,22 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came: {what}"
         time.sleep(0.02)
+
+
+def read_rounds(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without their seconds."""
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """Compare checkpoints bit for bit, all rounds and the scores; no state is left."""
+    assert snapshot(found / "checkpoint") == snapshot(expected / "checkpoint")
+    assert read_rounds(found) == read_rounds(expected)
+    first, second = (json.loads((each / "summary.json").read_text()) for each in (found, expected))
+    for name in ("test", "val", "rounds"):
+        assert first[name] == second[name]
+    assert not (found / "state").exists()
 
 
 def assert_sent_as_planned(planned: dict[str, Any], summary: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import test_trainers
 import torch
+from graph_files import write_files
 from support import MODELS, dgl_directory, make_plan, write_partitions
 from test_oracle import (
     SKIPS,
@@ -249,8 +250,6 @@ EDGES = "edges/shop__paid_by__account.csv"
 def write_tables(folder: Path, *, seed: int = 0) -> Path:
     """An account's class is whether its payments are large on average; nothing else tells it."""
     rng = np.random.default_rng(seed)
-    for name in ("nodes", "edges"):
-        (folder / name).mkdir(parents=True)
     account = np.concatenate((np.arange(ACCOUNTS), rng.integers(ACCOUNTS, size=PAYMENTS)))
     amount = rng.normal(500, 100, len(account)) + 300 * (account % 2)
     payments = pd.DataFrame(
@@ -262,15 +261,12 @@ def write_tables(folder: Path, *, seed: int = 0) -> Path:
         }
     )
     payments.loc[::9, "amount"] = np.nan
-    payments.to_csv(folder / EDGES, index=False)
     classes = np.where(np.arange(ACCOUNTS) % 2, "large", "small")
     nodes = pd.DataFrame({"id": np.arange(ACCOUNTS), "label": classes})
-    nodes.assign(age=rng.integers(18, 90, ACCOUNTS)).to_csv(
-        folder / "nodes/account.csv", index=False
-    )
+    accounts = nodes.assign(age=rng.integers(18, 90, ACCOUNTS))
     shops = pd.DataFrame({"id": np.arange(SHOPS), "area": rng.random(SHOPS)})
-    shops.to_csv(folder / "nodes/shop.csv", index=False)
-    return folder
+    files = {EDGES: payments, "nodes/account.csv": accounts, "nodes/shop.csv": shops}
+    return write_files(folder, files)
 
 
 def table_settings(tables: Path, app: str, parts: int, *more: str, model: str = "rgcn") -> Settings:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from graph_files import write_files
 from support import (
     RoundRecorder,
     assert_sent_as_planned,
@@ -539,14 +541,12 @@ def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_pat
 def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path: Path) -> None:
     """Of a model that does not read relations, whose edges have one all the same."""
     rng, data = np.random.default_rng(0), tmp_path / "shop"
-    for folder in ("nodes", "edges"):
-        (data / folder).mkdir(parents=True)
-    for kind, count in (("user", 12), ("item", 9)):
-        rows = "".join(f"{kind[0]}{node},{rng.random()}\n" for node in range(count))
-        (data / f"nodes/{kind}.csv").write_text("id,x\n" + rows)
     bought = [(f"u{u}", f"i{v}") for u, v in rng.integers((12, 9), size=(40, 2)).tolist()]
-    rows = "".join(f"{u},{v}\n" for u, v in bought)
-    (data / "edges/user__bought__item.csv").write_text("src,dst\n" + rows)
+    files = {"edges/user__bought__item.csv": pd.DataFrame(bought, columns=["src", "dst"])}
+    for kind, count in (("user", 12), ("item", 9)):
+        ids = [f"{kind[0]}{node}" for node in range(count)]
+        files[f"nodes/{kind}.csv"] = pd.DataFrame({"id": ids, "x": rng.random(count)})
+    write_files(data, files)
     run_main(
         *("--config-name", "link_prediction_sage", "app=train", "dataset_name=file", *LEAN[:-1]),
         *(f"dataset_file={data}", f"partition_dir={tmp_path}", "num_partitions=1"),

@@ -29,6 +29,7 @@ import psutil
 import pytest
 from loopback_server import Proxy
 from support import (
+    assert_same_run,
     finish,
     free_port,
     group_members,
@@ -219,23 +220,6 @@ def undisturbed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run
 
 
-def assert_same_files(found: Path, expected: Path) -> None:
-    for path in sorted((expected / "checkpoint").iterdir()):
-        assert (found / "checkpoint" / path.name).read_bytes() == path.read_bytes(), path.name
-    lines = [
-        [
-            {name: value for name, value in json.loads(line).items() if name != "seconds"}
-            for line in (folder / "metrics.jsonl").read_text().splitlines()
-        ]
-        for folder in (found, expected)
-    ]
-    assert lines[0] == lines[1]
-    first, second = (json.loads((each / "summary.json").read_text()) for each in (found, expected))
-    for name in ("test", "val", "rounds"):
-        assert first[name] == second[name]
-    assert not (found / "state").exists()
-
-
 def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
     """The summaries of two parents, or their exceptions."""
 
@@ -285,7 +269,7 @@ def test_a_worker_dies(
         (cause,) = summary["restarts"]["causes"]
         assert re.match(rf"rank {int(phase != 'checkpoint')} \(node 0\) was {how}", cause)
         assert f"phase: {phase}" in cause
-    assert_same_files(tmp_path / "node0", expected)
+    assert_same_run(tmp_path / "node0", expected)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +296,7 @@ def test_a_run_that_was_ended_is_resumed(
     (place / "filler").unlink(missing_ok=True)
     summary = train.run(compose([*settings, "resume=auto"]), place / "run")
     assert fault != "terminate" or list(summary["resumed"].values())[:2] == [1, 5]
-    assert_same_files(place / "run", undisturbed("classes"))
+    assert_same_run(place / "run", undisturbed("classes"))
 
 
 @pytest.mark.long("twenty runs of what others run once")
@@ -353,7 +337,7 @@ def test_connections_that_are_reset(base: Path, undisturbed: Any, tmp_path: Path
     assert not proxy.cuts
     assert [each["status"] for each in summaries] == ["done"] * 2, summaries
     assert summaries[0]["restarts"]["count"] == 1
-    assert_same_files(tmp_path / "node0", expected)
+    assert_same_run(tmp_path / "node0", expected)
 
 
 # --- parents ----------
@@ -406,7 +390,7 @@ def test_a_parent_is_killed_and_started_again(
         train.run(compose([*nodes[victim], "resume=auto"]), tmp_path / f"node{victim}")
         (cause,) = running.result(90)["restarts"]["causes"]
     assert re.match(rf"node {victim} \(ranks? {('0, 1', '2')[victim]}\) is lost: ", cause)
-    assert_same_files(tmp_path / "node0", expected)
+    assert_same_run(tmp_path / "node0", expected)
 
 
 def test_a_node_that_does_not_return_is_named(base: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ The bytes they send. trainer=sampled: full neighbourhoods equal full-graph train
 are named.
 """
 
-import json
 import os
 import re
 import signal
@@ -32,6 +31,7 @@ from support import (
     kill_group,
     need_dgl,
     random_graph,
+    read_rounds,
     start_cli,
     thirds,
     train_settings,
@@ -584,8 +584,8 @@ def settings(parts: Path, config: str, *more: str) -> Settings:
 
 
 def losses(run_dir: Path) -> np.ndarray:
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return np.array([[line[name] for name in ("train_loss", "val_metric")] for line in lines[:-1]])
+    lines = read_rounds(run_dir)[:-1]
+    return np.array([[line[name] for name in ("train_loss", "val_metric")] for line in lines])
 
 
 @pytest.mark.timeout(300)

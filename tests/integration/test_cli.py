@@ -24,6 +24,7 @@ from support import (
     group_members,
     kill_group,
     random_graph,
+    read_rounds,
     run_main,
     save_npz,
     start_cli,
@@ -361,13 +362,7 @@ def test_equal_runs_are_equal_and_say_all_there_is(place: Path, tmp_path: Path) 
     )
     assert summary["test"] == again["test"]
     assert summary["rounds"] == again["rounds"]
-    lines = [
-        [
-            {**json.loads(line), "seconds": 0}
-            for line in (tmp_path / name / "run/metrics.jsonl").read_text().splitlines()
-        ]
-        for name in ("a", "b")
-    ]
+    lines = [read_rounds(tmp_path / name / "run") for name in ("a", "b")]
     assert lines[0] == lines[1]
     assert len(lines[0]) == sum(summary["rounds"]) + 2
     assert 0 <= summary["test"]["accuracy"] <= 1

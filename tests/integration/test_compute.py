@@ -3,7 +3,6 @@
 Each is compared with the same run on the CPU in float32.
 """
 
-import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from support import (
     dgl_directory,
     need_dgl,
     random_graph,
+    read_rounds,
     run_main,
     save_npz,
     thirds,
@@ -72,10 +72,8 @@ def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor
             parts,
         )
     train.run(settings(folder, parts, *overrides), folder / name)
-    lines = [
-        json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()
-    ]
-    return torch.tensor([line["train_loss"] for line in lines if line["train_loss"] is not None])
+    found = [line["train_loss"] for line in read_rounds(folder / name)]
+    return torch.tensor([loss for loss in found if loss is not None])
 
 
 LONG = pytest.mark.long("other models multiply likewise")

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from graph_files import write_files
 from safetensors.torch import load_file, save_file
 from sklearn import metrics
 from support import (
@@ -255,26 +256,19 @@ SPLIT = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25
 def write_tables(folder: Path, *, labels: bool, order: Sequence[int] = (0, 1, 2, 3, 4)) -> Path:
     """40 nodes with a number, a number with blanks, a category, a text, and labels or none."""
     rng = np.random.default_rng(4)
-    ends = rng.integers(0, 40, (90, 2))
-    folder.mkdir(parents=True)
+    ids = np.array([f"n{node:03}" for node in range(40)])
+    edges = pd.DataFrame(ids[rng.integers(0, 40, (90, 2))], columns=["src", "dst"])
     columns = {
-        "age": rng.integers(18, 90, 40).astype(str),
+        "age": rng.integers(18, 90, 40),
         "income": np.where(rng.random(40) < 0.2, "", rng.integers(0, 9_000, 40).astype(str)),
         "country": rng.choice(["de", "fr", "it"], 40),
-        "id": np.array([f"n{node:03}" for node in range(40)]),
-        "note": np.array([f"what was said of {node}" for node in range(40)]),
+        "id": ids,
+        "note": [f"what was said of {node}" for node in range(40)],
     }
+    nodes = pd.DataFrame(columns).iloc[:, [*order]]
     if labels:
-        columns["label"] = rng.choice(["no", "yes"], 40)
-    names = [[*columns][place] for place in order] + ["label"] * labels
-    rows = [
-        ",".join(names),
-        *(",".join(columns[name][node] for name in names) for node in range(40)),
-    ]
-    (folder / "nodes.csv").write_text("\n".join(rows), encoding="utf-8")
-    edges = ["src,dst", *(f"n{src:03},n{dst:03}" for src, dst in ends)]
-    (folder / "edges.csv").write_text("\n".join(edges), encoding="utf-8")
-    return folder
+        nodes["label"] = rng.choice(["no", "yes"], 40)
+    return write_files(folder, {"nodes.csv": nodes, "edges.csv": edges})
 
 
 @pytest.fixture(scope="module")

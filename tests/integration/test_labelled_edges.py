@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from graph_files import write_files
 from support import assert_sent_as_planned
 
 import retexo
@@ -53,10 +54,8 @@ def write_bank(folder: Path) -> pd.DataFrame:
     edges["day"] = np.arange(PAYMENTS)
     edges["is_fraud"] = np.where(is_fraud, "yes", "no")
     edges.loc[rng.random(PAYMENTS) < 0.1, "is_fraud"] = None
-    folder.mkdir()
     nodes = pd.DataFrame({"id": names, "risk": risk, "age": age})
-    nodes.to_csv(folder / "nodes.csv", index=False)
-    edges.to_csv(folder / "edges.csv", index=False)
+    write_files(folder, {"nodes.csv": nodes, "edges.csv": edges})
     return edges
 
 
@@ -65,17 +64,14 @@ def write_ratings(folder: Path) -> pd.DataFrame:
     taste, genre = rng.normal(size=60), rng.normal(size=30)
     users, items = rng.integers(60, size=800), rng.integers(30, size=800)
     stars = 3 + taste[users] + genre[items] + 0.1 * rng.normal(size=800)
-    for name in ("nodes", "edges"):
-        (folder / name).mkdir(parents=True)
-    of_users = pd.DataFrame({"id": np.arange(60) + 100, "taste": taste})
-    of_users.to_csv(folder / "nodes" / "user.csv", index=False)
-    pd.DataFrame({"id": np.arange(30), "genre": genre}).to_csv(
-        folder / "nodes" / "item.csv", index=False
-    )
     rated = pd.DataFrame({"user": users + 100, "item": items, "stars": stars})
-    rated.to_csv(folder / "edges" / "user__rated__item.csv", index=False)
-    knows = pd.DataFrame({"src": [100, 101], "dst": [102, 100], "years": [1.5, 3.0]})
-    knows.to_csv(folder / "edges" / "user__knows__user.csv", index=False)
+    files = {
+        "nodes/user.csv": pd.DataFrame({"id": np.arange(60) + 100, "taste": taste}),
+        "nodes/item.csv": pd.DataFrame({"id": np.arange(30), "genre": genre}),
+        "edges/user__rated__item.csv": rated,
+        "edges/user__knows__user.csv": "src,dst,years\n100,102,1.5\n101,100,3.0\n",
+    }
+    write_files(folder, files)
     return rated
 
 
@@ -381,14 +377,9 @@ def test_what_edges_with_labels_cannot_be(
         edges = edges.replace("label", "note")
     if change == "unknown end":
         edges = edges.replace("2,1,b", "9,1,b")
+    files = {"nodes.csv": nodes, "edges.csv": edges}
     if change == "two relations":
-        for name in ("nodes", "edges"):
-            (tmp_path / name).mkdir()
-        (tmp_path / "nodes" / "t.csv").write_text(nodes)
-        for name in ("a", "b"):
-            (tmp_path / "edges" / f"t__{name}__t.csv").write_text(edges)
-    else:
-        (tmp_path / "nodes.csv").write_text(nodes)
-        (tmp_path / "edges.csv").write_text(edges)
+        files = {"nodes/t.csv": nodes, "edges/t__a__t.csv": edges, "edges/t__b__t.csv": edges}
+    write_files(tmp_path, files)
     with pytest.raises(InputError, match=message):
         read(*settings, folder=str(tmp_path))

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from graph_files import write_files
 from hetero_support import hetero_parts, random_hetero, write_hetero
 from safetensors.torch import load_file
 from support import random_graph, run_main, save_npz, snapshot, thirds, write_partitions
@@ -394,10 +395,7 @@ def write_weighted_tables(folder: Path) -> Path:
     knows["weight"] = rng.uniform(0.5, 2, 150).round(3)
     nodes = {"user": users, "shop": users.drop(columns="label")[:10]}
     edges = {("user", "knows", "user"): knows, ("user", "visits", "shop"): visits}
-    for name, table in (*name_tables("nodes", nodes), *name_tables("edges", edges)):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(folder / f"{name}.csv", index=False)
-    return folder
+    return write_files(folder, {**name_tables("nodes", nodes), **name_tables("edges", edges)})
 
 
 def test_tables_of_which_some_have_weights(
@@ -439,10 +437,8 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str, **more: Any)
 
     The tables are written to tables/ in it; `more` is part of model.json.
     """
-    for name, table in (*name_tables("nodes", nodes), *name_tables("edges", edges)):
-        path = folder / "tables" / f"{name}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(path, index=False)
+    files = {**name_tables("nodes", nodes), **name_tables("edges", edges)}
+    write_files(folder / "tables", files)
     file = ("dataset_name=file", f"dataset_file={folder / 'tables'}")
     dataset = compose([*file, *settings])
     encoded, states = encode_tables(datasets.read_graph(dataset), dataset.features, None)
@@ -464,12 +460,12 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str, **more: Any)
     return checkpoint_of(folder, shape, features=states, graph=described, **more)
 
 
-def name_tables(name: str, tables: Any) -> list[tuple[str, pd.DataFrame]]:
+def name_tables(name: str, tables: Any) -> dict[str, pd.DataFrame]:
     """The tables of nodes or edges by the names of their files."""
     if isinstance(tables, pd.DataFrame):
-        return [(name, tables)]
+        return {f"{name}.csv": tables}
     joined = {key if isinstance(key, str) else "__".join(key): each for key, each in tables.items()}
-    return [(f"{name}/{key}", each) for key, each in joined.items()]
+    return {f"{name}/{key}.csv": each for key, each in joined.items()}
 
 
 def people(count: int, prefix: str = "c", **more: Any) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from graph_files import write_files
 from sklearn import metrics
 from support import assert_sent_as_planned
 
@@ -44,10 +45,9 @@ def write_houses(folder: Path) -> pd.DataFrame:
     houses = houses.assign(condition=condition, price=3e5 + 4e4 * size + 1e5 * around)
     houses = houses.assign(age=30 - 5 * size + 5 * condition)
     houses.loc[rng.random(HOUSES) < 0.1, "price"] = np.nan
-    folder.mkdir()
-    houses.to_csv(folder / "nodes.csv", index=False)
     names = houses["id"].to_numpy()
-    pd.DataFrame({"src": names[src], "dst": names[dst]}).to_csv(folder / "edges.csv", index=False)
+    edges = pd.DataFrame({"src": names[src], "dst": names[dst]})
+    write_files(folder, {"nodes.csv": houses, "edges.csv": edges})
     return houses
 
 
@@ -75,11 +75,9 @@ def test_tables_from_training_to_predictions(
 
 def _check_predictions(houses: pd.DataFrame) -> None:
     """Of the same houses without prices, with one process of each partition and from Python."""
-    Path("unknown").mkdir()
-    houses.drop(columns=["price", "age"]).to_csv("unknown/nodes.csv", index=False)
-    Path("unknown/edges.csv").write_text(
-        Path("houses/edges.csv").read_text(encoding="utf-8"), encoding="utf-8"
-    )
+    edges = Path("houses/edges.csv").read_text(encoding="utf-8")
+    nodes = houses.drop(columns=["price", "age"])
+    write_files(Path("unknown"), {"nodes.csv": nodes, "edges.csv": edges})
     given = [each.replace("dataset_file=houses", "dataset_file=unknown") for each in SETTINGS]
     given = [each for each in given if "columns.label" not in each]
     given += ["checkpoint_dir=run", "predict.format=csv"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from graph_files import write_files
 from support import (
     MASKS,
     Masks,
@@ -299,19 +300,18 @@ def write_tables(base: Path) -> None:
     everyone = frame["id"].to_numpy()
     src, dst = np.random.default_rng(2).integers(0, PEOPLE, (2, 200))
     for rank, name in enumerate(TABLE_SITES):
-        folder, own = base / name, rank == RANKS
-        folder.mkdir(parents=True)
+        own = rank == RANKS
         about = {"version": 1, "site": name, "sites": TABLE_SITES, "num_classes": 2}
-        (folder / "site.json").write_text(json.dumps(about))
         masks = {"train_mask": TRAIN, "val_mask": ~TRAIN, "test_mask": np.zeros(PEOPLE, np.bool_)}
         arrays: dict[str, Any] = {mask: values[own] for mask, values in masks.items()}
         kept = own[dst]
         arrays |= {"src": everyone[src[kept]], "dst": everyone[dst[kept]]}
         arrays |= {"src_owner": RANKS[src[kept]], "node_id": everyone[own]}
-        np.savez(folder / "part.npz", label=(frame["age"] > 50)[own].astype(int), **arrays)  # type: ignore[attr-defined]
+        arrays["label"] = (frame["age"] > 50)[own].astype(int)  # type: ignore[attr-defined]
+        files: dict[str, Any] = {"site.json": json.dumps(about), "part.npz": arrays}
         if own.any():  # type: ignore[attr-defined]
-            shuffled = frame[own].sample(frac=1, random_state=rank)
-            shuffled.to_csv(folder / "features.csv", index=False)
+            files["features.csv"] = frame[own].sample(frac=1, random_state=rank)
+        write_files(base / name, files)
 
 
 def write_columns(base: Path, name: str) -> None:
@@ -476,16 +476,13 @@ def test_tables_of_several_types_are_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With what reading decides; also that settings which a stored pipeline decides are named."""
-    for folder in ("nodes", "edges"):
-        (tmp_path / "g" / folder).mkdir(parents=True)
     rng = np.random.default_rng(0)
     films = pd.DataFrame({"id": range(30), "label": rng.integers(0, 2, 30), "year": range(30)})
     films["shown"] = [f"2024-01-{1 + day:02d}" for day in range(30)]
-    films.to_csv(tmp_path / "g/nodes/film.csv", index=False)
     actors = pd.DataFrame({"id": range(20), "age": rng.integers(18, 90, 20)})
-    actors.to_csv(tmp_path / "g/nodes/actor.csv", index=False)
     plays = {"src": rng.integers(0, 20, 60), "dst": rng.integers(0, 30, 60), "pay": range(60)}
-    pd.DataFrame(plays).to_csv(tmp_path / "g/edges/actor__plays__film.csv", index=False)
+    files = {"nodes/film.csv": films, "nodes/actor.csv": actors}
+    write_files(tmp_path / "g", {**files, "edges/actor__plays__film.csv": pd.DataFrame(plays)})
     common = ["dataset_name=file", f"dataset_file={tmp_path}/g", "split=fraction"]
     common += ["split.train=0.6", "split.val=0.2", "split.test=0.2", "features.missing=mean"]
     proposed = describe.run(compose([*common, "app=describe"]), tmp_path / "described")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import random_graph, thirds, write_partitions
+from support import random_graph, read_rounds, thirds, write_partitions
 
 from partitioning.errors import InputError
 from retexo.apps import evaluate, train
@@ -65,9 +65,7 @@ def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
     rows = counted["by_kind"]["features"] + counted["by_kind"]["embeddings"]
     assert (rows == 0) == (name == "local")
     assert (counted["by_kind"]["embeddings"] == 0) == (name in ("local", "sign", "fedgcn"))
-    lines = [
-        json.loads(line) for line in (place.run_of(name) / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = read_rounds(place.run_of(name))
     assert [line["round"] for line in lines if line["layer"] == 0] == list(range(7))
 
 
