@@ -6,8 +6,9 @@ A command whose output nobody takes; a process that logs nothing for a while say
 import logging
 import subprocess
 import sys
-import threading
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 
 import psutil
 import pytest
@@ -103,31 +104,22 @@ def test_what_is_written_to_a_closed_stream_is_dropped(streams: str, tmp_path: P
 
 def test_a_line_comes_by_the_clock_and_says_what_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    ticker, said = Ticker(), threading.Event()
-    lines: list[str] = []
+    ticker, lines = Ticker(), SimpleQueue[logging.LogRecord]()
+    logging.getLogger().addHandler(handler := QueueHandler(lines))
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-            if len(lines) == 4:
-                said.set()
+    def wait_for(end: str) -> None:
+        while not lines.get(timeout=30).getMessage().endswith(end):
+            pass
 
-    logging.getLogger().addHandler(listener := Listener())
     try:
         with ticker.running(interval=0.01):
             logging.getLogger("retexo.apps").info("loading %s", "cora")
-            assert said.wait(30)
+            wait_for(" s so far; loading cora")
             ticker.doing = "workers: round"
-            said.clear()
-            lines.clear()
-            assert said.wait(30)
-        number = len(lines)
+            wait_for(" s so far; workers: round")
     finally:
-        logging.getLogger().removeHandler(listener)
-    assert lines[-1].endswith(" s so far; workers: round")
-    assert any(line.endswith("so far; loading cora") for line in caplog.messages)
+        logging.getLogger().removeHandler(handler)
     assert ticker not in logging.getLogger().handlers
-    assert number == len(lines)
 
 
 def test_no_line_comes_where_others_do(caplog: pytest.LogCaptureFixture) -> None:

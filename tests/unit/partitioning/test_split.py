@@ -478,28 +478,27 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
         assert not {*map(tuple, ends.tolist())} & {*map(tuple, held_out.tolist())}
 
 
+def graph_of_relations(*relations: tuple[str, str, str]) -> HeteroGraphData:
+    return cast(HeteroGraphData, SimpleNamespace(name="g", relations=dict.fromkeys(relations)))
+
+
 @pytest.mark.parametrize(
     ("relation", "message"),
     [
-        (
-            "rates",
-            "task.relation=rates: g has the relations user__rates__movie, movie__rates",
-        ),
+        ("rates", "task.relation=rates: g has the relations user__rates__movie, movie__rates"),
         ("hates", "task.relation=hates: .*user__rates__movie"),
         (None, "task.relation: g has the relations user__rates__movie, movie__rates"),
     ],
 )
 def test_a_name_of_several_relations_or_none_is_refused(relation: str | None, message: str) -> None:
-    relations = dict.fromkeys([("user", "rates", "movie"), ("movie", "rates", "user")])
-    graph = cast(HeteroGraphData, SimpleNamespace(name="g", relations=relations))
+    graph = graph_of_relations(("user", "rates", "movie"), ("movie", "rates", "user"))
     assert find_relation(graph, "user__rates__movie") == "user__rates__movie"
     with pytest.raises(InputError, match=message):
         find_relation(graph, relation)
 
 
 def test_the_only_relation_beside_its_reverse_needs_no_name() -> None:
-    relations = dict.fromkeys([("user", "rates", "movie"), ("movie", "rev_rates", "user")])
-    graph = cast(HeteroGraphData, SimpleNamespace(name="g", relations=relations))
+    graph = graph_of_relations(("user", "rates", "movie"), ("movie", "rev_rates", "user"))
     assert find_relation(graph, None) == "user__rates__movie"
 
 

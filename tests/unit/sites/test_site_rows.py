@@ -6,6 +6,7 @@ Also how many of a site's nodes another may ask for, in all runs together.
 import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -193,10 +194,19 @@ def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, lim
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER]
 
 
-def test_a_site_may_give_nothing(tmp_path: Path) -> None:
-    asked(tmp_path, [], [], 0)
-    with pytest.raises(InputError, match="south asks for 1, 1 with"):
-        asked(tmp_path, [], [5], 0)
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (([], [], 0), ([], [5], 0), "south asks for 1, 1 with"),  # a site may give nothing
+        (([1, 2, 3], [], None), ([4], [], 3), "east asks for 1, 4 with those of earlier runs"),
+    ],
+)
+def test_what_earlier_runs_got_counts_whatever_their_limit(
+    tmp_path: Path, before: Any, now: Any, message: str
+) -> None:
+    asked(tmp_path, *before)
+    with pytest.raises(InputError, match=message):
+        asked(tmp_path, *now)
 
 
 def test_a_damaged_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
@@ -237,12 +247,6 @@ def test_runs_at_once_give_no_more_than_one_after_the_other(tmp_path: Path) -> N
     assert given.count(True) == 5
     with np.load(tmp_path / LEDGER) as account:
         assert account["0"].tolist() == [node for node in range(12) if given[node]]
-
-
-def test_what_a_run_without_a_limit_gives_counts_later(tmp_path: Path) -> None:
-    asked(tmp_path, [1, 2, 3], [], None)
-    with pytest.raises(InputError, match="east asks for 1, 4 with those of earlier runs"):
-        asked(tmp_path, [4], [], 3)
 
 
 def test_a_folder_that_cannot_keep_the_ledger(tmp_path: Path) -> None:
