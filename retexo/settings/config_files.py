@@ -79,7 +79,8 @@ def _read_yaml(file: Path) -> tuple[bytes, dict[Any, Any]]:
         if len(content) > MAX_BYTES:
             raise ValueError(f"larger than {MAX_BYTES:,} bytes; split it")
         config = yaml.safe_load(content)
-        json.dumps(config, default=str, ensure_ascii=False).encode()  # of Unicode, not in itself
+        # Raises ValueError for a text that is no Unicode, and for a group within itself.
+        json.dumps(config, default=str, ensure_ascii=False).encode()
     except (yaml.YAMLError, *UNREADABLE) as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines())
         raise InputError(f"{file}: cannot be read as YAML: {reason}") from None
