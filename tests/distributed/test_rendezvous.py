@@ -100,17 +100,6 @@ def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
         ]
 
 
-def test_three_nodes_agree_on_one_run() -> None:
-    port = free_port()
-    outcomes = together(
-        *(lambda node=node: attend(cluster(node, port, parts=5, per_node=2)) for node in (2, 0, 1))
-    )
-    run_id, store = outcomes[0]
-    assert len(run_id) == 16, outcomes
-    assert outcomes == [(run_id, store)] * 3
-    assert store != str(port)
-
-
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reaches node 0, but there is a wall between two of them."""
     monkeypatch.setattr(rendezvous, "CONNECT_TIMEOUT", 1.0)
@@ -342,12 +331,6 @@ def answering(*answers: bytes | None) -> Outcome:
         return outcome.result(60)
 
 
-def test_something_else_listens_at_the_master() -> None:
-    kind, message = answering(b"SSH-2.0-OpenSSH_9\r\n")
-    assert kind == "TrainingError"
-    assert "not a message of retexo" in message
-
-
 def test_a_node_whose_connection_is_closed_tries_again() -> None:
     kind, message = answering(None, None, b'{"refused": "it is late"}\n')
     assert kind == "InputError"
@@ -367,22 +350,28 @@ def test_text_of_another_node_is_shown_without_terminal_escapes(name: str, kind:
     assert len(outcome[1]) < 1500
 
 
+REPLIES = (
+    {"run": "a"},
+    {"run": "a", "store": "x", "nodes": {}},
+    {"run": "a", "store": 3, "nodes": {}},
+    {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}},
+    {"run": "a", "store": "127.0.0.1:1", "nodes": [1]},
+    {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "127.0.0.1:65536"}},
+    {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "a..b:1"}},
+)
+
+
 @pytest.mark.parametrize(
-    "reply",
+    ("answer", "words"),
     [
-        {"run": "a"},
-        {"run": "a", "store": "x", "nodes": {}},
-        {"run": "a", "store": 3, "nodes": {}},
-        {"run": "a", "store": "127.0.0.1:1", "nodes": {"x": "y"}},
-        {"run": "a", "store": "127.0.0.1:1", "nodes": [1]},
-        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "127.0.0.1:65536"}},
-        {"run": "a", "store": "", "nodes": {"0": "127.0.0.1:1", "2": "a..b:1"}},
+        (b"SSH-2.0-OpenSSH_9", "not a message of retexo"),
+        *((json.dumps(reply).encode(), "not a reply of node 0") for reply in REPLIES),
     ],
 )
-def test_nonsense_of_node_0_is_no_crash(reply: dict[str, Any]) -> None:
-    kind, message = answering(json.dumps(reply).encode() + b"\n")
+def test_nonsense_at_the_place_of_node_0_is_no_crash(answer: bytes, words: str) -> None:
+    kind, message = answering(answer + b"\n")
     assert kind == "TrainingError"
-    assert "not a reply of node 0" in message
+    assert words in message
 
 
 def test_another_run_on_the_same_port_is_not_joined() -> None:

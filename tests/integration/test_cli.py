@@ -34,7 +34,7 @@ from support import (
 
 import retexo
 from retexo import __main__ as retexo_main
-from retexo.apps import partition_data, train
+from retexo.apps import train
 from retexo.comm.traffic_meter import KINDS
 from retexo.errors import TrainingError
 from retexo.settings.compose import compose
@@ -342,27 +342,17 @@ FIELDS = {
 }
 
 
-def trained(
-    place: Path, folder: Path, *arguments: str, config: str = "node_classification"
-) -> dict[str, Any]:
-    """Partition where that is needed, and train; what summary.json says."""
-    here = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts")
-    settings = compose([*TRAIN, *here, *arguments], config)
-    partition_data.run(settings)
-    train.run(settings, folder / "run")
-    summary: dict[str, Any] = json.loads((folder / "run" / "summary.json").read_text())
-    assert summary["status"] == "done"
-    return summary
-
-
 def test_equal_runs_are_equal_and_say_all_there_is(place: Path, tmp_path: Path) -> None:
+    here = (f"dataset_file={place}/toy.npz", f"partition_dir={place}/parts", "dropout=0.5")
+    settings = compose([*TRAIN, *here], "node_classification_gat")
+    for name in ("a", "b"):
+        train.run(settings, tmp_path / name)
     summary, again = (
-        trained(place, tmp_path / name, "dropout=0.5", config="node_classification_gat")
-        for name in ("a", "b")
+        json.loads((tmp_path / name / "summary.json").read_text()) for name in ("a", "b")
     )
     assert summary["test"] == again["test"]
     assert summary["rounds"] == again["rounds"]
-    lines = [read_rounds(tmp_path / name / "run") for name in ("a", "b")]
+    lines = [read_rounds(tmp_path / name) for name in ("a", "b")]
     assert lines[0] == lines[1]
     assert len(lines[0]) == sum(summary["rounds"]) + 2
     assert 0 <= summary["test"]["accuracy"] <= 1
@@ -384,7 +374,7 @@ def test_equal_runs_are_equal_and_say_all_there_is(place: Path, tmp_path: Path) 
         assert set(summary[part]) >= {"accuracy", "micro_f1", "macro_f1", "log_loss"}
     assert len(summary["peak_memory_bytes"]) == len(summary["peak_private_bytes"]) == 2
     assert summary["settings"]["model"]["name"] == "gat"
-    assert sorted(path.name for path in (tmp_path / "a" / "run" / "checkpoint").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "a" / "checkpoint").iterdir()) == [
         "layer0.safetensors",
         "layer1.safetensors",
         "model.json",
@@ -519,7 +509,15 @@ def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> No
 def test_a_callback_that_fails_after_the_last_round_is_logged(
     place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    lines: list[Mapping[str, Any]] = []
+
     class Failing(retexo.Callback):
+        def on_round(self, line: Mapping[str, Any]) -> None:
+            lines.append(line)
+
+        def on_layer(self, line: Mapping[str, Any]) -> None:
+            assert line["layer"] == lines[-1]["layer"]
+
         def on_progress(self, phase: str, bytes_sent: int) -> None:
             if phase == "done":
                 raise KeyError("colour")
@@ -531,51 +529,30 @@ def test_a_callback_that_fails_after_the_last_round_is_logged(
     given = [*DATA, *SMALL, "progress=none", "hydra.run.dir=finished"]
     result = retexo.train(given, callbacks=[Failing()])
     assert result["status"] == "done"
+    assert [line["round"] for line in lines] == [
+        number for last in result["rounds"] for number in range(last + 1)
+    ]
     for said in ("'colour'", 'raise KeyError("colour")', "the database is gone"):
         assert said in caplog.text
     summary = json.loads((place / "finished" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["status"], "error" in summary) == ("done", False)
 
 
-def test_a_callback_prunes_a_trial_of_optuna(
-    sweep_place: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_callback_ends_a_run_in_the_middle_of_a_layer(
+    place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it raises ends the run in the middle of a layer, with all its processes."""
-    import optuna
-
-    monkeypatch.chdir(sweep_place)
-    study = optuna.create_study(direction="maximize")
-    layers: list[int] = []
+    """With all its processes, as pruning a trial does."""
 
     class Prune(retexo.Callback):
-        def __init__(self, trial: optuna.Trial) -> None:
-            self.trial = trial
-
-        def on_layer(self, line: Mapping[str, Any]) -> None:
-            layers.append(line["layer"])
-
         def on_round(self, line: Mapping[str, Any]) -> None:
-            self.trial.report(line["val_metric"], 1000 * line["layer"] + line["round"])
-            if self.trial.number == 1 and line["round"] == 3:
-                raise optuna.TrialPruned
+            if line["round"] == 3:
+                raise LookupError("pruned")
 
-    def objective(trial: optuna.Trial) -> float:
-        hidden, rounds = trial.suggest_int("hidden_dim", 4, 8), (2, 100_000)[trial.number]
-        given = (
-            f"hidden_dim={hidden}",
-            f"num_rounds={rounds}",
-            f"hydra.run.dir=trial{trial.number}",
-        )
-        summary = retexo.train(
-            [*SWEEP_DATA[:3], *given, "progress=none", "stopping=none"], callbacks=[Prune(trial)]
-        )
-        return float(summary["val"][summary["chosen"]["metric"]])
-
-    study.optimize(objective, n_trials=2)
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "PRUNED"]
-    assert layers == [0, 1]
-    assert sorted(study.trials[0].intermediate_values) == [0, 1, 2, 1000, 1001, 1002]
-    summary = json.loads((sweep_place / "trial1" / "summary.json").read_text(encoding="utf-8"))
+    monkeypatch.chdir(place)
+    given = [*DATA, "hidden_dim=8", "num_rounds=100000", "stopping=none", "hydra.run.dir=pruned"]
+    with pytest.raises(LookupError, match="pruned"):
+        retexo.train([*given, "progress=none"], callbacks=[Prune()])
+    summary = json.loads((place / "pruned" / "summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "failed"
-    assert summary["error"] == "TrialPruned; raised by the callback Prune, which ended the run"
+    assert summary["error"].endswith("raised by the callback Prune, which ended the run")
     assert not [each for each in multiprocessing.active_children() if "rank" in each.name]
