@@ -92,7 +92,7 @@ def plot_accuracy(data: DataSet) -> "Figure | None":
         look: dict[str, Any] = {"color": colour, "alpha": 0.6, "linewidths": 0, "rasterized": True}
         axes.scatter(names[0], names[1], s=12, data=data.draws.loc[index], label="_", **look)
         xerr, yerr = (data.summary[name]["std"][index] for name in names)
-        axes.errorbar(
+        bars = axes.errorbar(
             across,
             up,
             yerr,
@@ -103,8 +103,9 @@ def plot_accuracy(data: DataSet) -> "Figure | None":
             capsize=2,
             linewidth=1,
             linestyle="none",
-            label=fill(f"{data.methods[index].name} (n = {counts[index]:.0f})", NAME_WIDTH),
         )
+        name = f"{data.methods[index].name} (n = {counts[index]:.0f})"
+        bars[0].set_label(fill(name, NAME_WIDTH))
     left_out = [data.methods[index].name for index in known.index.difference(means.index)]
     remark = f"\nnot on this axis (0 bytes): {', '.join(left_out[:MAX_METHODS])}" * bool(left_out)
     label = f"sent by all workers (bytes, log scale){remark}"
