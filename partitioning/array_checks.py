@@ -196,6 +196,14 @@ def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArra
     return values
 
 
+def check_columns(array: Array, count: int, where: str, *, regression: bool) -> Array:
+    """Return targets of a regression, or labels of 0 and 1, in `count` columns."""
+    rows = array[:, None] if array.ndim == 1 else array
+    if rows.shape[1:] != (count,):
+        raise InputError(f"{where} has shape {array.shape}; expected {count} columns of labels")
+    return check_targets(rows, where) if regression else check_multilabel(rows, where)
+
+
 def check_labels(labels: Array, num_nodes: int, where: str) -> Array:
     """Return classes [N], or multi-label rows [N, C]; their number is not checked.
 

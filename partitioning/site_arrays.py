@@ -25,14 +25,13 @@ from partitioning.array_checks import (
     Array,
     Ints,
     check_classes,
+    check_columns,
     check_edge_feat,
     check_edge_weight,
     check_features,
     check_integers,
     check_masks,
-    check_multilabel,
     check_split,
-    check_targets,
     check_unique,
     features_among,
     refuse,
@@ -359,18 +358,10 @@ def _read_labels(arrays: Arrays, num_nodes: int, site: Site, where: str) -> Arra
         dtype = np.float64 if site.task == "regression" else np.float32
         return np.full((num_nodes, site.num_classes or 0), np.nan, dtype)
     label, where = arrays["label"], _describe_array(where, "label")
-    if site.task == "regression":
-        label = check_targets(label, where)
-    if (label.ndim == 1) != (site.task == "multiclass"):
-        raise InputError(f"{where} has shape {label.shape}; task of {DESCRIPTION} is {site.task}")
     if site.task == "multiclass":
         return check_classes(label, site.num_classes or max(num_nodes, MANY_CLASSES), where)
-    if label.shape[1] != site.num_classes:
-        raise InputError(
-            f"{where} has {label.shape[1]} columns; num_classes of {DESCRIPTION} is"
-            f" {site.num_classes}"
-        )
-    return label if site.task == "regression" else check_multilabel(label, where)
+    assert site.num_classes is not None
+    return check_columns(label, site.num_classes, where, regression=site.task == "regression")
 
 
 def _read_masks(arrays: Arrays, num_nodes: int, where: str) -> dict[str, NDArray[np.bool_]]:

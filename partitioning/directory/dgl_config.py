@@ -104,11 +104,9 @@ def config_file(path: Path) -> Path | None:
     Raises:
         InputError: it has several.
     """
-    named = path / f"{path.name}.json"
-    if named.is_file():
-        return named
-    others = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
-    configs = [file for file in others if "num_parts" in read_json(file)]
+    files = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
+    configs = [file for file in files if "num_parts" in read_json(file)]
+    configs = [file for file in configs if file.stem == path.name] or configs
     if len(configs) > 1:
         names = ", ".join(file.name for file in configs)
         raise InputError(

@@ -8,6 +8,7 @@
 Like our partitions, they have no self loops. I inner nodes of a partition, H halo nodes, E edges.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from partitioning.directory.dgl_config import make_config
 from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import OF_TARGET, new_ids, read_arrays
 from partitioning.directory.partition import Partition
-from partitioning.directory.write_directory import write_json, write_meta
-from partitioning.file_io import file_checksum
+from partitioning.directory.write_directory import write_meta
+from partitioning.file_io import file_checksum, write_durably
 from partitioning.graph_data import EDGE_DATA, PLAIN_TYPE
 
 
@@ -39,7 +40,7 @@ def add_dgl_files(path: Path, meta: Meta) -> Meta:
     num_nodes = [counts.nodes for counts in meta.parts]
     config = make_config(path.name, meta.request["partition_method"], num_nodes, num_edges)
     file = path / f"{path.name}.json"
-    write_json(file, config, indent=4)
+    write_durably(file, json.dumps(config, indent=4) + "\n")
     files = [file, *path.glob("part*/*.dgl")]
     checksums = {each.relative_to(path).as_posix(): file_checksum(each) for each in files}
     written = replace(meta, checksums=meta.checksums | checksums)

@@ -33,18 +33,6 @@ class PartCounts:
     """sha256 (hex) of the checksums of all npy files."""
 
 
-@dataclass(frozen=True)
-class EdgeStatistics:
-    """Counts that often show a mistake in the data."""
-
-    self_loops: int
-    """Edges from a node to itself; partitions leave them out."""
-    duplicates: int
-    """Edges beyond the first from one node to another; each counts in sums and means."""
-    isolated_nodes: int
-    """Nodes without an edge to or from another node."""
-
-
 @dataclass(frozen=True, eq=False)
 class UnresolvedHalo:
     """Halo of a site: it knows the ids of its halo nodes, but not their rows at the owners.

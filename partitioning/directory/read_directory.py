@@ -120,12 +120,9 @@ class PartitionDirectory:
                 )
         begin = tuple(f"part{part}/" for part in parts)
         path = self.own_meta.first_damaged(self.path, begin, ".npy")
-        if path is not None and not path.is_file():
-            name = path.relative_to(self.path).parts[0].removeprefix("part")
-            raise InputError(f"{path}: missing; copy the whole part {name} or partition again")
         if path is not None:
             raise InputError(
-                f"{path}: its checksum is not the one in meta.json, so it is damaged or of"
+                f"{path}: its checksum is not the one in meta.json, so it is missing, damaged or of"
                 " another partitioning; copy it again, or partition again with overwrite=true"
             )
 

@@ -47,18 +47,6 @@ def make_layout(assignment: NDArray[np.int64], num_parts: int) -> Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class LocalEdges:
-    """Edges of one relation into a partition, by destination, then source; with self loops."""
-
-    src: Ints
-    """[E] new ids."""
-    dst: NDArray[np.int32]
-    """[E] local ids."""
-    positions: Ints
-    """[E] positions in the graph; in no order where edges have neither weights nor features."""
-
-
-@dataclass(frozen=True, eq=False)
 class PlacedEdges:
     """Edges of one relation with their partitions."""
 
@@ -72,8 +60,13 @@ class PlacedEdges:
     num_cut: int
     """Edges between two partitions."""
 
-    def into(self, part: int) -> LocalEdges:
-        """Return the edges into a partition."""
+    def into(self, part: int) -> tuple[Ints, NDArray[np.int32], Ints]:
+        """Return the edges into a partition, by destination, then source; with self loops.
+
+        Returns:
+            Sources by new ids, destinations by local ids, and positions in the graph, [n] each; the
+            positions are in no order where edges have neither weights nor features.
+        """
         source, target = self.layouts
         positions = np.flatnonzero(self.part == part)
         dst = target.new_id[self.relation.dst[positions]].astype(np.int64)
@@ -87,7 +80,7 @@ class PlacedEdges:
         else:
             keys.sort()  # takes a tenth of the time that argsort takes
         dst, src = np.divmod(keys, num_sources)
-        return LocalEdges(src, dst.astype(np.int32), positions)
+        return src, dst.astype(np.int32), positions
 
 
 def place_edges(

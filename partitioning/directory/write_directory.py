@@ -27,7 +27,6 @@ from partitioning.directory.meta import VERSION, HeteroMeta, Meta
 from partitioning.directory.npy_files import arrays_of, content_of, load_array, node_folder
 from partitioning.directory.partition import (
     HALO_IDS,
-    EdgeStatistics,
     PartCounts,
     PartEdges,
     Partition,
@@ -36,7 +35,6 @@ from partitioning.directory.partition import (
 from partitioning.directory.replace_directory import replaced_when_written
 from partitioning.directory.sort_edges import (
     Layout,
-    LocalEdges,
     PlacedEdges,
     make_layout,
     place_edges,
@@ -70,7 +68,7 @@ def write_parts(
     links: Mapping[str, NDArray[Any]] | None = None,
     before: Meta | None = None,
     self_loops: Sequence[int] | None = None,
-) -> tuple[Meta, EdgeStatistics]:
+) -> tuple[Meta, list[int]]:
     """Write the partition directory into a hidden folder beside it, which is then renamed.
 
     An interruption leaves nothing half-written. Call it within writing(directory) where another
@@ -85,6 +83,10 @@ def write_parts(
         before: description of the directory that is replaced, if its files are known to be intact:
             a file with the same content becomes a hard link to the former one.
         self_loops: [P] edges from a node to itself that the graph lacks and that are counted.
+
+    Returns:
+        The description; and counts that often show a mistake in the data: of self loops, which
+        partitions leave out, of duplicates of edges, which count, and of isolated nodes.
 
     Raises:
         InputError: the directory exists and overwrite is false.
@@ -130,15 +132,13 @@ def write_parts(
             | provenance,
         )
         write_meta(unfinished, meta)
-    return meta, EdgeStatistics(*np.sum(statistics, axis=0).tolist())
+    totals: list[int] = np.sum(statistics, axis=0).tolist()
+    return meta, totals
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
-    write_json(directory / "meta.json", with_checksum(asdict(meta)), indent=2)
-
-
-def write_json(path: Path, content: Any, indent: int) -> None:
-    write_durably(path, json.dumps(content, indent=indent) + "\n")
+    content = json.dumps(with_checksum(asdict(meta)), indent=2)
+    write_durably(directory / "meta.json", f"{content}\n")
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class _PartWriter:
     """[P] self loops that the graph lacks."""
 
     def write(self, part: int) -> tuple[PartSizes, tuple[int, int, int]]:
-        """Write the folder of one partition; return its sizes, and the fields of EdgeStatistics."""
+        """Write the folder of one partition; return its sizes, and the counts of `_make`."""
         start = time.perf_counter()
         folder = self.directory / f"part{part}"
         partition, statistics = self._make(part)
@@ -202,27 +202,33 @@ class _PartWriter:
         return sizes, statistics
 
     def _make(self, part: int) -> tuple[Partition, tuple[int, int, int]]:
-        """Make one partition; return it, and the fields of its EdgeStatistics."""
+        """Make one partition.
+
+        Returns:
+            The partition; and the numbers of its self loops, of its edges beyond the first from one
+            node to another, and of its nodes without an edge to or from another node.
+        """
         edges = {edge_type: placed.into(part) for edge_type, placed in self.edges.items()}
         nodes, local_ids, isolated = {}, {}, {}
         for name in self.layouts:
-            nodes[name], local_ids[name] = self._make_nodes(name, part, edges)
+            sources = [src for edge_type, (src, _, _) in edges.items() if edge_type[0] == name]
+            nodes[name], local_ids[name] = self._make_nodes(name, part, sources)
             isolated[name] = np.ones(nodes[name].num_inner, np.bool_)
         relations, num_loops, num_duplicates = {}, 0, 0
-        for edge_type, part_edges in edges.items():
+        for edge_type, (new_src, dst, positions) in edges.items():
             source, _, destination = edge_type
-            src = local_ids[source][part_edges.src]
-            arrays = {"src": src, "dst": part_edges.dst} | {
-                name: data[part_edges.positions]
+            src = local_ids[source][new_src]
+            arrays = {"src": src, "dst": dst} | {
+                name: data[positions]
                 for name, data in self.graph.relations[edge_type].edge_data.items()
             }
-            if source == destination and not (between := src != part_edges.dst).all():
+            if source == destination and not (between := src != dst).all():
                 arrays = {name: array[between] for name, array in arrays.items()}
             relations[edge_type] = PartEdges(
                 **{name: torch.from_numpy(array) for name, array in arrays.items()}
             )
             num_loops += len(src) - len(arrays["src"])
-            same = (src[1:] == src[:-1]) & (part_edges.dst[1:] == part_edges.dst[:-1])
+            same = (src[1:] == src[:-1]) & (dst[1:] == dst[:-1])
             num_duplicates += int(same.sum())
             is_own = slice(*self.layouts[source].node_bounds[part : part + 2])
             in_degree = np.bincount(arrays["dst"], minlength=nodes[destination].num_inner)
@@ -246,11 +252,14 @@ class _PartWriter:
         return partition, (num_loops, num_duplicates, num_isolated)
 
     def _make_nodes(
-        self, name: str, part: int, edges: Mapping[EdgeType, LocalEdges]
+        self, name: str, part: int, sources: Sequence[Ints]
     ) -> tuple[PartNodes, NDArray[np.int32]]:
         """Number the inner nodes of one type, then its halo nodes (other sources of its edges).
 
         Both ascend by new ids (Layout.new_id).
+
+        Args:
+            sources: new ids of the sources of each relation from the type.
 
         Returns:
             The nodes, and [N] the local id at each new id, undefined outside the partition.
@@ -261,9 +270,8 @@ class _PartWriter:
         layout, table = self.layouts[name], self.graph.nodes[name]
         first, end = layout.node_bounds[part : part + 2].tolist()
         is_source = np.zeros(len(layout.new_id), np.bool_)
-        for edge_type, part_edges in edges.items():
-            if edge_type[0] == name:
-                is_source[part_edges.src] = True
+        for src in sources:
+            is_source[src] = True
         is_source[first:end] = False
         halo = np.flatnonzero(is_source)
         new_ids = np.concatenate((np.arange(first, end), halo))

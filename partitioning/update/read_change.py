@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from partitioning.array_checks import (
     Array,
     Ints,
+    check_columns,
     check_mask,
-    check_multilabel,
-    check_targets,
     check_unique,
     refuse,
 )
@@ -339,25 +338,18 @@ def _read_values(
     if name != meta.target_type or meta.request.get("split") == "none":
         return values
     if "label" in arrays:
-        values["labels"] = _convert_labels(meta, arrays["label"], table.values["label"][1])
+        where = table.values["label"][1]
+        values["labels"] = (
+            _number_classes(meta, arrays["label"], where)
+            if meta.task == "multiclass"
+            else check_columns(
+                arrays["label"], meta.num_classes, where, regression=meta.task == "regression"
+            )
+        )
     blank = np.zeros(num_rows, np.bool_)
     for mask in MASKS if {*MASKS} & arrays.keys() else ():
         values[mask] = check_mask(arrays.get(mask, blank), num_rows, f"{table.path}: {mask}")
     return values
-
-
-def _convert_labels(meta: Meta, array: Array, where: str) -> Array:
-    """Return labels in the form of the directory; InputError for a class that it does not know."""
-    if meta.task == "multiclass":
-        return _number_classes(meta, array, where)
-    check: Any = check_targets if meta.task == "regression" else check_multilabel
-    labels: Array = check(array, where)
-    if labels.shape[1:] != (meta.num_classes,):
-        raise InputError(
-            f"{where}: has shape {labels.shape}; expected {meta.num_classes} columns of labels, as"
-            " in the directory"
-        )
-    return labels
 
 
 def _number_classes(meta: Meta, array: Array, where: str) -> Ints:

@@ -28,6 +28,7 @@ from partitioning.node_names import Names
 from partitioning.partition_settings import UpdateSettings
 from partitioning.update.place import place_new
 from partitioning.update.read_change import (
+    KINDS,
     Change,
     Edges,
     NodeChange,
@@ -69,12 +70,16 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> tupl
         digest = _make_digest(path, meta, files)
         stored = read_graph(path, meta)
         change = read_change(stored, tables)
-        changed, num_edges = _apply_change(change)
+        changed = _apply_change(change)
         _check_split(stored, changed)
         placed = place_new(changed)
         new = [
             placed[name][-1 : -1 - len(nodes.new_ids) : -1] for name, nodes in change.nodes.items()
         ]
+        edges = {
+            kind: sum(len(kinds[kind].src) for kinds in change.edges.values()) for kind in KINDS
+        }
+        edges["deleted"] = stored.graph.num_edges + edges["new"] - changed.graph.num_edges
         counted = (("new", "new_ids"), ("changed", "changed"), ("deleted", "deleted"))
         entry = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -84,7 +89,7 @@ def update_directory(path: Path, settings: UpdateSettings, version: str) -> tupl
                 kind: sum(len(getattr(nodes, field)) for nodes in change.nodes.values())
                 for kind, field in counted
             },
-            "edges": num_edges,
+            "edges": edges,
             "placed": np.bincount(np.concatenate(new), minlength=len(meta.parts)).tolist(),
             "notes": change.notes,
             "version": version,
@@ -138,12 +143,8 @@ def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
         )
 
 
-def _apply_change(change: Change) -> tuple[StoredGraph, dict[str, int]]:
-    """Apply a change to its graph.
-
-    Returns:
-        The changed graph, whose new nodes have the partition UNPLACED; and the number of new,
-        changed and deleted edges.
+def _apply_change(change: Change) -> StoredGraph:
+    """Return the changed graph, whose new nodes have the partition UNPLACED.
 
     Raises:
         InputError: an edge of a table is not in the graph.
@@ -172,11 +173,9 @@ def _apply_change(change: Change) -> tuple[StoredGraph, dict[str, int]]:
                 file: _change_rows(file, array, stays, new_nodes)
                 for file, array in target_rows.items()
             }
-    relations, counts = {}, dict.fromkeys(("new", "changed", "deleted"), 0)
-    for edge_type in stored.graph.relations:
-        relations[edge_type] = _change_edges(edge_type, change, counts)
+    relations = {edge_type: _change_edges(edge_type, change) for edge_type in change.edges}
     graph = replace(stored.graph.with_tables(nodes, relations), **target_rows)
-    return replace(stored, graph=graph, assignment=assignment), counts
+    return replace(stored, graph=graph, assignment=assignment)
 
 
 def _change_rows(file: str, array: Array, stays: NDArray[np.bool_], change: NodeChange) -> Array:
@@ -201,9 +200,8 @@ def _change_rows(file: str, array: Array, stays: NDArray[np.bool_], change: Node
 def _change_edges(
     name: EdgeType,
     change: Change,
-    counts: dict[str, int],
 ) -> Relation:
-    """Change the edges of a relation; add the numbers of new, changed and deleted ones to `counts`.
+    """Change the edges of a relation.
 
     Edges of deleted nodes go. InputError for an edge to change or delete that is missing.
     """
@@ -250,9 +248,6 @@ def _change_edges(
         )
     if not (sources.stays.all() and destinations.stays.all()):
         stays &= sources.stays[relation.src] & destinations.stays[relation.dst]
-    counts["new"] += len(new.src)
-    counts["changed"] += len(changed.src)
-    counts["deleted"] += int((~stays).sum())
     for file, array in data.items():
         data[file] = np.concatenate((array[stays], new.data.get(file, array[:0])))
     return Relation(

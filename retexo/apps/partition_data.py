@@ -185,7 +185,7 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
                 "baselines": baselines(split.pairs),
             }
     with _timed("write"):
-        meta, statistics = write_parts(
+        meta, (num_loops, num_duplicates, num_isolated) = write_parts(
             directory,
             graph,
             split.masks,
@@ -199,8 +199,8 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
             meta = add_dgl_files(directory, meta)
     print_report(meta, directory)
     print(
-        f"{statistics.self_loops:,} self loops, which are left out; {statistics.duplicates:,}"
-        f" duplicates, which count; {statistics.isolated_nodes:,} isolated nodes"
+        f"{num_loops:,} self loops, which are left out; {num_duplicates:,}"
+        f" duplicates, which count; {num_isolated:,} isolated nodes"
     )
     return meta
 

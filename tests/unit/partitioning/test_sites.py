@@ -290,12 +290,12 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "label-shape": (
         None,
         {"label": np.zeros((3, 2))},
-        r"`label` has shape \(3, 2\); task of site.json is multiclass",
+        r"`label` has shape \(3, 2\); expected one dimension",
     ),
     "label-columns": (
         {"task": "multilabel", "num_classes": 3},
         {"label": np.zeros((3, 2))},
-        "2 columns; num_classes .* is 3",
+        r"shape \(3, 2\); expected 3 columns of labels",
     ),
     "label-value": (
         {"num_classes": 2},
