@@ -73,7 +73,7 @@ def refusal(error: Exception) -> str:
     for pattern, describe in HYDRA_MESSAGES.items():
         said = re.search(pattern, text, re.MULTILINE | re.DOTALL)
         if said:
-            return describe(*said.groups())
+            return _on_one_line(describe(*said.groups()))
     cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__context__
     merged = re.match(r"Error merging override [+~]*([\w.]+)=?(.*)", text)
     overridden = re.match(r"Could not override '([^']+)'", text)
@@ -125,13 +125,14 @@ def _several_values(override: str) -> str:
 
 def _value_of_group(class_name: str, value: str) -> str:
     """Return the message for a file that gives a value to a group of settings."""
-    first = next(key for key in DEFINED if DEFINED[key].owner.__name__ == class_name)
-    group, _, option = first.rpartition(".")
+    group, _, option = FIRST_OF[class_name].rpartition(".")
     return f"{group}={value}: is a group of settings; write {group}: {{{option}: {value}}}"
 
 
+FIRST_OF = {defined.owner.__name__: key for key, defined in reversed(DEFINED.items())}
+"""Class of a group -> its first setting."""
 HYDRA_MESSAGES: dict[str, Callable[..., str]] = {
-    r"is not a subclass of (\w+)\. value: ([^\n]*)": _value_of_group,
+    rf"is not a subclass of ({'|'.join(FIRST_OF)})\. value: ([^\n]*)": _value_of_group,
     r"\AAmbiguous value for argument '([^\n]*)'$": _several_values,
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"

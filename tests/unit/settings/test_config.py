@@ -654,7 +654,14 @@ def test_contradictions(environ: dict[str, str], overrides: tuple[str, ...], wor
 
 
 @pytest.mark.parametrize(
-    "content", ["defaults: 5", "defaults: [5]", "defaults: ['${a}': b]", "seed: 1\nseed: 2"]
+    "content",
+    [
+        "defaults: 5",
+        "defaults: [5]",
+        "defaults: ['${a}': b]",
+        "seed: 1\nseed: 2",
+        "hydra: {sweeper: 5}",
+    ],
 )
 def test_what_hydra_cannot_compose_is_refused(tmp_path: Path, content: str) -> None:
     """It raises errors of many types for files of users."""
