@@ -1,6 +1,5 @@
 """Folders of tables of heterogeneous graphs: read, with reverse relations, or refused."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -513,12 +512,6 @@ def test_other_folders_are_refused(tmp_path, files, fields, message):
     write_files(tmp_path, files)
     with pytest.raises(InputError, match=message):
         read(tmp_path / "g.npz" if "g.npz" in files else tmp_path, **fields)
-
-
-def test_a_fifo_among_the_tables_is_refused(tmp_path):
-    os.mkfifo(write_files(tmp_path, FILMS) / "edges/city__near__city.csv")
-    with pytest.raises(InputError, match="not a regular file"):
-        read(tmp_path)
 
 
 @pytest.mark.parametrize(

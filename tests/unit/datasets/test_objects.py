@@ -326,9 +326,6 @@ def test_pyg_of_several_types(tmp_path, caplog):
     assert path == str(tmp_path / "g")
     assert "data: `num_classes`, `y`: left out" in caplog.text
     assert_heterograph(path)
-    with pytest.raises(InputError, match="exists"):
-        retexo.from_pyg(data, path)
-    assert_heterograph(retexo.from_pyg(data, path, overwrite=True))
     data["per__son", "to", "movie"].edge_index = torch.tensor([[0], [0]])
     with pytest.raises(InputError, match="'per__son' cannot be the name"):
         retexo.from_pyg(data, tmp_path / "h")

@@ -28,7 +28,7 @@ from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.models.dropout import fast_dropout
-from retexo.models.matrix import SparseMatrix, as_matrix, is_sparse, matmul
+from retexo.models.matrix import SparseMatrix, is_sparse, matmul
 from retexo.models.stage import Architecture, build_stages
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.settings import options
@@ -344,14 +344,8 @@ def test_chunks_are_the_nodes_in_order_with_few_edges_each(edges: int) -> None:
     assert list(in_edges.chunks(nodes[:0], edges)) == []
 
 
-def test_products_with_sparse_rows_and_in_bfloat16() -> None:
-    generator = torch.Generator().manual_seed(0)
-    rows, weight = (torch.randn(shape, generator=generator) for shape in ((600, 256), (256, 64)))
-    bias = torch.randn(64, generator=generator)
-    sparse = as_matrix(rows * (torch.arange(256) < 9))
-    torch.testing.assert_close(
-        matmul(sparse, weight, bias), rows[:, :9] @ weight[:9] + bias, rtol=1e-4, atol=1e-4
-    )
+def test_products_in_bfloat16() -> None:
+    rows, weight = torch.randn(600, 256), torch.randn(256, 64)
     assert matmul(rows.bfloat16(), weight.bfloat16()).dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         assert matmul(rows, weight).dtype == torch.bfloat16

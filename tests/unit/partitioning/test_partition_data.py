@@ -241,14 +241,6 @@ def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:
     assert [*(folder / "parts").rglob("*.txt")]
 
 
-def test_damage_is_found_before_use(folder: Path) -> None:
-    made(folder)
-    path = folder / "parts" / "toy-random-vol-2" / "part0" / "feat.npy"
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(InputError, match="missing or damaged"):
-        made(folder)
-
-
 # --- partition_method=km1 ----------
 
 
