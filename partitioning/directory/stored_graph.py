@@ -46,10 +46,6 @@ class StoredGraph:
     """[P] edges from a node to itself, which are counted and not stored."""
 
     @property
-    def num_parts(self) -> int:
-        return len(self.meta.parts)
-
-    @property
     def target_rows(self) -> dict[str, Array]:
         """[N, ...] labels and the masks of the target's nodes."""
         return {name: getattr(self.graph, name) for name in ("labels", *MASKS)}
@@ -71,7 +67,7 @@ class StoredGraph:
             self.graph,
             {name: getattr(self.graph, name) for name in MASKS},
             self.assignment,
-            num_parts=self.num_parts,
+            num_parts=len(self.meta.parts),
             provenance=provenance | {"history": [*self.meta.history, change]},
             overwrite=True,
             before=self.meta,

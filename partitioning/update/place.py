@@ -69,7 +69,7 @@ class _Moves:
 
     def __init__(self, stored: StoredGraph) -> None:
         """Take the edges of the graph; if there are new nodes, only the edges of these."""
-        self.stored, num_parts = stored, stored.num_parts
+        self.stored, num_parts = stored, len(stored.meta.parts)
         counts = [len(parts) for parts in stored.assignment.values()]
         self.part = np.concatenate(list(stored.assignment.values()))
         """int64 [N], types one after the other; -1: a new node, in no partition yet."""
