@@ -42,6 +42,7 @@ from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
+from partitioning.file_io import with_checksum
 from partitioning.graph_data import PLAIN_TYPE, GraphData
 from partitioning.partition_settings import (
     ColumnSettings,
@@ -581,6 +582,14 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came: {what}"
         time.sleep(0.02)
+
+
+def edit_model(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change model.json, and write its checksum anew."""
+    content = json.loads((checkpoint / "model.json").read_text())
+    del content["sha256"]
+    change(content)
+    (checkpoint / "model.json").write_text(json.dumps(with_checksum(content)))
 
 
 def read_rounds(run_dir: Path) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from graph_files import write_files
 from support import (
     RoundRecorder,
     assert_sent_as_planned,
+    edit_model,
     make_graph,
     run_main,
     split_settings,
@@ -450,10 +451,7 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     """Scores are paths alone, so that many are equal."""
     folder, common = run
     answered = shutil.copytree(folder / "run", tmp_path / "run")
-    content = json.loads((answered / "checkpoint/model.json").read_text())
-    content["answer"]["paths"] = 1
-    del content["sha256"]
-    (answered / "checkpoint/model.json").write_text(json.dumps(content))
+    edit_model(answered / "checkpoint", lambda content: content["answer"].update(paths=1))
     split = split_links(graph(), split_settings(seed=42))
     (tmp_path / "none.csv").write_text("id\n")
     nobody = (
@@ -524,10 +522,8 @@ def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_pat
     """The share of its score was chosen with this one."""
     folder, _ = run
     answered = shutil.copytree(folder / "run", tmp_path / "run")
-    content = json.loads((answered / "checkpoint/model.json").read_text())
-    content["answer"] |= {"spectral": 1.0, "paths": 0.0}
-    del content["sha256"]
-    (answered / "checkpoint/model.json").write_text(json.dumps(content))
+    shares = {"spectral": 1.0, "paths": 0.0}
+    edit_model(answered / "checkpoint", lambda content: content["answer"].update(shares))
     links = json.loads(next(folder.glob("g-links-*-2/meta.json")).read_text())["links"]
     columns, a, b, c = (links[name] for name in FILTER)
     pairs = split_links(graph(), split_settings(edges=(1.0, 0.0, 0.0))).rows["train"]

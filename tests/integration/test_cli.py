@@ -500,10 +500,6 @@ def test_a_run_on_partitions_that_were_made_before_stores_how(place: Path) -> No
     assert list(summary["data_checksums"]) == ["dataset_file"]
     again = run_main(*command, "resume=auto", cwd=place)
     assert "this run is finished already" in again.output
-    report = ("app=report", "report.runs=on-degree", "hydra.run.dir=report-degree")
-    run_main(*report, cwd=place)
-    page = (place / "report-degree" / "report.md").read_text()
-    assert "| features.kind | given,degree | given |" in page
 
 
 def test_a_callback_that_fails_after_the_last_round_is_logged(

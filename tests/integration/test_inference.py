@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from sklearn import metrics
 from support import (
     RoundRecorder,
+    edit_model,
     random_graph,
     save_npz,
     thirds,
@@ -30,7 +31,7 @@ from support import (
 
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, with_checksum
+from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
 from retexo import load_run
 from retexo.apps import evaluate, partition_data, predict, train
@@ -510,14 +511,6 @@ def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
     return folder / "run"
 
 
-def edit(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change model.json, and write its checksum anew."""
-    content = json.loads((checkpoint / "model.json").read_text())
-    del content["sha256"]
-    change(content)
-    (checkpoint / "model.json").write_text(json.dumps(with_checksum(content)))
-
-
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
@@ -533,12 +526,12 @@ def not_a_number(checkpoint: Path) -> None:
     next(iter(tensors.values())).view(-1)[0] = torch.nan
     save_file(tensors, checkpoint / "layer1.safetensors")
     checksums = {path.name: file_checksum(path) for path in checkpoint.glob("layer*.safetensors")}
-    edit(checkpoint, lambda content: content.update(checksums=checksums))
+    edit_model(checkpoint, lambda content: content.update(checksums=checksums))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
     "version": (
-        lambda at: edit(at, lambda content: content.update(version=7)),
+        lambda at: edit_model(at, lambda content: content.update(version=7)),
         ("model.json", "version 7"),
     ),
     "no json": (lambda at: (at / "model.json").write_text("{"), ("model.json",)),
@@ -548,7 +541,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("model.json", "version"),
     ),
     "model": (
-        lambda at: edit(at, lambda content: content["architecture"].update(name="gru")),
+        lambda at: edit_model(at, lambda content: content["architecture"].update(name="gru")),
         ("model.json", "gru"),
     ),
     "changed": (
@@ -556,7 +549,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("model.json", "was changed since it was written"),
     ),
     "pipeline": (
-        lambda at: edit(at, lambda content: content.update(features={"nodes": {"version": 2}})),
+        lambda at: edit_model(
+            at, lambda content: content.update(features={"nodes": {"version": 2}})
+        ),
         ("model.json", "feature pipeline has version 2"),
     ),
     "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
