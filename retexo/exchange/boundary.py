@@ -213,8 +213,9 @@ def digest_of_edges(boundary: Boundary, halo_index: IntArray, *, own_first: bool
     first, second = (own, peers) if own_first else (peers, own)
 
     def sum_mixed(block: slice) -> int:
-        """Add up the numbers of some edges, mixed by the finaliser of SplitMix64, modulo 2^64."""
+        """Add up the numbers of some edges, mixed by SplitMix64, modulo 2^64."""
         mixed = (first[block] << np.uint64(32)) | second[block]
+        mixed += np.uint64(0x9E3779B97F4A7C15)  # else the edge of two nodes 0 would count nothing
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed ^= mixed >> np.uint64(shift)
             mixed *= np.uint64(factor)
