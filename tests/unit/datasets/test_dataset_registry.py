@@ -1,4 +1,4 @@
-"""Names, recipes, the bundled Cora, symmetrising, what the package imports.
+"""Names and recipes of data sets, and reverse edges.
 
 And the random graph, which has what was asked for.
 """

@@ -42,6 +42,9 @@ def graphs(draw: st.DrawFn, *, most: int = 7, heaviest: int = 9, lightest: int =
     weights = st.integers(lightest, heaviest)
     left_weight = draw(st.lists(weights, min_size=num_left, max_size=num_left))
     right_weight = draw(st.lists(weights, min_size=num_right, max_size=num_right))
+    if draw(st.booleans()):  # equal weights, of which the cover is a matching
+        weight = draw(st.integers(1, 2000))
+        left_weight, right_weight = [weight] * num_left, [weight] * num_right
     return edges[:, 0], edges[:, 1], np.array(left_weight), np.array(right_weight)
 
 
@@ -83,6 +86,7 @@ def assert_consistent(graph: Graph, found: Cover) -> None:
     assert found.lower_bound <= found.weight
 
 
+@settings(max_examples=60)
 @given(graphs(most=20, heaviest=1000, lightest=1))
 def test_exact_cover_weighs_what_flows(graph: Graph) -> None:
     found = minimum_cover(*graph)
@@ -90,28 +94,13 @@ def test_exact_cover_weighs_what_flows(graph: Graph) -> None:
     assert found.weight == found.lower_bound == maximum_flow_value(graph)
 
 
-@given(graphs(most=20), st.integers(1, 2000))
-def test_equal_weights_are_a_matching(graph: Graph, weight: int) -> None:
-    left, right, left_weight, right_weight = graph
-    equal = left, right, np.full_like(left_weight, weight), np.full_like(right_weight, weight)
-    found = minimum_cover(*equal)
-    assert_consistent(equal, found)
-    assert found.weight == found.lower_bound == maximum_flow_value(equal)
-
-
-@given(graphs(), st.booleans(), st.booleans())
-def test_fallback_keeps_its_bound(graph: Graph, equal: bool, ascending: bool) -> None:
+@settings(max_examples=60)
+@given(graphs(), st.booleans())
+def test_fallback_keeps_its_bound(graph: Graph, ascending: bool) -> None:
     left, right, left_weight, right_weight = graph
     if ascending:
         order = np.lexsort((left, right))
         graph = left, right, *_ = left[order], right[order], left_weight, right_weight
-    if equal:
-        graph = left, right, left_weight, right_weight = (
-            left,
-            right,
-            left_weight * 0 + 7,
-            right_weight * 0 + 7,
-        )
     found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert_consistent(graph, found)
     one_side = min(left_weight[np.unique(left)].sum(), right_weight[np.unique(right)].sum())

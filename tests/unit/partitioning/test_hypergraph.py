@@ -47,7 +47,7 @@ def problems(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
     return graph_of(edges, num_nodes), np.array(training), draw(st.integers(2, 7))
 
 
-# --- the objective ----------
+# --- halo rows ----------
 
 
 def test_the_attempt_with_the_fewest_halo_rows_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """app=plan: the prediction beside a run of the same command, options, memory and mistakes.
 
-Bytes and memory from sizes alone, and one node a client.
+Bytes and memory from sizes alone.
 """
 
 import contextlib

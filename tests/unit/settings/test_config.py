@@ -531,16 +531,22 @@ def test_a_list_of_hosts_that_cannot_be_read(text: str) -> None:
         first_host(text)
 
 
-def test_counts() -> None:
-    assert expand_counts("2(x3),1") == [2, 2, 2, 1]
-    assert expand_counts("") == []
+@pytest.mark.parametrize(("short", "counts"), [("2(x3),1", [2, 2, 2, 1]), ("", [])])
+def test_counts(short: str, counts: list[int]) -> None:
+    assert expand_counts(short) == counts
 
 
-def test_nothing_started_it() -> None:
-    assert detect({}) is None
-    assert detect({"RANK": "1"}) is None
-    # An interactive shell of srun --pty, in which the program starts its own workers.
-    assert detect({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_NODELIST": "a"}) is None
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"RANK": "1"},
+        # An interactive shell of srun --pty, in which the program starts its own workers.
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_NODELIST": "a"},
+    ],
+)
+def test_nothing_started_it(environ: dict[str, str]) -> None:
+    assert detect(environ) is None
 
 
 @pytest.mark.parametrize("rank", ["0", "first"])
