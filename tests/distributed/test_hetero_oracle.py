@@ -51,7 +51,7 @@ from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.output_heads import choose_heads
-from retexo.trainers import lazy, registry, sign
+from retexo.trainers import registry, sign
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import make_smoother, propagate
 from retexo.worker.make_context import make_context, schema_of
@@ -96,6 +96,9 @@ CASES = {
 ROUNDED = {"bf16": (*CASES["sage"], "exchange.precision=bf16")}
 
 
+LOCK = threading.Lock()
+
+
 def known_sizes(parts: list[Partition]) -> Any:
     number = {
         name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts)
@@ -133,41 +136,42 @@ def context_of(
     )
 
 
-def outcome(case: str, num_parts: int) -> dict[str, Any]:
-    """Losses of every round, logits of each layer, and smoothed predictions of all movies."""
-    settings = train_settings(*COMMON, *(CASES | ROUNDED)[case], f"num_partitions={num_parts}")
-    parts = hetero_parts(GRAPH, num_parts)
-    stages = network(settings, parts[0])
+def train_parts(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict[str, Any]:
+    """Losses of every round, rows of all movies, the trained layers, and bytes by kind.
+
+    Rows are the logits of each layer; of lazy training also the smoothed predictions, and what each
+    step of smoothing makes of the last logits, the 0th included.
+    """
+    num_parts, trainer = settings.num_partitions, registry.trainer_named(settings.trainer.name)
+    registry.check_trainer_settings(settings)
+    parts = hetero_parts(graph, num_parts)
+    layers = network(settings, parts[0])
 
     def worker(comm: Communicator) -> Any:
         log: Any = RoundRecorder()
-        context = context_of(settings, parts, comm, stages[0], log=log)
-        trained = copy.deepcopy(stages)
-        result = lazy.train(context, trained)
-        answer = choose_heads(context, result.logits, make_smoother(context))
-        return (
-            log.scores,
-            result.logits,
-            answer[1],
-            list(propagate(context, result.logits[-1], 3)),
-            trained,
-        )
+        context = context_of(settings, parts, comm, layers[0], log=log, use=trainer.USE)
+        with LOCK:
+            trained = copy.deepcopy(layers)
+        rows = [each.detach() for each in trainer.train(context, trained).logits]
+        if settings.trainer.name == "lazy":
+            answer = choose_heads(context, rows, make_smoother(context))[1]
+            rows += [answer, *propagate(context, rows[-1], 3)]
+        sent = comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist()
+        return log.scores, rows, trained, sent
 
     found = run_threads(num_parts, worker)
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
-
-    def joined(pieces: list[Tensor]) -> Tensor:
-        return torch.cat(pieces)[order]
-
     return {
-        "losses": np.array(
-            found[0][0][:: ROUNDS + 1] and [each[0] for each in found[0][0] if each[0] is not None]
-        ),
-        "logits": [joined(list(each)) for each in zip(*(one[1] for one in found), strict=True)],
-        "answer": joined([one[2] for one in found]),
-        "powers": [joined(list(each)) for each in zip(*(one[3] for one in found), strict=True)],
-        "stages": found[0][4],
+        "losses": np.array([each[0] for each in found[0][0] if each[0] is not None]),
+        "rows": [torch.cat(each)[order] for each in zip(*(one[1] for one in found), strict=True)],
+        "layers": found[0][2],
+        "sent": dict(zip(KINDS, np.sum([each[3] for each in found], axis=0).tolist(), strict=True)),
     }
+
+
+def outcome(case: str, num_parts: int) -> dict[str, Any]:
+    options = (CASES | ROUNDED)[case]
+    return train_parts(train_settings(*COMMON, *options, f"num_partitions={num_parts}"))
 
 
 @functools.cache
@@ -189,12 +193,8 @@ LONG = pytest.mark.long("this case runs with another number of parts")
 def test_parts_equal_one(case: str, num_parts: int) -> None:
     one, several = alone(case), outcome(case, num_parts)
     np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-8)
-    for name in ("logits", "powers"):
-        for own, other in zip(several[name], one[name], strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
-    torch.testing.assert_close(
-        several["answer"], one["answer"], rtol=1e-8, atol=1e-10, equal_nan=True
-    )
+    for own, other in zip(several["rows"], one["rows"], strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
 
 
 def test_rounded_rows() -> None:
@@ -259,7 +259,7 @@ def test_closed_form(case: str) -> None:
     raw = [
         mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]
     ]
-    stages = found["stages"]
+    stages = found["layers"]
     for layer, stage in enumerate(stages):
         inputs = (
             raw
@@ -284,9 +284,9 @@ def test_closed_form(case: str) -> None:
             (x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1
         )
         hidden = torch.relu(stage.norm(hidden))
-        known = ~found["logits"][layer].isnan().any(1)
+        known = ~found["rows"][layer].isnan().any(1)
         torch.testing.assert_close(
-            found["logits"][layer][known], stage.head(hidden).detach()[known], rtol=1e-8, atol=1e-10
+            found["rows"][layer][known], stage.head(hidden).detach()[known], rtol=1e-8, atol=1e-10
         )
         weight = projections(stage, schema, layer)
         rows = {name: each for name, each in rows.items() if each.shape[1]}
@@ -304,7 +304,7 @@ def test_closed_form(case: str) -> None:
 
 def test_smoothing() -> None:
     """One step from all movies: over persons and studios, and over sequels."""
-    before, after, *_ = alone("sage")["powers"]
+    before, after, *_ = alone("sage")["rows"][-4:]
     mean = means()
     reached = {name: (matrix.sum(1, keepdim=True) > 0).double() for name, matrix in mean.items()}
     persons = mean["movie", "rev_acts_in", "person"] @ before
@@ -387,57 +387,26 @@ MODELS = {
     "sage": ("model=hetero_sage", "num_layers=2"),
     "rgat": ("model=rgat", "heads=2", "num_layers=3"),
 }
-LOCK = threading.Lock()
 
 
 def settings_of(model: str, num_parts: int, *more: str) -> TrainSettings:
     return train_settings(*END_TO_END, *MODELS[model], f"num_partitions={num_parts}", *more)
 
 
-def train_end_to_end(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict[str, Any]:
-    """Losses of every round, logits of all movies, the trained layers, and bytes by kind."""
-    num_parts, trainer = settings.num_partitions, registry.trainer_named(settings.trainer.name)
-    registry.check_trainer_settings(settings)
-    parts = hetero_parts(graph, num_parts)
-    layers = network(settings, parts[0])
-
-    def worker(comm: Communicator) -> Any:
-        log: Any = RoundRecorder()
-        context = context_of(settings, parts, comm, layers[0], log=log, use=trainer.USE)
-        with LOCK:
-            trained = copy.deepcopy(layers)
-        result = trainer.train(context, trained)
-        return (
-            log.scores,
-            result.logits[0].detach(),
-            trained,
-            comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist(),
-        )
-
-    found = run_threads(num_parts, worker)
-    order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
-    return {
-        "losses": np.array([each[0] for each in found[0][0] if each[0] is not None]),
-        "logits": torch.cat([each[1] for each in found])[order],
-        "layers": found[0][2],
-        "sent": dict(zip(KINDS, np.sum([each[3] for each in found], axis=0).tolist(), strict=True)),
-    }
-
-
 @functools.cache
 def whole(model: str) -> dict[str, Any]:
-    return train_end_to_end(settings_of(model, 1, "trainer=full_graph"))
+    return train_parts(settings_of(model, 1, "trainer=full_graph"))
 
 
 def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     np.testing.assert_allclose(found["losses"], wanted["losses"], rtol=1e-8)
-    torch.testing.assert_close(found["logits"], wanted["logits"], rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found["rows"], wanted["rows"], rtol=1e-7, atol=1e-9)
     assert wanted["losses"][-1] < wanted["losses"][0]
 
 
 @pytest.mark.parametrize(("model", "num_parts"), [("rgcn", 4), ("sage", 4), ("rgat", 2)])
 def test_full_graph_equals_one_part(model: str, num_parts: int) -> None:
-    found = train_end_to_end(settings_of(model, num_parts, "trainer=full_graph"))
+    found = train_parts(settings_of(model, num_parts, "trainer=full_graph"))
     assert_equal(found, whole(model))
     assert found["sent"]["embeddings"] > 0
 
@@ -448,9 +417,9 @@ def test_local_training_has_the_edges_within_parts() -> None:
         kept = owner[to][edges.dst] == owner[source][edges.src]
         weight = None if edges.edge_weight is None else edges.edge_weight[kept]
         within[source, name, to] = Relation(edges.src[kept], edges.dst[kept], weight)
-    found = train_end_to_end(settings_of("rgcn", 4, "trainer=local"))
+    found = train_parts(settings_of("rgcn", 4, "trainer=local"))
     full_graph = settings_of("rgcn", 1, "trainer=full_graph")
-    assert_equal(found, train_end_to_end(full_graph, replace(GRAPH, relations=within)))
+    assert_equal(found, train_parts(full_graph, replace(GRAPH, relations=within)))
     assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
 
 
@@ -460,7 +429,7 @@ def test_plain_bytes_are_those_by_hand() -> None:
     The parameters' gradients.
     """
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
-    found = train_end_to_end(settings)
+    found = train_parts(settings)
     assert_equal(found, whole("sage"))
     halo = {
         name: sum(part.nodes[name].num_halo for part in hetero_parts(GRAPH, 2)) for name in SIZES
@@ -482,7 +451,7 @@ def test_plain_bytes_are_those_by_hand() -> None:
         found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 40 + ONCE
     )  # the last counts go alone
     assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 5)
-    exact = train_end_to_end(settings_of("sage", 2, "trainer=full_graph"))
+    exact = train_parts(settings_of("sage", 2, "trainer=full_graph"))
     assert exact["sent"]["embeddings"] < found["sent"]["embeddings"]
 
 

@@ -46,11 +46,6 @@ class Change:
     refused: bool = False
     """Whether nothing else than a refusal will do."""
 
-    def __add__(self, other: "Change") -> "Change":
-        is_any = self.touched is None or other.touched is None
-        touched = None if is_any else (self.touched or set()) | (other.touched or set())
-        return Change(f"{self.said}, {other.said}", touched, other.refused)
-
 
 @dataclass(frozen=True)
 class Door:

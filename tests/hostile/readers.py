@@ -3,7 +3,6 @@
 Each has a valid input and mutations of it.
 """
 
-import contextlib
 import csv
 import functools
 import gzip
@@ -39,7 +38,6 @@ from partitioning.directory.read_directory import PartitionDirectory, find_parti
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import AnyGraph
 from partitioning.site_folders import find_sites
 from retexo.settings.compose import compose
@@ -63,19 +61,8 @@ Rows = list[list[str]]
 """A table as text; the first row is its header."""
 
 
-def both(*mutations: Callable[[Path, Random], Change]) -> Callable[[Path, Random], Change]:
-    """One of the mutations, sometimes two."""
-
-    def change(place: Path, rng: Random) -> Change:
-        made = rng.choice(mutations)(place, rng)
-        kinds = (path.is_file() or path.is_dir() for path in place.rglob("*"))
-        if rng.random() < 0.2 and all(kinds):  # a FIFO would never be read
-            with contextlib.suppress(*UNREADABLE, csv.Error):  # of what the first one left
-                made = Change(made.said, None)
-                made += rng.choice(mutations)(place, rng)
-        return made
-
-    return change
+def one_of(*mutations: Callable[[Path, Random], Change]) -> Callable[[Path, Random], Change]:
+    return lambda place, rng: rng.choice(mutations)(place, rng)
 
 
 def damage(place: Path, rng: Random) -> Change:
@@ -289,8 +276,6 @@ def make_csv(place: Path) -> None:
 def edit_table(place: Path, rng: Random) -> Change:
     """A csv with something else in it, in another layout or, of a type, with another name."""
     paths = [path for path in mutate.files(place.resolve()) if ".csv" in path.suffixes]
-    if not paths:
-        return Change("nothing is left", None)
     path = rng.choice(paths)
     is_typed = path.parent.name in ("nodes", "edges")
     if is_typed and rng.random() < 0.15:
@@ -676,25 +661,25 @@ def read_sites(place: Path) -> Content:
 
 # --- all ----------
 
-TABLES = both(edit_table, edit_table, edit_table, damage)
+TABLES = one_of(edit_table, edit_table, edit_table, damage)
 # A changed meta.json is refused, by its own checksum.
 EDIT_META = edit_json("parts/meta.json", frozenset())
-PARTS = both(EDIT_META, damage_folder("parts"))
+PARTS = one_of(EDIT_META, damage_folder("parts"))
 EDIT_MODEL = edit_json("checkpoint/model.json", None)
 DOORS: dict[str, Door] = {
     "csv": Door(make_csv, TABLES, read_tables),
     "parquet": Door(
-        make_parquet, both(edit_parquet, edit_parquet, edit_parquet, damage), read_tables
+        make_parquet, one_of(edit_parquet, edit_parquet, edit_parquet, damage), read_tables
     ),
     "types": Door(make_types, TABLES, read_tables),
     "arrays": Door(
         make_arrays,
-        both(edit_arrays, edit_arrays, edit_arrays, add_array, damage_bytes("toy.npz")),
+        one_of(edit_arrays, edit_arrays, edit_arrays, add_array, damage_bytes("toy.npz")),
         read_arrays,
     ),
     "model.json": Door(
         make_model,
-        both(EDIT_MODEL, EDIT_MODEL, EDIT_MODEL, damage_bytes("checkpoint/*.safetensors")),
+        one_of(EDIT_MODEL, EDIT_MODEL, EDIT_MODEL, damage_bytes("checkpoint/*.safetensors")),
         read_model,
     ),
     "parts": Door(make_parts, PARTS, read_parts),
@@ -706,6 +691,6 @@ DOORS: dict[str, Door] = {
         judge=judge_settings,
     ),
     "requests": Door(make_request, edit_request, read_request),
-    "sites": Door(make_sites, both(edit_site, edit_site, damage), read_sites),
-    "sites of types": Door(make_sites_of_types, both(edit_site, edit_site, damage), read_sites),
+    "sites": Door(make_sites, one_of(edit_site, edit_site, damage), read_sites),
+    "sites of types": Door(make_sites_of_types, one_of(edit_site, edit_site, damage), read_sites),
 }
