@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from partitioning.dgl_import import import_dgl
 from partitioning.directory.dgl_config import make_config
 from partitioning.directory.meta import Meta
-from partitioning.directory.npy_files import OF_TARGET, new_ids, read_arrays
+from partitioning.directory.npy_files import new_ids, read_arrays
 from partitioning.directory.partition import Partition
 from partitioning.directory.write_directory import write_meta
 from partitioning.file_io import file_checksum, write_durably
-from partitioning.graph_data import EDGE_DATA, PLAIN_TYPE
+from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE
 
 
 def add_dgl_files(path: Path, meta: Meta) -> Meta:
@@ -62,8 +61,8 @@ def _write_part(folder: Path, part: Partition, meta: Meta, first_edge: int) -> N
     graph.edata["_ID"] = first_edge + torch.arange(len(edges.src))
     graph.edata["inner_edge"] = torch.ones(len(edges.src), dtype=torch.uint8)
     dgl.save_graphs(str(folder / "graph.dgl"), [graph])
-    of_inner: dict[str, Tensor] = {file: getattr(part, name) for name, file in OF_TARGET.items()}
-    of_inner |= {"feat": nodes.features, "orig_id": nodes.node_ids}
+    of_inner = {"feat": nodes.features, "label": part.labels, "orig_id": nodes.node_ids}
+    of_inner |= {mask: getattr(part, mask) for mask in MASKS}
     of_inner["in_deg"] = torch.bincount(edges.dst, minlength=part.num_inner)
     of_inner["out_deg"] = out_degree[: part.num_inner]
     # DGL's files have no booleans; its partition_graph writes masks as uint8, too.
