@@ -63,7 +63,7 @@ class Observers:
 
         Node 0 alone has observers, and the bytes in its summary.
         """
-        if summary.get("status") == "done" and "bytes" in summary:
+        if self._started and summary.get("status") == "done":
             self._call_at_end("on_progress", "done", summary["bytes"]["total"])
         self._call_at_end("on_end", summary)
 
