@@ -472,7 +472,7 @@ def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(hub, "RELISTEN_SECONDS", 0.2)
         with pytest.raises(TrainingError, match=f"the hub 127.0.0.1:{there.port} has ended"):
             accepted(listener)
-    outcome = attend(there.cluster(1, init_timeout=1.0))
+    outcome = attend(there.cluster(1, init_timeout=5.0))
     assert outcome[0] == "TrainingError"
     assert f"distributed.hub=127.0.0.1:{there.port}: not reached" in outcome[1]
 

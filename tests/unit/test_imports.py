@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
@@ -127,3 +128,26 @@ def test_no_module_is_longer_than_520_lines() -> None:
         path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in FILES
     }
     assert not {name: length for name, length in lengths.items() if length > 520}
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    """What a module imports at its top, with the packages that hold it, never leads back to it."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules()
+    }
+    needed: dict[str, set[str]] = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = set()
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (full & names.keys()) or {str(node.module)} & names.keys()
+        folders = {each.rpartition(".")[0] for each in found} & names.keys()
+        needed[name] = (found | folders) - {name, name.rpartition(".")[0]}
+    graph = TopologicalSorter(needed)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
