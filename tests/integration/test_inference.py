@@ -33,7 +33,7 @@ from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
 from partitioning.graph_data import GraphData
-from retexo import load_run
+from retexo import load, load_run
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -429,6 +429,23 @@ def test_partitions_change_predictions_from_rounded_rows_only(
     )
     np.testing.assert_allclose(first.probabilities, second.probabilities, atol=0.02)
     assert np.allclose(first.probabilities, second.probabilities, atol=1e-5) == same
+
+
+def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> None:
+    """app=predict, and in Python a partition directory and the graph itself, of a run whose rows
+    were rounded in training.
+    """
+    predicted(rounded, tmp_path)
+    table = read_table(tmp_path / "predictions.parquet")
+    wanted = np.stack([table[f"p{place}"] for place in range(3)], 1)
+    directory, run = rounded / "parts" / "toy-random-vol-2", rounded / "run"
+    attached = load(run, output="arrays").attach(str(rounded / "toy.npz"))
+    for found in (
+        load_run(run).predict(directory),
+        load(run, output="arrays").predict(directory),
+        attached.predict(),
+    ):
+        np.testing.assert_allclose(found.probabilities, wanted, atol=1e-5)
 
 
 def test_an_unknown_precision_is_refused(rounded: Path) -> None:
