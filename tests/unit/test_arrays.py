@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import torch_threads
@@ -22,6 +23,7 @@ from retexo.arrays import (
     bincount,
     counts_to_pointers,
     ids_to_mask,
+    row_pointers,
     take,
     unique_inverse,
 )
@@ -89,3 +91,11 @@ def test_results_come_in_order_and_errors_come_back(count: int) -> None:
         assert in_blocks(str, 0, 3) == []
         with pytest.raises(ZeroDivisionError):
             in_threads(divmod, [1, 1], [1, 0])
+
+
+@given(st.lists(st.integers(0, 5), max_size=12))
+def test_row_pointers_are_of_sorted_rows_alone(rows: list[int]) -> None:
+    with mock.patch.object(arrays, "BLOCK", 3), torch_threads(2):
+        pointers = row_pointers(torch.tensor(rows, dtype=torch.int32), 6)
+    expected = np.searchsorted(rows, np.arange(7)).tolist() if rows == sorted(rows) else None
+    assert (None if pointers is None else pointers.tolist()) == expected

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import make_plan, torch_threads
@@ -244,6 +244,11 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 
 @quickly
 @given(wholes(), st.integers(1, 3), variants)
+@example(
+    Whole(np.array([0]), np.array([1]), np.array([NOTHING, TRAIN]), np.array([0, 1]), 2),
+    1,
+    {"partial_sums": True, "all_halo_rows": False, "use": "train"},
+)
 def test_an_owner_that_knows_the_edges_serves_the_same_request(
     whole: Whole, num_layers: int, variant: dict[str, bool]
 ) -> None:
