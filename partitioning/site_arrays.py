@@ -68,7 +68,13 @@ def read_part(site: Site, pipeline: "SitePipeline | None" = None) -> Partition:
     InputError names what is wrong with it.
     """
     of_nodes, of_edges = _group_by_owner(site)
-    file_ids = {name: _read_ids(arrays, _where(site, name)) for name, arrays in of_nodes.items()}
+    file_ids = {
+        # A site may have no nodes of some types, but a plain graph's site has its arrays.
+        name: _read_ids(arrays, _where(site, name))
+        if arrays or site.is_plain
+        else np.empty(0, np.int64)
+        for name, arrays in of_nodes.items()
+    }
     order = {name: np.argsort(unordered) for name, unordered in file_ids.items()}
     ids = {name: unordered[order[name]] for name, unordered in file_ids.items()}
     edges = {name: _read_edges(name, arrays, ids, site) for name, arrays in of_edges.items()}
@@ -171,8 +177,6 @@ def _require_integers(arrays: Arrays, name: str, where: str) -> Ints:
 
 def _read_ids(arrays: Arrays, where: str) -> Ints:
     """Return the ids of the site's nodes, int64 [I], in the order of the file."""
-    if not arrays:
-        return np.empty(0, np.int64)
     ids = _require_integers(arrays, "node_id", where)
     where = _describe_array(where, "node_id")
     refuse(ids, ids < 0, where, "expected ids from 0 on")
@@ -183,14 +187,15 @@ def _read_ids(arrays: Arrays, where: str) -> Ints:
 def _read_edges(name: str, arrays: Arrays, ids: Mapping[str, Ints], site: Site) -> dict[str, Array]:
     """Read the edges of one relation by the ids of their ends, in the order of the file.
 
-    No arrays are no edges. Edges without weights of a relation that has some have weight 1.
+    No arrays are no edges, but in a plain graph. Edges without weights of a relation that has some
+    have weight 1.
 
     Raises:
         InputError: an array is missing or wrong, or of another length; a destination is at another
             site; an owner contradicts `node_id`.
     """
     where = _where(site, name)
-    if not arrays:
+    if not arrays and not site.is_plain:
         weight = ("edge_weight",) if name in site.weighted else ()
         arrays = dict.fromkeys((*EDGE_ENDS, *weight), np.empty(0, np.int64))
     edges: dict[str, Array] = {end: _require_integers(arrays, end, where) for end in EDGE_ENDS}

@@ -104,9 +104,11 @@ def config_file(path: Path) -> Path | None:
     Raises:
         InputError: it has several.
     """
+    named = path / f"{path.name}.json"
+    if named.is_file():
+        return named
     files = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
     configs = [file for file in files if "num_parts" in read_json(file)]
-    configs = [file for file in configs if file.stem == path.name] or configs
     if len(configs) > 1:
         names = ", ".join(file.name for file in configs)
         raise InputError(
@@ -120,6 +122,8 @@ def read_config(file: Path) -> PartitionConfig:
     """Read a partition config; InputError names what is missing or does not fit together."""
     content = read_json(file)
     with explaining(str(file), "partition config of DGL's", "copy the directory again"):
+        if type(content["num_parts"]) is not int or content["num_parts"] < 1:
+            raise ValueError(f"num_parts is {content['num_parts']!r}, needs an integer from 1 on")
         nodes, edges = (IdRanges.of(content, key) for key in ("node_map", "edge_map"))
         files = [
             [path_below(file.parent, content[f"part-{part}"][key], str(file)) for key in FILES]

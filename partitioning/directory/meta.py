@@ -18,6 +18,7 @@ from partitioning.file_io import (
     check_unchanged,
     file_checksum,
     json_checksum,
+    path_below,
     read_json,
 )
 from partitioning.graph_data import (
@@ -157,6 +158,8 @@ class Meta:
             raise InputError(
                 f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
             ) from error
+        for name in (*meta.checksums, *fields.get("types", ()), *fields.get("relations", ())):
+            path_below(directory, name, str(path))  # types and relations are names of folders
         return meta
 
 

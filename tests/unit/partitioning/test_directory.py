@@ -164,6 +164,7 @@ OUTSIDE = {"edge_feats": "part0/edge_feat.dgl", "part_graph": "part0/graph.dgl"}
             for file in ("../../../etc/passwd", "/etc/passwd")
         ),
         ({"num_parts": "three"}, "json: not a readable partition config"),
+        ({"num_parts": -1}, "num_parts is -1, needs an integer from 1 on"),
         ({"node_map": {"_N": [[0, 1], [1, 40]]}}, "json: not a readable partition config"),
         ({"node_map": {"_N": [[0, 5], [6, 9], [9, 40]]}}, "json: .*node_map"),
         ({"node_map": {"a": [], "b": []}}, "json: not a readable partition config"),
@@ -173,6 +174,7 @@ OUTSIDE = {"edge_feats": "part0/edge_feat.dgl", "part_graph": "part0/graph.dgl"}
 def test_a_damaged_config_of_dgl_is_named(dgls: Path, fields: dict[str, Any], message: str) -> None:
     path = dgls / f"{dgls.name}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    (dgls / "other.json").write_text("[")  # is not read
     with pytest.raises(InputError, match=message):
         find_partition_directory([dgls], 3).read_part(0)
 

@@ -210,6 +210,11 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     ),
     "array": (None, {"lable": [1]}, "part.npz: array `lable` has no meaning here"),
     "no-ids": (None, {"node_id": None}, "part.npz: there is no array `node_id`; found feat"),
+    "no-edges": (
+        None,
+        dict.fromkeys(("src", "dst", "src_owner")),
+        "part.npz: there is no array `src`",
+    ),
     "id-twice": (
         None,
         {"node_id": np.array([70, 5, 5])},
