@@ -59,6 +59,8 @@ LINKS = (
 )
 REMEDY = "copy the whole part, or partition again with overwrite=true"
 """For a damaged partition."""
+ALWAYS = ("feat", "orig_id", "halo", "src", "dst")
+"""Arrays that every partition has; of others meta.json states whether there is one."""
 _PARSING = threading.Lock()
 """Guards the parsing of npy headers, which Python 3.11 cannot do in threads (CPython 106905)."""
 
@@ -119,7 +121,8 @@ def read_arrays(directory: Path, meta: Meta, part: int) -> Partition:
 
     def read(place: Path, name: str) -> Any:
         file = place / f"{name}.npy"
-        return torch.from_numpy(load_array(file)) if file in stated else None
+        is_there = file in stated or name in ALWAYS
+        return torch.from_numpy(load_array(file)) if is_there else None
 
     nodes, relations = {}, {}
     for name, bounds in meta.bounds.items():
