@@ -170,11 +170,16 @@ def _request_boundaries(
 
     Where both ends hold the reverse of each other's edges, the owner knows the edges, and is told
     only how many layers require each target. All workers call it.
+
+    Sites always send the edges, whose targets have no ids: else the owner would learn which nodes
+    of another site have labels.
     """
     halo_index, num_layers = partition.halo_index.numpy(), options.num_layers
     stored, digests = incoming, [0] * comm.world_size
-    shares_targets = not options.partial_sums or options.all_halo_rows
-    if not shares_targets:
+    may_know_targets = (
+        options.partial_sums and not options.all_halo_rows and partition.asked_for is None
+    )
+    if may_know_targets:
         if not required_layers.all():
             stored = find_incoming_boundaries(partition, np.ones_like(required_layers), True)
         digests = in_threads(
@@ -188,7 +193,7 @@ def _request_boundaries(
     ]
     announced = [count.tolist() for count in comm.all_to_all(counts, [3] * comm.world_size, SETUP)]
     is_symmetric = [
-        not shares_targets and digest == own
+        may_know_targets and digest == own
         for own, (*_, digest) in zip(digests, announced, strict=True)
     ]
     num_rows = options.part_sizes[comm.rank]

@@ -265,6 +265,19 @@ def test_an_owner_that_knows_the_edges_serves_the_same_request(
             assert one == other, name
 
 
+def test_a_site_is_not_told_which_nodes_of_others_have_labels() -> None:
+    whole = Whole(np.array([0, 1]), np.array([1, 0]), np.array([TEST, TRAIN]), np.array([0, 1]), 2)
+
+    def outgoing(comm: Communicator) -> Boundary:
+        part = whole.partition(comm.rank)
+        nodes = replace(part.nodes[PLAIN_TYPE], asked_for=(torch.arange(1),) * 2)
+        part = replace(part, nodes={PLAIN_TYPE: nodes})
+        return make_plan(part, whole.plan_options(1), comm).outgoing[1 - comm.rank]
+
+    with mock.patch.object(exchange_plan, "digest_of_edges", side_effect=AssertionError):
+        assert [b.required_layers.tolist() for b in run_threads(2, outgoing)] == [[2], [1]]
+
+
 @quickly
 @given(wholes())
 def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
