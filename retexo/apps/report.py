@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import require_packages
-from partitioning.file_io import read_bytes
+from partitioning.file_io import read_bytes, read_text
 from retexo.apps.resume import check_unused
 from retexo.results import figures, tables
 from retexo.results.atomic_write import atomic_write
@@ -97,7 +97,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
         with atomic_write(run_dir / name) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     if not alone:
-        print((run_dir / "report.md").read_text(encoding="utf-8"))
+        print(read_text(run_dir / "report.md"))
     print(f"{_count_statuses(runs)}; {page_path}")
     return page_path
 

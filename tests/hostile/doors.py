@@ -56,6 +56,8 @@ class Door:
     mutate: Callable[[Path, Random], Change]
     read: Callable[[Path], Content]
     """Reads the input in a folder. InputError: it is refused."""
+    writes: tuple[str, ...] = ()
+    """Folders of the input that reading changes where it accepts."""
     judge: Callable[[Content, Content, Change], str] | None = None
     """What is wrong with what was read, beside what the valid input has; empty: nothing."""
 
@@ -116,6 +118,9 @@ class Valid:
                 content = self.door.read(place)
                 tried.accepted = True
             left = _differences(before, _list_files(sandbox))
+            if tried.accepted:
+                written = tuple(f"a/b/input/{folder}" for folder in self.door.writes)
+                left = [each for each in left if not each.startswith(written)]
             tried.wrong += [f"left behind: {', '.join(left[:5])}"] if left else []
             tried.wrong += ["accepted"] * (tried.accepted and change.refused)
             if tried.accepted and self.content:

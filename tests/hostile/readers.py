@@ -1,8 +1,10 @@
-"""The doors: readers of tables, npz, model.json, meta.json, settings, requests and sites.
+"""The doors: readers of tables, npz, model.json, meta.json, settings, change tables, requests and
+sites.
 
 Each has a valid input and mutations of it.
 """
 
+import contextlib
 import csv
 import functools
 import gzip
@@ -40,6 +42,7 @@ from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import AnyGraph
 from partitioning.site_folders import find_sites
+from retexo.apps import update
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -546,6 +549,66 @@ def judge_settings(valid: Content, found: Content, change: Change) -> str:
     return f"changes {', '.join(odd[:5])}" if odd else ""
 
 
+# --- changes of a partition directory ----------
+
+CHANGES: dict[str, Rows] = {
+    "new_nodes": [
+        ["id", "f0", "f1", "label", "split"],
+        ["2000", "1", "2", "1", "train"],
+        ["2001", "0", "1", "", ""],
+    ],
+    "changed_nodes": [["id", "label"], ["1003", "2"], ["1004", "0"]],
+    "deleted_nodes": [["id"], ["1005"]],
+    "new_edges": [["src", "dst"], ["2000", "1001"], ["1002", "2001"]],
+    "deleted_edges": [["src", "dst"], ["1000", "1001"]],
+}
+
+
+def make_change(place: Path) -> None:
+    graph = random_graph(NODES, 3 * NODES, width=2)
+    graph = replace(graph, src=np.append(graph.src, 0), dst=np.append(graph.dst, 1))
+    write_partitions(place, graph, thirds(NODES), np.arange(NODES) % 2, 2, "parts")
+    for name, rows in CHANGES.items():
+        write_rows(place / f"{name}.csv", rows)
+
+
+@functools.cache
+def settings_of_update() -> Any:
+    return compose(["app=update", "dataset_max_gib=0.1"])
+
+
+def read_change(place: Path) -> Content:
+    """Update a directory; what is written has to be readable, and other nodes stay."""
+    settings = settings_of_update()
+    tables: Any = {name: str(place / f"{name}.csv") for name in CHANGES}
+    settings = replace(
+        settings,
+        partition_dir=str(place / "parts"),
+        update=replace(settings.update, **tables),
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        update.run(settings, place)
+    try:
+        read_parts(place)
+    except InputError as error:
+        raise AssertionError("an update that nobody can read") from error
+    rows: Content = {}
+    found = find_partition_directory([place / "parts"], 2)
+    for part in range(2):
+        held = found.read_part(part)
+        ids, features = held.node_ids.tolist(), held.features.tolist()
+        rows |= {str(number): row for number, row in zip(ids, features, strict=True)}
+    return rows
+
+
+def judge_change(valid: Content, found: Content, change: Change) -> str:
+    """Features of nodes that no table of valid changes names are what they were."""
+    named = {row[0] for rows in CHANGES.values() for row in rows}
+    odd = [name for name, row in found.items() if name in valid and row != valid[name]]
+    odd = [name for name in odd if name not in named]
+    return f"changes node {odd[0]}" if odd else ""
+
+
 # --- requests to the service ----------
 
 REQUESTS: dict[str, Any] = {
@@ -690,6 +753,7 @@ DOORS: dict[str, Door] = {
         read_settings,
         judge=judge_settings,
     ),
+    "changes": Door(make_change, TABLES, read_change, ("parts",), judge_change),
     "requests": Door(make_request, edit_request, read_request),
     "sites": Door(make_sites, one_of(edit_site, edit_site, damage), read_sites),
     "sites of types": Door(make_sites_of_types, one_of(edit_site, edit_site, damage), read_sites),

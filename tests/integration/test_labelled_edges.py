@@ -42,7 +42,7 @@ TRAINED = (
 )
 
 
-def write_bank(folder: Path) -> pd.DataFrame:
+def write_bank(folder: Path, *, random_labels: bool = False) -> pd.DataFrame:
     """Fraud depends on the amount and both accounts; a tenth of the payments has no label."""
     rng = np.random.default_rng(0)
     risk, age = rng.normal(size=(2, ACCOUNTS))
@@ -50,6 +50,8 @@ def write_bank(folder: Path) -> pd.DataFrame:
     src, dst = rng.integers(ACCOUNTS, size=(2, PAYMENTS))
     amount = rng.normal(size=PAYMENTS)
     is_fraud = risk[src] + risk[dst] + amount > 0.5
+    if random_labels:
+        is_fraud = rng.random(PAYMENTS) < 0.5
     edges = pd.DataFrame({"src": names[src], "dst": names[dst], "amount": amount})
     edges["day"] = np.arange(PAYMENTS)
     edges["is_fraud"] = np.where(is_fraud, "yes", "no")
@@ -225,6 +227,16 @@ def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFr
         service.stop()
     assert status == 200, content
     assert [each["class"] for each in content["predictions"]] == expected["class"].tolist()
+
+
+def test_random_labels_are_not_learned_from_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_bank(Path("bank"), random_labels=True)
+    given = [*GIVEN, *SHARES, *TRAINED, "num_partitions=2", "task.message_edges=all"]
+    run = train.run(compose(given, TASK), Path("run"))
+    assert abs(run["test"]["roc_auc"] - 0.5) < 0.13  # four standard errors of 200 edges
 
 
 def test_partitions_change_no_number_of_edges_between_two_types(

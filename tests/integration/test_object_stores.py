@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hetero_support import random_hetero, write_hetero
 from loopback_server import Proxy, serve
 from support import Ended, random_graph, run_main, snapshot, thirds, write_partitions
 
@@ -303,12 +304,24 @@ def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 HOSTILE_NAMES = ["part0/../../../x.npy", "/tmp/x.npy", "part0//x.npy", "./part0/x.npy", "part0/\0"]
 
 
-@pytest.mark.parametrize("name", HOSTILE_NAMES)
-def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        *(("checksums", name) for name in HOSTILE_NAMES),
+        ("types", "../../../victim"),
+        ("relations", "user__../../../victim__item"),
+    ],
+)
+def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(
+    tmp_path: Path, field: str, name: str
+) -> None:
     """Else a partition directory at an address would write files elsewhere."""
-    made = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
+    if field == "checksums":
+        made = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
+    else:
+        made = write_hetero(tmp_path, random_hetero(), 2)
     content = json.loads((made.path / "meta.json").read_text())
-    content["checksums"][name] = hashlib.sha256(b"evil").hexdigest()
+    content[field][name] = next(iter(content[field].values()))
     del content["sha256"]
     (made.path / "meta.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"meta\.json: names the file '.*no plain path"):

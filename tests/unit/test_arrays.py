@@ -1,11 +1,13 @@
 """Arrays, files and threads.
 
-Values looked up as NumPy does, files that open_regular refuses, and work in threads,
+Values looked up as NumPy does, files of users opened by open_regular alone, and work in threads,
 with its errors.
 """
 
+import ast
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import torch_threads
+from support import ROOT, torch_threads
 
 from partitioning.file_io import load_npy, open_regular
 from partitioning.thread_pool import in_blocks, in_threads
@@ -55,6 +57,31 @@ def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> Non
     assert [each.tolist() for each in unique_inverse(index)] == [distinct.tolist(), place.tolist()]
 
 
+OPENERS = {"open", "read_text", "read_bytes"}
+READERS = {
+    "np.load",
+    "np.loadtxt",
+    "sp.load_npz",
+    "torch.load",
+    "pd.read_csv",
+    "pd.read_parquet",
+    "pq.ParquetFile",
+    "pq.read_schema",
+    "zipfile.ZipFile",
+    "gzip.open",
+}
+"""They take a path as well as an open file."""
+OWN = {
+    "partitioning/file_io.py",
+    "retexo/settings/options.py",  # the program's own modules
+    "retexo/launch/handshake.py",
+    "retexo/launch/cores.py",  # of the system
+    "retexo/launch/heartbeat.py",
+    "retexo/apps/job.py",  # in a temporary directory of the program
+    "retexo/results/callbacks.py",  # rounds that the program itself writes
+}
+
+
 @pytest.mark.parametrize("mode", ["rb", "a", "r+b"])
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device"])
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path, kind: str, mode: str) -> None:
@@ -79,6 +106,47 @@ def test_a_link_is_read_and_not_written_through(tmp_path: Path) -> None:
     for mode in ("a", "wb", "r+b"):
         with pytest.raises(OSError, match="a symbolic link, and files are not written through"):
             open_regular(tmp_path / "link.npy", mode)
+
+
+def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
+    """Calls that open a file by its path: OPENERS, or READERS without an open file."""
+    opened = {
+        node.optional_vars.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name)
+    } | {"file"}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name in READERS:
+            of = node.args[0]
+            if not (isinstance(of, ast.Name) and of.id in opened) and "open_regular(" not in (
+                ast.unparse(of)
+            ):
+                yield node
+        elif name == "open" or (isinstance(node.func, ast.Attribute) and node.func.attr in OPENERS):
+            yield node
+
+
+def test_no_file_is_opened_by_another_way() -> None:
+    """Readers of other libraries that take only paths (DGL, safetensors) are not seen."""
+    found = []
+    for package in ("partitioning", "retexo"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for call in _direct_opens(ast.parse(path.read_text())):
+                where, text = path.relative_to(ROOT).as_posix(), ast.unparse(call)
+                # Neither a path of the user's, nor one that can be a FIFO.
+                other = text.startswith(
+                    ("os.open(", "archive.open(", "archive.zip.open(", "opener.open(")
+                )
+                other = other or text.startswith("self._filesystem().open(")
+                # A Place reads its text by open_regular, too.
+                other = other or text.startswith(("place.read_text(", "(place / "))
+                other = other or "/proc/" in text or "os.devnull" in text
+                if where not in OWN and not other:
+                    found.append(f"{where}:{call.lineno}: {text}")
+    assert not found
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -4,6 +4,7 @@ import gzip
 import io
 import logging
 import pickle
+import tracemalloc
 import zipfile
 from multiprocessing import forkserver
 
@@ -361,6 +362,20 @@ def test_a_large_file_may_be_there(tmp_path, files, opened, max_gib):
     """Where the setting says so, or where it is not packed."""
     with pytest.raises(InputError, match=r"^(?!.*grows)"):  # it is no graph yet
         load(write_files(tmp_path, files) / opened, max_gib=max_gib)
+
+
+def test_arrays_that_are_not_used_are_not_unpacked(tmp_path, caplog):
+    """80 MB of zeros; a name in the log is shortened, and there are ten."""
+    unused = dict.fromkeys([f"{'x' * 1000}{number}" for number in range(30)], np.zeros(1))
+    np.savez_compressed(tmp_path / "toy.npz", **PATH, **unused, zeros=np.zeros(10_000_000))
+    tracemalloc.start()
+    try:
+        assert_graph(load(tmp_path / "toy.npz"), **IS_PATH)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    assert "and 21 more" in caplog.text
+    assert len(caplog.text) < 2_000
 
 
 # --- damage, and what would run code

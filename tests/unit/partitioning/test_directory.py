@@ -136,6 +136,13 @@ def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where:
         directory.read_part(1)
 
 
+def test_an_array_of_python_objects_is_not_read(directory: PartitionDirectory) -> None:
+    path = directory.path / "part1" / "label.npy"
+    np.save(path, np.load(path).astype(object))
+    with pytest.raises(InputError, match="Python objects"):
+        directory.read_part(1)
+
+
 def test_a_meta_without_its_own_checksum_is_read(directory: PartitionDirectory) -> None:
     """As this program once wrote it."""
     path = directory.path / "meta.json"
@@ -202,6 +209,18 @@ def test_a_damaged_meta_is_named(directory: PartitionDirectory, content: Any, me
         path.write_text(json.dumps(json.loads(path.read_text()) | content))
     with pytest.raises(InputError, match=rf"meta\.json.*{message}"):
         find_partition_directory([directory.path], 3).read_part(0)
+
+
+def test_an_interruption_keeps_what_was_there(
+    directory: PartitionDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest, base = directory.digest(), directory.path.parent
+    with monkeypatch.context() as patch:
+        patch.setattr(write_directory, "make_meta", lambda *_args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_partitions(base, GRAPH, MASKS, PARTS, 3)
+    assert find_partition_directory([directory.path], 3).digest() == digest
+    assert [path.name for path in base.iterdir()] == [directory.path.name]
 
 
 # --- what checksums do not show ----------

@@ -631,6 +631,11 @@ def test_a_change_is_applied_once_by_one_process(path: Path, tmp_path: Path) -> 
     assert again.num_edges == made.num_edges + 3  # self loops are counted, and not stored
 
 
+def write_half_a_file(path: Path, array: np.ndarray) -> None:
+    path.write_bytes(array.tobytes()[:-1])
+    os._exit(9)
+
+
 def exchange_and_die(new: Path, old: Path) -> None:
     file_io.exchange_durably(new, old)
     os._exit(9)
@@ -640,11 +645,12 @@ def exchange_and_die(new: Path, old: Path) -> None:
     ("place", "name", "die", "is_new"),
     [
         (stored_graph, "write_parts", lambda *args, **more: os._exit(9), False),
+        (np, "save", write_half_a_file, False),
         (write_directory, "write_meta", lambda *args: os._exit(9), False),
         (replace_directory, "exchange_durably", lambda *args: os._exit(9), False),
         (replace_directory, "exchange_durably", exchange_and_die, True),
     ],
-    ids=["read", "description", "written", "exchanged"],
+    ids=["read", "file", "description", "written", "exchanged"],
 )
 def test_a_killed_update_leaves_the_old_directory_or_the_new_one(
     path: Path,

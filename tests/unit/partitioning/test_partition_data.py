@@ -433,6 +433,17 @@ def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> Non
         partition_data.run(compose([*data, "stopping.metric=accuracy"]))
 
 
+def test_features_of_a_type_are_compared_with_those_of_the_directory() -> None:
+    data = ("dataset_name=synthetic_hetero", "synthetic.nodes=60", "synthetic.edges=90")
+    kinds = "features={type1:degree}"
+    partition_data.run(compose([*data, kinds]))
+    assert find_or_make_partitions(compose([*data, kinds])).num_parts == 4
+    with pytest.raises(
+        InputError, match=r"other settings: features \(.*degree.* there, .*random.* now\)"
+    ):
+        find_or_make_partitions(compose([*data, "features={type1:random}"]))
+
+
 def test_the_request_of_an_older_directory_is_that_of_today() -> None:
     older = {
         "split": "per_class",
