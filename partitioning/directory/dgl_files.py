@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from partitioning.dgl_import import import_dgl
-from partitioning.directory.dgl_config import make_config
+from partitioning.directory.dgl_config import FILES, make_config
 from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import new_ids, read_arrays
 from partitioning.directory.partition import Partition
@@ -25,11 +25,27 @@ from partitioning.file_io import file_checksum, write_durably
 from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE
 
 
+def has_dgl_files(meta: Meta) -> bool:
+    """Return whether a directory has them all: an interruption may leave some without checksums."""
+    return f"part0/{FILES['part_graph']}" in meta.checksums
+
+
 def add_dgl_files(path: Path, meta: Meta) -> Meta:
-    """Write DGL's files and their config into a directory of a plain graph.
+    """Write DGL's files into an existing directory of a plain graph, and its new description last.
 
     Returns:
-        The new description with their checksums, which replaces the old one at the end.
+        The new description.
+    """
+    written = write_dgl_files(path, meta)
+    write_meta(path, written)
+    return written
+
+
+def write_dgl_files(path: Path, meta: Meta) -> Meta:
+    """Write DGL's files and their config beside ours, whose description is `meta`.
+
+    Returns:
+        The description with their checksums, which is yet to be written.
     """
     num_edges: list[int] = []
     for part in range(len(meta.parts)):
@@ -37,14 +53,12 @@ def add_dgl_files(path: Path, meta: Meta) -> Meta:
         _write_part(path / f"part{part}", partition, meta, sum(num_edges))
         num_edges.append(len(partition.edges.src))
     num_nodes = [counts.nodes for counts in meta.parts]
-    config = make_config(path.name, meta.request["partition_method"], num_nodes, num_edges)
-    file = path / f"{path.name}.json"
+    config = make_config(meta.name, meta.request["partition_method"], num_nodes, num_edges)
+    file = path / f"{meta.name}.json"
     write_durably(file, json.dumps(config, indent=4) + "\n")
     files = [file, *path.glob("part*/*.dgl")]
     checksums = {each.relative_to(path).as_posix(): file_checksum(each) for each in files}
-    written = replace(meta, checksums=meta.checksums | checksums)
-    write_meta(path, written)
-    return written
+    return replace(meta, checksums=meta.checksums | checksums)
 
 
 def _write_part(folder: Path, part: Partition, meta: Meta, first_edge: int) -> None:

@@ -5,7 +5,7 @@ Nodes are in the order of the partitions, edges sorted by destination, then sour
 type, E edges of a relation, P partitions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,12 @@ class StoredGraph:
         """[N, ...] labels and the masks of the target's nodes."""
         return {name: getattr(self.graph, name) for name in ("labels", *MASKS)}
 
-    def write(self, path: Path, change: dict[str, Any]) -> Meta:
+    def write(
+        self,
+        path: Path,
+        change: dict[str, Any],
+        add_files: Callable[[Path, Meta], Meta] | None = None,
+    ) -> Meta:
         """Write the graph in the place of its directory; return the new description.
 
         The settings, the split, the fitted pipelines and the notes stay. A file whose content
@@ -59,6 +64,7 @@ class StoredGraph:
         Args:
             path: The directory. The files of its partitions are intact (`read_graph`).
             change: For the history.
+            add_files: as of `write_parts`.
         """
         kept = ("name", "request", "split", "versions", "notes", "features")
         provenance = {name: getattr(self.meta, name) for name in kept}
@@ -72,6 +78,7 @@ class StoredGraph:
             overwrite=True,
             before=self.meta,
             self_loops=self.self_loops,
+            add_files=add_files,
         )[0]
 
 

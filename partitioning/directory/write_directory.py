@@ -68,6 +68,7 @@ def write_parts(
     links: Mapping[str, NDArray[Any]] | None = None,
     before: Meta | None = None,
     self_loops: Sequence[int] | None = None,
+    add_files: Callable[[Path, Meta], Meta] | None = None,
 ) -> tuple[Meta, list[int]]:
     """Write the partition directory into a hidden folder beside it, which is then renamed.
 
@@ -83,6 +84,8 @@ def write_parts(
         before: description of the directory that is replaced, if its files are known to be intact:
             a file with the same content becomes a hard link to the former one.
         self_loops: [P] edges from a node to itself that the graph lacks and that are counted.
+        add_files: writes further files into the hidden folder, and returns the description with
+            them.
 
     Returns:
         The description; and counts that often show a mistake in the data: of self loops, which
@@ -131,6 +134,8 @@ def write_parts(
             }
             | provenance,
         )
+        if add_files is not None:
+            meta = add_files(unfinished, meta)
         write_meta(unfinished, meta)
     totals: list[int] = np.sum(statistics, axis=0).tolist()
     return meta, totals

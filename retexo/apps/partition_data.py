@@ -21,7 +21,7 @@ from partitioning.datasets import is_local as is_local
 from partitioning.datasets import objects as objects
 from partitioning.datasets.labelled_edges import choose_message_edges, sources_of
 from partitioning.dgl_import import has_dgl, require_dgl
-from partitioning.directory.dgl_files import add_dgl_files
+from partitioning.directory.dgl_files import add_dgl_files, has_dgl_files, write_dgl_files
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_graph, read_meta
@@ -75,7 +75,7 @@ def run(settings: TrainSettings) -> Meta:
     is_stored = local_copies.refresh(directory)
     existing = _find_existing(directory, request, settings, is_stored=is_stored)
     if existing is not None:
-        if settings.partition.dgl_files and not (directory / f"{directory.name}.json").is_file():
+        if settings.partition.dgl_files and not has_dgl_files(existing):
             existing = _add_dgl_files(settings, directory, existing)
         logger.info("%s exists, made with the same settings; using it", directory)
         if not is_stored:
@@ -118,9 +118,10 @@ def _rebalance(settings: PartitionSettings) -> Meta:
             "cut": {"before": meta.cut_edges},
             "version": __version__,
         }
-        moved_meta = replace(stored, assignment=better).write(path, entry)
-        if has_dgl() and not isinstance(meta, HeteroMeta):
-            moved_meta = add_dgl_files(path, moved_meta)
+        with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
+        moved_meta = replace(stored, assignment=better).write(
+            path, entry, write_dgl_files if with_dgl_files else None
+        )
     print_report(moved_meta, path)
     sizes = [[part.nodes for part in each.parts] for each in (meta, moved_meta)]
     before, after = (f"{max(nodes) * len(nodes) / max(sum(nodes), 1):.3f}" for nodes in sizes)
@@ -194,9 +195,8 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
             provenance=provenance,
             overwrite=settings.overwrite,
             links=None if split.pairs is None else split.pairs.arrays,
+            add_files=write_dgl_files if with_dgl_files else None,
         )
-        if with_dgl_files:
-            meta = add_dgl_files(directory, meta)
     print_report(meta, directory)
     print(
         f"{num_loops:,} self loops, which are left out; {num_duplicates:,}"

@@ -28,6 +28,7 @@ from support import (
 )
 
 from partitioning import datasets, hypergraph, metis
+from partitioning.directory import dgl_files
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
@@ -72,6 +73,46 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     assert dgl.distributed.load_partition(f"{parts}/{parts.name}.json", 1)[0].num_edges() > 0
     anew = made(folder, "partition.dgl_files=true", "overwrite=true")
     assert anew.digest() == after.digest()
+
+
+@pytest.mark.parametrize(
+    ("first", "command", "name"),
+    [
+        (None, "overwrite=false", "_write_part"),
+        ("partition.dgl_files=false", "overwrite=true", "_write_part"),
+        ("partition.dgl_files=false", "partition.from={parts}", "_write_part"),
+        ("partition.dgl_files=false", "partition.dgl_files=true", "_write_part"),
+        ("partition.dgl_files=false", "partition.dgl_files=true", "write_meta"),
+    ],
+)
+def test_the_same_command_completes_dgls_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, first: str | None, command: str, name: str
+) -> None:
+    need_dgl()
+    parts = folder / "parts" / "toy-random-vol-2"
+    command = command.format(parts=parts)
+    if first is not None:
+        made(folder, first)
+    call = getattr(dgl_files, name)
+
+    def interrupted(path: Path, *args: Any) -> None:
+        if name == "write_meta" or path.name == "part1":
+            raise KeyboardInterrupt
+        call(path, *args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dgl_files, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made(folder, command)
+    before = Meta.read(parts)
+    assert (before is None) == (first is None)
+    assert before is None or not [file for file in before.checksums if file.endswith(".dgl")]
+    meta = made(folder, command)
+    files = sorted([*parts.glob("part*/*.dgl"), parts / f"{parts.name}.json"])
+    assert len(files) == 7
+    assert {file.relative_to(parts).as_posix() for file in files} <= meta.checksums.keys()
+    assert Meta.read(parts) == meta
+    assert meta.first_damaged(parts) is None
 
 
 @pytest.mark.parametrize(("trainer", "num_files"), [("lazy", 0), ("sampled", 6)])
