@@ -118,7 +118,7 @@ class Setting:
             return value
         if self.each is None or (value is None and self.default is None):
             return self._check(value)
-        if self.by_name and isinstance(value, Mapping):
+        if self.by_name and isinstance(value, Mapping) and value:
             return {str(name): self._read(entry) for name, entry in value.items()}
         read = self._read(value)
         # OmegaConf lets a mapping replace a default that is a word, but none that is a list.

@@ -90,9 +90,11 @@ def read_meta(path: Path) -> Meta:
     """
     meta = Meta.read(path)
     if meta is None or meta.is_imported:
+        below = sorted(str(file.parent) for file in path.glob("*/meta.json"))
+        there = f", such as {' or '.join(below[:10])}" * bool(below)
         raise InputError(
-            f"{path}: was not partitioned by this program, so it cannot be changed; give the path"
-            " of a directory of app=partition_data itself"
+            f"{path}: was not partitioned by this program, so it cannot be changed; set"
+            f" partition_dir to a directory of app=partition_data itself{there}"
         )
     task = "task=link_prediction" if meta.links else "labels.of=edges"
     if meta.links or meta.request.get("labels.of") == "edges":

@@ -1,1 +1,1 @@
-"""Applies tables of changes to an existing partition directory, without partitioning again."""
+"""Applies tables of changes to a partition directory; its nodes keep their partitions."""

@@ -361,10 +361,13 @@ def _number_classes(meta: Meta, array: Array, where: str) -> Ints:
     for word, digit in (("False", "0"), ("True", "1")):  # partitioning stores them as integers
         if digit in number:
             number.setdefault(word, number[digit])
-    number = {"": -1, "-1": -1, "nan": -1} | number
-    texts = ["" if cell is None else str(cell).strip() for cell in array.tolist()]
-    if array.dtype.kind == "f":
-        texts = [text.removesuffix(".0") for text in texts]
+    number = {"": -1, "-1": -1} | number
+    cells = array.tolist()
+    if array.dtype.kind == "f":  # a table with blank cells; 3.0 is class 3
+        cells = [
+            None if np.isnan(cell) else f"{cell:.0f}" if cell % 1 == 0 else cell for cell in cells
+        ]
+    texts = ["" if cell is None else str(cell).strip() for cell in cells]
     classes = np.array([number.get(text, -2) for text in texts], np.int64)
     listed = ", ".join(map(str, names[:10])) + (" ..." if len(names) > 10 else "")
     refuse(

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from partitioning.errors import InputError
+from partitioning.file_io import open_regular
 from retexo.launch.certificates import (
     naming_file,
     read_key,
@@ -144,7 +145,7 @@ def members(folder: Path, sites: Sequence[str]) -> None:
     for site in sites:
         _issued(folder, site, issuer)
     listed = {"members": [{"name": site} for site in sites]}
-    path.write_text(json.dumps(listed, indent=1), encoding="utf-8")
+    _write_bytes(path, json.dumps(listed, indent=1).encode())
     print(
         f"{path}: every site needs, as they are: {', '.join(SHARED)}; and its issued/NAME.pem as"
         " certificate.pem"
@@ -307,7 +308,13 @@ def _issued(folder: Path, name: str, issuer: x509.Certificate) -> x509.Certifica
 
 def _write_pem(path: Path, pem_object: Any) -> None:
     """Write a certificate, request or list of revocations in PEM."""
-    path.write_bytes(pem_object.public_bytes(serialization.Encoding.PEM))
+    _write_bytes(path, pem_object.public_bytes(serialization.Encoding.PEM))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    """Write a file, through no link: `open_regular` refuses it."""
+    with open_regular(path, "wb") as file:
+        file.write(content)
 
 
 def _key_digest(public_key: Any) -> str:

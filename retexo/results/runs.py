@@ -88,13 +88,14 @@ class Run:
     def read_rounds(self) -> Any:
         """Return a DataFrame of the rounds of metrics.jsonl, whose columns are ROUND.
 
-        Empty without the file, or where it is damaged: the run counts, but for its curve.
+        A killed run ends in half a line, which is left out. Empty without the file, or where it is
+        damaged: the run counts, but for its curve.
         """
         import pandas as pd
 
         with suppress(*UNREADABLE):
-            lines = StringIO(read_text(self.path / "metrics.jsonl"))
-            table = pd.read_json(lines, lines=True, precise_float=True)
+            lines = read_text(self.path / "metrics.jsonl").rpartition("\n")[0]
+            table = pd.read_json(StringIO(lines), lines=True, precise_float=True)
             return table.reindex(columns=ROUND).astype(float)
         return pd.DataFrame(columns=ROUND, dtype=float)
 

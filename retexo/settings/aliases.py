@@ -72,6 +72,7 @@ MEANT: dict[str, str] = {
     "serve.timeout": "a request has 10 seconds",
     "task.neighbour_dropout": "links train with it unless dropout=0",
     "task.paths": "validation chooses the weight of common neighbours, which may be 0",
+    "verify": "app=partition_data checks the files of a directory that is there",
     "update.again": "a change whose rows are in another order can be applied once more",
     "wandb": "logger=wandb",
     "mlflow": "logger=mlflow",

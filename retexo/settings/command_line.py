@@ -10,14 +10,12 @@ from partitioning.file_io import is_unicode
 from partitioning.setting_fields import refuse
 from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import check_config_dir, check_of_hydra
-from retexo.settings.schema import CONFIG_DIR
+from retexo.settings.schema import CHOSEN_GROUPS
 
 MAX_CHARACTERS = 4_000
 """Length limit of an override: Hydra parses lists in quadratic time, here half a second."""
 MAX_DEPTH = 20
 """Nesting limit of an override: Hydra's parser is recursive."""
-GROUPS = {"model", "split", *(folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir())}
-"""Settings that choose a file, of which Hydra would also take a list, and no file for []."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -95,7 +93,7 @@ def prepare_overrides(overrides: Sequence[str], config_dir: str | None) -> list[
             (_depth(value) > MAX_DEPTH, f"{name}: nested more than {MAX_DEPTH} deep"),
             (not bare, f"{override}: not a setting; write NAME=VALUE"),
             (
-                value.startswith("[") and bare in GROUPS,
+                value.startswith("[") and bare in CHOSEN_GROUPS,
                 f"{override}: takes one choice, not a list; choose one",
             ),
         )

@@ -20,7 +20,8 @@ MAX_BYTES = 200_000
 OF_HYDRA = re.compile(
     r"hydra\.(run|sweep)(\.[^@]+)?=.*"
     r"|hydra\.(mode|verbose|output_subdir|job\.name|job\.chdir)=.*"
-    r"|(?!.*(_target_|custom_search_space|\$\{))hydra\.(launcher|sweeper)(\.[^@]+)?=.*"
+    r"|(?!.*(_target_|custom_search_space|\$\{|hydra[./].*hydra[./]))"
+    r"hydra\.(launcher|sweeper)(\.[^@]+)?=.*"
     r"|hydra/(launcher|sweeper|sweeper/sampler)=\w+",
     re.DOTALL,
 )
@@ -31,10 +32,10 @@ def check_of_hydra(name: str, value: Any, place: str = "") -> None:
     """Raise InputError for a setting or group of Hydra by which it could call functions."""
     if OF_HYDRA.fullmatch(f"{name}={value}") is None:
         raise InputError(
-            f"{place}{name}={value}: could make Hydra call a function; leave it out. Allowed are"
-            " hydra.run, sweep, mode, verbose, output_subdir, job.name and job.chdir, plain values"
-            " (without ${...}) of launcher and sweeper, and the choice of hydra/launcher,"
-            " hydra/sweeper and hydra/sweeper/sampler"
+            f"{place}{name}={value}: is not allowed, because Hydra could call functions; leave it"
+            " out. Allowed are hydra.run, sweep, mode, verbose, output_subdir, job.name and"
+            " job.chdir, plain values (without ${...}) of launcher and sweeper, and the choice of"
+            " hydra/launcher, hydra/sweeper and hydra/sweeper/sampler"
         )
 
 

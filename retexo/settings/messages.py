@@ -14,7 +14,7 @@ from partitioning.errors import InputError
 from partitioning.setting_fields import TOO_LARGE
 from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.options import MODELS
-from retexo.settings.schema import CONFIG_DIR, DEFINED
+from retexo.settings.schema import CHOSEN_GROUPS, CONFIG_DIR, DEFINED
 from retexo.settings.table import describe_values
 
 REFUSALS = (InputError, HydraException, OmegaConfBaseException)
@@ -126,7 +126,10 @@ def _several_values(override: str) -> str:
 def _value_of_group(class_name: str, value: str) -> str:
     """Return the message for a file that gives a value to a group of settings."""
     group, _, option = FIRST_OF[class_name].rpartition(".")
-    return f"{group}={value}: is a group of settings; write {group}: {{{option}: {value}}}"
+    remedy = f"write {group}: {{{option}: {value}}}"
+    if group in CHOSEN_GROUPS:  # a choice sets more than one of its settings
+        remedy = f"choose it in the defaults list: - override {group}: {value}"
+    return f"{group}={value}: is a group of settings; {remedy}"
 
 
 FIRST_OF = {defined.owner.__name__: key for key, defined in reversed(DEFINED.items())}

@@ -80,7 +80,7 @@ class TaskSettings(PairSettings):
     )
     cut_edges: str = setting(
         "train",
-        "links: train on edges between two partitions, or skip them; skip for gat",
+        "links: train on edges between two partitions, or skip them, as gat needs",
         one_of("train", "skip"),
     )
     ranked: int = setting(

@@ -6,6 +6,7 @@ The modules that use them import torch, which takes seconds, so the settings are
 from dataclasses import fields, replace
 from typing import Any, ClassVar, TypeVar
 
+from partitioning.errors import InputError
 from partitioning.setting_fields import (
     Check,
     Checked,
@@ -239,7 +240,7 @@ class NetworkSettings(Checked):
     heads: int = setting(8, "gat: number of attention heads", at_least(1))
     dropout: float = setting(
         0.4,
-        "dropout rate of the aggregate; gat: 0.3, of its input rows",
+        "dropout rate of the aggregate; gat: of its input rows, 0.3 by its --config-name",
         BELOW_ONE,
     )
     model: ModelSettings = subgroup(ModelSettings)
@@ -249,6 +250,11 @@ class NetworkSettings(Checked):
         return tuple(values[min(layer, len(values) - 1)] for layer in range(self.model.depth))
 
     def check_together(self) -> None:
+        if type(self.model) is not MODELS.get(self.model.name, ModelSettings):
+            raise InputError(
+                f"model.name={self.model.name}: has settings of its own; choose model="
+                f"{self.model.name} (in a file: - override model: {self.model.name})"
+            )
         self.model = replace(
             self.model, **{name: getattr(self, name) for name in ModelSettings.SIZES}
         )

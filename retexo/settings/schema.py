@@ -17,6 +17,8 @@ CONFIG_DIR = next(
     if (folder / "conf").is_dir()
 )
 """conf/, which lies inside an installed package and beside it in a checkout."""
+CHOSEN_GROUPS = {"model", "split", *(path.name for path in CONFIG_DIR.iterdir() if path.is_dir())}
+"""Groups that GROUP=CHOICE sets. Hydra would also take a list of choices, and none for []."""
 DEFINED: dict[str, Setting] = {
     setting.key: setting for cls in (Settings, *MODELS.values()) for setting in definitions(cls)
 }

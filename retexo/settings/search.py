@@ -75,7 +75,9 @@ def check_direction(
     names = objective or [f"val.{_default_score(metric, regression=regression)}"]
     needed = ["minimize" if is_better_when_less(name) else "maximize" for name in names]
     is_list = isinstance(direction, Sequence) and not isinstance(direction, str)
-    given = [getattr(value, "name", value) for value in (direction if is_list else [direction])]
+    given = [
+        str(getattr(value, "name", value)) for value in (direction if is_list else [direction])
+    ]
     if given != needed:
         expected = ",".join(needed) if len(needed) == 1 else f"[{','.join(needed)}]"
         what = f"objective={','.join(objective)}" if objective else "the validation metric"

@@ -210,8 +210,9 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
 def test_a_damaged_file_has_no_curve(tmp_path: Path, line: str) -> None:
     path = write_run(tmp_path / "a") / "metrics.jsonl"
     whole = path.read_bytes()
+    path.write_bytes(whole + b'{"layer": 1, "rou')  # of a killed run
     assert read_run(tmp_path / "a").read_rounds()["round"].tolist() == [0, 1, 2, 3] * 2
-    path.write_bytes(whole + line.encode(errors="surrogatepass"))
+    path.write_bytes(whole + line.encode(errors="surrogatepass") + b"\n")
     assert read_run(tmp_path / "a").read_rounds().empty
 
 

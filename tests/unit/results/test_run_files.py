@@ -169,7 +169,7 @@ def test_all_that_have_started_are_told_the_end(
     for status in ("failed", "done"):
         with observing(train_settings("progress=none"), tmp_path, callbacks) as observers:
             observers.start(SETTINGS)
-            observers.end({"status": status})
+            observers.end({"status": status, "bytes": {"total": 0}})
     assert caplog.text.count("ValueError: no space") == 2
     refusing = Mock(spec=Callback, **{"on_start.side_effect": PermissionError("no key")})
     monkeypatch.setitem(trackers.TRACKERS, "wandb", (lambda: refusing, (), ""))
