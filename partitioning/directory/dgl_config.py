@@ -65,6 +65,14 @@ class IdRanges:
         sizes = dict(zip(ranges, (bounds[:, :, 1] - bounds[:, :, 0]).tolist(), strict=True))
         return cls(sizes, start[filled], name_index[filled], part[filled])
 
+    def ids_of(self, part: int) -> dict[str, range]:
+        """Return the ids of each type or relation in a partition."""
+        names, ids = [*self.sizes], dict.fromkeys(self.sizes, range(0))
+        for at in np.flatnonzero(self.part == part):
+            name, first = names[self.name_index[at]], int(self.start[at])
+            ids[name] = range(first, first + self.sizes[name][part])
+        return ids
+
     def locate(self, ids: Ints) -> tuple[Ints, Ints, Ints]:
         """Return for ids [n] the index in `sizes`, the partition, and the position in its range.
 

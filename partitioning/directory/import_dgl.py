@@ -167,60 +167,71 @@ def _read_part(config: PartitionConfig, part: int) -> Partition:
     with explaining(where, "partition of DGL's", "copy it again"):
         graph, node_data, edge_data = _load(config, part)
         src, dst = (ends.numpy() for ends in graph.edges(order="eid"))
-        node_ids = graph.ndata["_ID"].numpy()
+        node_ids, edge_ids = (data["_ID"].long().numpy() for data in (graph.ndata, graph.edata))
+        del graph  # its other arrays take as much memory
+        for ends in (src, dst):
+            if len(ends) and not 0 <= ends.min() <= ends.max() < len(node_ids):
+                raise ValueError("its edges have ends that are none of its nodes")
         node_type, owner, local_ids = config.nodes.locate(node_ids)
-        edge_type, edge_owner, position = config.edges.locate(graph.edata["_ID"].numpy())
-        is_inner = owner == part
-        is_kept = is_inner[dst] & (src != dst)
-        is_source = np.zeros(len(node_ids), np.bool_)
-        is_source[src[is_kept]] = True
-        halos: dict[str, Any] = {}
-        for index, (name, sizes) in enumerate(config.nodes.sizes.items()):
-            of_type = node_type == index
-            inner = np.sort(local_ids[of_type & is_inner])
-            if not np.array_equal(inner, np.arange(sizes[part])):
-                raise ValueError(f"its inner nodes of {name} are not those of the config")
-            is_halo = of_type & is_source & ~is_inner
-            halo, rank = np.unique(node_ids[is_halo], return_inverse=True)
-            local_ids[is_halo] = sizes[part] + rank
-            halos[name] = map(torch.from_numpy, config.nodes.locate(halo)[1:])
-        relations: dict[EdgeType, PartEdges] = {}
-        types, local_ids = [*config.types.values()], local_ids.astype(np.int32)
-        for index, (name, relation) in enumerate(config.relations.items()):
-            kept = np.flatnonzero(is_kept & (edge_type == index))
-            kept = kept[np.lexsort((node_ids[src[kept]], local_ids[dst[kept]]))]
-            ends = ((src[kept], relation[0]), (dst[kept], relation[2]))
-            is_wrong = [(node_type[nodes] != types.index(end)).any() for nodes, end in ends]
-            if any(is_wrong) or (edge_owner[kept] != part).any():
-                raise ValueError(f"an edge of {name} has an end of another type, or part")
-            known = EDGE_DATA if config.is_plain else EDGE_DATA[:1]
-            num_edges, named = config.edges.sizes[name][part], f"{where}: {name}"
-            data = _check_edge_data(edge_data.get(name, {}), known, num_edges, named)
-            relations[relation] = PartEdges(
-                *(torch.from_numpy(local_ids[nodes]) for nodes, _ in ends),
-                **{key: torch.from_numpy(array[position[kept]]) for key, array in data.items()},
+    is_inner = owner == part
+    is_kept = is_inner[dst] & (src != dst)
+    is_source = np.zeros(len(node_ids), np.bool_)
+    is_source[src[is_kept]] = True
+    halos: dict[str, Any] = {}
+    for index, (name, sizes) in enumerate(config.nodes.sizes.items()):
+        of_type = node_type == index
+        inner = np.sort(local_ids[of_type & is_inner])
+        if not np.array_equal(inner, np.arange(sizes[part])):
+            raise InputError(
+                f"{where}: its inner nodes of {name} are not those of the config; copy it again"
             )
-        nodes = {}
-        for name, own_name in config.types.items():
-            into = [edges for edge_type, edges in relations.items() if edge_type[2] == own_name]
-            data, named = node_data.get(name, {}), f"{where}: {name}"
-            sizes = config.nodes.sizes[name]
-            first_id = sum(sizes[:part])
-            ids = data.get("orig_id", np.arange(first_id, first_id + sizes[part]))
-            ids = check_node_ids(ids, sizes[part], f"{named}/orig_id")
-            features = _read_features(data, sizes[part], named, None if config.is_plain else into)
-            nodes[own_name] = PartNodes(features, torch.from_numpy(ids), *halos[name])
-        target = _find_target(node_data, where)
-        of_target, sizes = node_data[target], config.nodes.sizes[target]
-        return Partition(
-            rank=part,
-            num_parts=len(config.files),
-            target=config.types[target],
-            nodes=nodes,
-            relations=relations,
-            self_loops=int((is_inner[dst] & (src == dst)).sum()),
-            **_read_target(of_target, sizes, part, f"{where}: {target}"),
+        is_halo = of_type & is_source & ~is_inner
+        halo, rank = np.unique(node_ids[is_halo], return_inverse=True)
+        local_ids[is_halo] = sizes[part] + rank
+        halos[name] = map(torch.from_numpy, config.nodes.locate(halo)[1:])
+    relations: dict[EdgeType, PartEdges] = {}
+    types, local_ids = [*config.types.values()], local_ids.astype(np.int32)
+    num_kept, own_ids = 0, config.edges.ids_of(part)
+    for name, relation in config.relations.items():
+        first, end = own_ids[name].start, own_ids[name].stop
+        kept = np.flatnonzero(is_kept & (first <= edge_ids) & (edge_ids < end))
+        num_kept += len(kept)
+        kept = kept[np.lexsort((node_ids[src[kept]], local_ids[dst[kept]]))]
+        ends = ((src[kept], relation[0]), (dst[kept], relation[2]))
+        if any((node_type[nodes] != types.index(kind)).any() for nodes, kind in ends):
+            raise InputError(
+                f"{where}: an edge of {name} has an end of another type; copy it again"
+            )
+        known = EDGE_DATA if config.is_plain else EDGE_DATA[:1]
+        num_edges, named = config.edges.sizes[name][part], f"{where}: {name}"
+        data = _check_edge_data(edge_data.pop(name, {}), known, num_edges, named)
+        relations[relation] = PartEdges(
+            *(torch.from_numpy(local_ids[nodes]) for nodes, _ in ends),
+            **{key: torch.from_numpy(array[edge_ids[kept] - first]) for key, array in data.items()},
         )
+    if num_kept < is_kept.sum():
+        raise InputError(f"{where}: has edges of another part by the config; copy it again")
+    nodes = {}
+    for name, own_name in config.types.items():
+        into = [edges for edge_type, edges in relations.items() if edge_type[2] == own_name]
+        data, named = node_data.get(name, {}), f"{where}: {name}"
+        sizes = config.nodes.sizes[name]
+        first_id = sum(sizes[:part])
+        ids = data.get("orig_id", np.arange(first_id, first_id + sizes[part]))
+        ids = check_node_ids(ids, sizes[part], f"{named}/orig_id")
+        features = _read_features(data, sizes[part], named, None if config.is_plain else into)
+        nodes[own_name] = PartNodes(features, torch.from_numpy(ids), *halos[name])
+    target = _find_target(node_data, where)
+    of_target, sizes = node_data[target], config.nodes.sizes[target]
+    return Partition(
+        rank=part,
+        num_parts=len(config.files),
+        target=config.types[target],
+        nodes=nodes,
+        relations=relations,
+        self_loops=int((is_inner[dst] & (src == dst)).sum()),
+        **_read_target(of_target, sizes, part, f"{where}: {target}"),
+    )
 
 
 def _load(

@@ -6,6 +6,7 @@ import os
 import socket
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory import sort_edges, write_directory
+from partitioning.directory import import_dgl, sort_edges, write_directory
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import (
     PartitionDirectory,
@@ -248,6 +249,42 @@ def test_ids_that_no_prediction_can_have(dgls: Path, changed: Any, message: str)
     dgl.data.utils.save_tensors(str(file), tensors)
     with pytest.raises(InputError, match=message):
         find_partition_directory([dgls], 3).verify(range(3))
+
+
+def test_edges_that_end_at_no_node(dgls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DGL's reader does not tell negative ends."""
+    load = import_dgl._load
+
+    def load_changed(*args: Any) -> Any:
+        graph, *others = load(*args)
+        src, dst = graph.edges(order="eid")
+        src[0] = -1
+        changed = Mock(ndata=graph.ndata, edata=graph.edata, edges=lambda order: (src, dst))
+        return changed, *others
+
+    monkeypatch.setattr(import_dgl, "_load", load_changed)
+    with pytest.raises(InputError, match=r"part 0: .*ends that are none of its nodes"):
+        find_partition_directory([dgls], 3)
+
+
+@pytest.mark.parametrize("error", [MemoryError, IndexError])
+def test_other_errors_are_no_damage_of_dgls_files(
+    dgls: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(import_dgl, "_check_edge_data", Mock(side_effect=error))
+    with pytest.raises(error):
+        find_partition_directory([dgls], 3)
+
+
+def test_edges_that_the_config_gives_to_another_part(dgls: Path) -> None:
+    path = dgls / f"{dgls.name}.json"
+    config = json.loads(path.read_text())
+    (_, bound), *_ = config["edge_map"]["_N:_E:_N"]
+    config["edge_map"]["_N:_E:_N"][:2] = [[0, bound - 1], [bound - 1, bound]]
+    config["edge_map"]["_N:_E:_N"][2][0] = bound
+    path.write_text(json.dumps(config))
+    with pytest.raises(InputError, match="part 0: has edges of another part"):
+        find_partition_directory([dgls], 3)
 
 
 def test_a_directory_of_dgl_that_cannot_be_written(
