@@ -361,6 +361,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "nodes alone": (lambda p: p.predict(new=new_node()), "new: expected a pair"),
     "links": (lambda p: p.score([("c01", "c02")]), "its model is for node_classification"),
+    "partners": (lambda p: p.top(["c01"]), "its model is for node_classification"),
     "other table": (
         lambda p: p.predict((tables()[0].drop(columns="age"), tables()[1])),
         "no column `age`, which the model was trained with; nodes, edges have customer, city",

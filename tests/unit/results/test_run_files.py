@@ -181,6 +181,15 @@ def test_all_that_have_started_are_told_the_end(
     assert told == [["failed", "done"], ["failed", "done"], []], "the last run had not started"
 
 
+def test_a_callback_that_raises_at_the_start_ends_the_run(tmp_path: Path) -> None:
+    broken = Mock(spec=Callback, **{"on_start.side_effect": ValueError("no space")})
+    with (
+        pytest.raises(ValueError, match="no space"),
+        observing(train_settings("progress=none"), tmp_path, [broken]) as observers,
+    ):
+        observers.start(SETTINGS)
+
+
 @pytest.mark.parametrize("given", [5, Callback])
 def test_what_is_no_callback_is_refused_before_the_run(given: Any, tmp_path: Path) -> None:
     with (

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import FORMAT_VERSION, HEADER, ReplayLog, checksum
 from retexo.comm.thread_transport import run_threads
@@ -78,6 +79,12 @@ def test_the_two_newest_rounds_are_kept_and_the_last_is_gone_on_from(tmp_path: P
     assert saved.load_round(0, states.append)
     assert not saved.load_round(6, states.append)
     assert states == [{"at": 6}]
+
+
+def test_a_replay_log_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tape").mkdir()
+    with pytest.raises(InputError, match=r"tape: cannot be used \(not a regular file\); "):
+        recovery(tmp_path)
 
 
 def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
