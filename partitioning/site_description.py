@@ -94,6 +94,7 @@ class Site:
                 f"sites names {max(sites, key=sites.count, default='')} twice; expected each name"
                 " once",
             ),
+            ("" in sites, f"sites is {sites}; expected a name for each"),
             (
                 name not in sites,
                 f"site is {name!r}; expected one of its `sites`: {', '.join(sites)}",
@@ -111,8 +112,8 @@ class Site:
         }
         rules += [
             (
-                any(SEPARATOR in each or "/" in each for each in types),
-                f"types is {types}; expected names without __ and /",
+                is_typed and any(not each or SEPARATOR in each or "/" in each for each in types),
+                f"types is {types}; expected names without __ and /, none empty",
             ),
             (
                 target not in types,

@@ -139,14 +139,15 @@ def read_config(file: Path) -> PartitionConfig:
         ]
         types = {name: name for name in nodes.sizes}
         relations: dict[str, Any] = {name: tuple(name.split(":")) for name in edges.sizes}
-        if len(types) == len(relations) == 1:
+        is_plain = len(types) == len(relations) == 1
+        if is_plain:
             types = dict.fromkeys(types, PLAIN_TYPE)
             relations = dict.fromkeys(relations, PLAIN_RELATION)
         for name, relation in relations.items():
             if len(relation) != 3 or not {relation[0], relation[2]} <= {*types.values()}:
                 raise ValueError(f"{name!r} is no SOURCE:RELATION:DESTINATION of types in node_map")
-        words = {*types.values(), *(name for _, name, _ in relations.values())} - {PLAIN_TYPE}
-        for word in words:
+        words = {*types.values(), *(name for _, name, _ in relations.values())}
+        for word in () if is_plain else words:
             check_name(word, str(file))  # it becomes a folder
     return PartitionConfig(file, content, nodes, edges, types, relations, files)
 

@@ -221,7 +221,7 @@ def _read_part(config: PartitionConfig, part: int) -> Partition:
         ids = check_node_ids(ids, sizes[part], f"{named}/orig_id")
         features = _read_features(data, sizes[part], named, None if config.is_plain else into)
         nodes[own_name] = PartNodes(features, torch.from_numpy(ids), *halos[name])
-    target = _find_target(node_data, where)
+    target = next(iter(config.types)) if config.is_plain else _find_target(node_data, where)
     of_target, sizes = node_data[target], config.nodes.sizes[target]
     return Partition(
         rank=part,

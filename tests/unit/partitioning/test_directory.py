@@ -251,6 +251,15 @@ def test_ids_that_no_prediction_can_have(dgls: Path, changed: Any, message: str)
         find_partition_directory([dgls], 3).verify(range(3))
 
 
+def test_missing_labels_are_named_with_what_is_there(dgls: Path) -> None:
+    file = str(dgls / "part1" / "node_feat.dgl")
+    tensors = dgl.data.utils.load_tensors(file)
+    del tensors["_N/label"]
+    dgl.data.utils.save_tensors(file, tensors)
+    with pytest.raises(InputError, match="part 1: _N: has no `label`; it has feat, in_deg, orig_"):
+        find_partition_directory([dgls], 3)
+
+
 def test_edges_that_end_at_no_node(dgls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """DGL's reader does not tell negative ends."""
     load = import_dgl._load

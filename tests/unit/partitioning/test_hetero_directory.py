@@ -213,6 +213,7 @@ DESCRIBED: dict[str, Any] = {
 MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no-types": ({"types": None}, {}, "site.json: has no types"),
     "type-name": ({"types": {"movie": 2, "a__b": 0}}, {}, "expected names without __ and /"),
+    "type-empty": ({"types": {"movie": 2, "": 0}}, {}, "expected names without __ and /, none em"),
     "target": (
         {"target": "actor"},
         {},
@@ -461,6 +462,23 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
         (
             edit(lambda content: content["edge_map"].update({"movie:../../x:movie": [[0, 0]] * 3})),
             "'../../x' cannot be the name",
+        ),
+        (
+            edit(lambda content: content["node_map"].update({"": [[0, 0]] * 3})),
+            "'' cannot be the name",
+        ),
+        (
+            edit(
+                lambda content: (
+                    content["node_map"].update({"": [[0, 0]] * 3}),
+                    content["edge_map"].update({"::": [[0, 0]] * 3}),
+                )
+            ),
+            "'' cannot be the name",
+        ),
+        (
+            edit(lambda content: content["edge_map"].update({"movie::movie": [[0, 0]] * 3})),
+            "'' cannot be the name",
         ),
         (edit(lambda content: content.update(num_parts="3")), "not a readable partition config"),
         (tensors(lambda held: held.pop("movie/val_mask")), "movie: has no `val_mask`"),

@@ -184,6 +184,7 @@ MISTAKES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "key": ({"classes": 2}, {}, "site.json: `classes` has no meaning here"),
     "sites-kind": ({"sites": "north"}, {}, "site.json: sites is 'north', not a list; write it as"),
     "sites-twice": ({"sites": ["north", "east", "east"]}, {}, "sites names east twice"),
+    "sites-empty": ({"sites": ["north", ""]}, {}, r"sites is \['north', ''\]; expected a name for"),
     "site": ({"site": "west"}, {}, "site is 'west'; expected one of its `sites`: north, east"),
     "site-kind": ({"site": ["north"]}, {}, r"site is \['north'\]; write it as"),
     "sites-number": (
