@@ -4,6 +4,7 @@ A damaged file affects only its own run, which keeps the reason.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -133,7 +134,10 @@ def read_run(path: Path) -> Run:
         if status == "failed":
             reason = _shorten(str(summary.get("error", "no reason given")))
         elif status == "running":
-            status, reason = "unfinished", "running or killed"
+            files = (path / "summary.json", path / "metrics.jsonl")
+            written = max(file.stat().st_mtime for file in files if file.exists())
+            when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(written))
+            status, reason = "unfinished", f"running or killed; last written {when}"
         elif status != "done":
             raise ValueError(f"status is {status!r}, not done, failed or running")
         return Run(path, status, reason, summary, settings, measures)
