@@ -15,6 +15,8 @@ from partitioning.graph_data import Endpoints, Relation, endpoint_dtype
 
 CHUNK = 1 << 22
 """Edges that are counted at a time."""
+BLOCK = 1 << 16
+"""Edges that are sorted by partition at a time: their positions in a block take two bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,10 @@ class PlacedEdges:
     relation: Relation
     layouts: tuple[Layout, Layout]
     """Of the source type and of the destination type."""
-    part: NDArray[np.signedinteger[Any]]
-    """[E] partition of each edge's destination."""
+    order: NDArray[np.uint16]
+    """[E] positions in each block of edges, by the partition of the destination."""
+    bounds: Ints
+    """[blocks, P + 1] where those of each partition begin in `order`, and the block ends."""
     out_degree: NDArray[Any]
     """[N] by new id of the source, without self loops: int64, or float64 sums of weights."""
     num_cut: int
@@ -68,7 +72,10 @@ class PlacedEdges:
             positions are in no order where edges have neither weights nor features.
         """
         source, target = self.layouts
-        positions = np.flatnonzero(self.part == part)
+        first, end = self.bounds[:, part], self.bounds[:, part + 1]
+        positions = np.repeat(self.bounds[:, 0], end - first)
+        pieces = map(slice, first.tolist(), end.tolist())
+        positions += np.concatenate([self.order[:0], *(self.order[piece] for piece in pieces)])
         dst = target.new_id[self.relation.dst[positions]].astype(np.int64)
         num_sources = max(len(source.new_id), 1)
         keys = (dst - target.node_bounds[part]) * num_sources + source.new_id[
@@ -97,14 +104,27 @@ def place_edges(
     source_part, target_part = (assignment.astype(narrow) for assignment in assignments)
     weight = relation.edge_weight
     out_degree = np.zeros(num_sources, np.int64 if weight is None else np.float64)
-    part = np.empty(relation.num_edges, narrow)
+    order = np.empty(relation.num_edges, np.uint16)
+    bounds = [np.empty((0, num_parts + 1), np.int64)]
     num_cut = 0
     for begin in range(0, relation.num_edges, CHUNK):
         chunk = slice(begin, begin + CHUNK)
         src, dst = relation.src[chunk], relation.dst[chunk]
-        part[chunk] = target_part[dst]
-        num_cut += int((source_part[src] != part[chunk]).sum())
+        part = target_part[dst]
+        num_cut += int((source_part[src] != part).sum())
         counted = src != dst if layouts[0] is layouts[1] else np.ones(len(src), np.bool_)
         weights = None if weight is None else weight[chunk][counted]
         out_degree += np.bincount(src[counted], weights, minlength=num_sources)
-    return PlacedEdges(relation, layouts, part, out_degree[layouts[0].node_order], num_cut)
+        for first in range(0, len(part), BLOCK):
+            block = part[first : first + BLOCK]
+            order[begin + first :][: len(block)] = np.argsort(block, kind="stable")
+            ends = np.cumsum(np.bincount(block, minlength=num_parts))
+            bounds.append(begin + first + np.concatenate(([0], ends))[None])
+    return PlacedEdges(
+        relation,
+        layouts,
+        order,
+        np.concatenate(bounds),
+        out_degree[layouts[0].node_order],
+        num_cut,
+    )

@@ -106,6 +106,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
 ) -> None:
     whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
     monkeypatch.setattr(sort_edges, "CHUNK", 13)
+    monkeypatch.setattr(sort_edges, "BLOCK", 5)
     assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
     all_bounds = whole.own_meta.bounds[PLAIN_TYPE]
     for rank, (part, bounds) in enumerate(
