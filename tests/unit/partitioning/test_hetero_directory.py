@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, HeteroGraphData
+from partitioning.graph_data import DESTINATION, SEPARATOR, SOURCE, HeteroGraphData
 from partitioning.site_folders import find_sites
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions
@@ -509,3 +510,12 @@ def read_1(path: Path) -> None:
     found = find_partition_directory([path], None)
     assert found.is_hetero
     found.read_part(1)
+
+
+def test_a_relation_that_has_the_name_of_the_target_is_not_labelled_by_it() -> None:
+    """Labelled edges are nodes of the target, whose two relations lead to their ends."""
+    meta: Any = SimpleNamespace(target="rates", edge_types=[("user", "rates", "film")])
+    assert HeteroMeta.labelled.fget(meta) is None  # type: ignore[attr-defined]
+    ends = [("user", SOURCE, "rates"), ("film", DESTINATION, "rates")]
+    meta.edge_types += ends
+    assert HeteroMeta.labelled.fget(meta) == "user__rates__film"  # type: ignore[attr-defined]
