@@ -8,7 +8,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.features.schema import describe
 from partitioning.links.score_names import OF_LISTS
 from retexo.results.formats import format_setting
-from retexo.results.tables import MAX_CLASSES, parts_table, scores_table
+from retexo.results.tables import MAX_CLASSES, parts_table, scores_by_part, scores_table
 
 ONLY_IN_SUMMARY = {
     *("balanced_accuracy", "brier", "calibration_error", "positive_calibration_error"),
@@ -74,9 +74,8 @@ def print_results(
     weights = chosen.get("class_weights", [])
     if 0 < len(weights) <= MAX_CLASSES and not isinstance(weights[0], list):
         rows["chosen class weights"] = ", ".join(f"{weight:.4g}" for weight in weights)
-    parts = (result.get("classes") or result.get("targets") or {}).get("test", [])
-    if len(parts) > MAX_CLASSES:
-        rows["classes or targets"] = f"{len(parts)}; summary.json has the scores of each"
+    if (count := len(scores_by_part(result))) > MAX_CLASSES:
+        rows["classes or targets"] = f"{count}; summary.json has the scores of each"
     if "partitions" in result:
         rows["partitions"] = result["partitions"]
     if "rounds" in result:

@@ -175,17 +175,17 @@ def _request_boundaries(
     of another site have labels.
     """
     halo_index, num_layers = partition.halo_index.numpy(), options.num_layers
-    stored, digests = incoming, [0] * comm.world_size
+    all_incoming, digests = incoming, [0] * comm.world_size
     may_know_targets = (
         options.partial_sums and not options.all_halo_rows and partition.asked_for is None
     )
     if may_know_targets:
-        if not required_layers.all():
-            stored = find_incoming_boundaries(partition, np.ones_like(required_layers), True)
+        if not required_layers.all():  # a peer may require edges into other nodes
+            all_incoming = find_incoming_boundaries(partition, np.ones_like(required_layers), True)
         digests = in_threads(
             lambda peer, edges: digest_of_edges(edges, halo_index, own_first=comm.rank < peer),
             range(comm.world_size),
-            stored,
+            all_incoming,
         )
     counts = [
         torch.tensor([len(boundary.source), len(boundary.targets), digest])
@@ -205,14 +205,14 @@ def _request_boundaries(
         if knows_edges
         else BoundaryCode(edges, targets, num_rows, num_layers)
         for knows_edges, boundary, (edges, targets, _) in zip(
-            is_symmetric, stored, announced, strict=True
+            is_symmetric, all_incoming, announced, strict=True
         )
     ]
 
     def request(peer: int, boundary: Boundary) -> Tensor:
         """Encode the boundary for the owner of its rows."""
         if is_symmetric[peer]:
-            targets = np.sort(stored[peer].targets)
+            targets = np.sort(all_incoming[peer].targets)
             return LayerCode(len(targets), num_layers).write(required_layers[targets])
         num_inner = options.part_sizes[peer]
         code = BoundaryCode(len(boundary.source), len(boundary.targets), num_inner, num_layers)
@@ -225,7 +225,7 @@ def _request_boundaries(
         """Decode the boundary that a peer requests."""
         with reading_from(peer, "list of edges"):
             if isinstance(code, LayerCode):
-                return reverse_boundary(stored[peer], code.read(request))
+                return reverse_boundary(all_incoming[peer], code.read(request))
             return code.read(request)
 
     return in_threads(read_request, range(comm.world_size), codes, received)

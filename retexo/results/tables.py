@@ -277,12 +277,19 @@ def scores_table(summary: Mapping[str, Any], left_out: Collection[str] = ()) -> 
     ).keep(lambda _, cells: set(cells) != {NO_VALUE})
 
 
+def scores_by_part(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the test scores of each class, or each target of a regression; none for links."""
+    parts: list[dict[str, Any]]
+    parts = (summary.get("classes") or summary.get("targets") or {}).get("test", [])
+    return parts
+
+
 def parts_table(summary: Mapping[str, Any]) -> Table:
     """Return the table of the test scores of each class, or each target of a regression.
 
     Without rows for links, and for more than MAX_CLASSES.
     """
-    parts = (summary.get("classes") or summary.get("targets") or {}).get("test", [])
+    parts = scores_by_part(summary)
     parts = parts if len(parts) <= MAX_CLASSES else []
     names = list(parts[0]) if parts else []
     rows = [
