@@ -153,7 +153,7 @@ class LabelledNodes:
     """int64 [n]"""
     labels: Tensor
     """[n] or [n, C]"""
-    inputs: Callable[[RowIndex], Inputs]
+    inputs: Callable[[RowIndex], Any]
     """Returns the inputs of some of the nodes, given their positions in `nodes` (at least one)."""
     chunks: tuple[slice, ...]
     """Positions that go through the network together. The chunks cover all nodes."""
@@ -210,18 +210,27 @@ class LayerObjective(Objective):
             for place in part.chunks if len(part.nodes) else ():
                 yield part.nodes[place], part.inputs(place)
 
+    @property
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        """Return the weights that `all_matrices` of the inputs are multiplied with."""
+        return self.stage.first_weights
+
     def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
         inputs = (self.train.inputs(place) for place in self.train.chunks)
-        return self.stage.first_weights, (chunk_inputs.all_matrices for chunk_inputs in inputs)
+        return self.first_weights, (chunk_inputs.all_matrices for chunk_inputs in inputs)
+
+    def logits(self, inputs: Any) -> Sequence[Tensor]:
+        """Return the logits [n, C] of each head that trains; the first one is validated."""
+        return (self.stage.logits(inputs),)
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of each chunk, or the scaled loss of a batch from torch's generator."""
-        self.stage.train()
-        for place, weight in self._choose_batches():
-            logits = self.stage.logits(self.train.inputs(place))
-            yield self.task.loss_sum(logits, self.train.labels[place]) * weight
+        """Yield the loss of each chunk and head, scaled up for a batch from torch's generator."""
+        self.module.train()
+        for place, weight in self.choose_batches():
+            for logits in self.logits(self.train.inputs(place)):
+                yield self.task.loss_sum(logits, self.train.labels[place]) * weight
 
-    def _choose_batches(self) -> list[tuple[RowIndex, float]]:
+    def choose_batches(self) -> list[tuple[RowIndex, float]]:
         """Return the positions in `train` that a step uses, and the factor of their loss.
 
         All of them, or a random batch of `batch_size`, drawn by torch's generator.
@@ -235,12 +244,12 @@ class LayerObjective(Objective):
     def validate(self) -> Validation:
         """Count every val_stride-th validation node; its loss is multiplied by val_stride.
 
-        Sets the stage to evaluation mode.
+        Sets the module to evaluation mode.
         """
-        self.stage.eval()
+        self.module.eval()
         places = (slice(chunk.start, chunk.stop, self.val_stride) for chunk in self.val.chunks)
         pieces = (
-            (self.stage.logits(self.val.inputs(place)), self.val.labels[place]) for place in places
+            (self.logits(self.val.inputs(place))[0], self.val.labels[place]) for place in places
         )
         return count_validation(self.task, self.metric, pieces, self.val_stride)
 

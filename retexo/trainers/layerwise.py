@@ -136,13 +136,17 @@ def run_layer(
 
 
 def make_layer_objective(
-    context: Context, layer: int, stage: Stage, with_inputs: Callable[[Tensor], LabelledNodes]
+    context: Context,
+    layer: int,
+    stage: Stage,
+    with_inputs: Callable[[Tensor], LabelledNodes],
+    kind: Callable[..., LayerObjective] = LayerObjective,
 ) -> LayerObjective:
     """Return the objective of a layer's rounds.
 
     with_inputs: returns nodes, int64 [n], with their inputs and labels.
     """
-    return LayerObjective(
+    return kind(
         layer=layer,
         stage=stage,
         task=context.task,

@@ -14,10 +14,10 @@ I inner nodes, H halo nodes of this worker; n labelled nodes, and m nodes that t
 they are the first; F input width, D hidden width, C classes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any, Self
+from functools import cache, cached_property, partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -30,16 +30,9 @@ from retexo.models.block import Block, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
-from retexo.models.matrix import Matrix, as_matrix, take_rows, to_dense
+from retexo.models.matrix import Matrix, RowIndex, as_matrix, take_rows, to_dense
 from retexo.models.stage import Stage
-from retexo.rounds.graph_info import GraphInfo
-from retexo.rounds.objective import (
-    LabelledNodes,
-    LayerObjective,
-    Objective,
-    Validation,
-    count_validation,
-)
+from retexo.rounds.objective import LabelledNodes, LayerObjective
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context
 from retexo.trainers.end_to_end import exchange_rows
@@ -48,7 +41,7 @@ from retexo.trainers.layerwise import NODES_PER_STEP, PRECISIONS, AnyLayerInput,
 
 @dataclass(frozen=True, eq=False)
 class LayerPairInputs:
-    """Inputs of two consecutive layers at some labelled nodes, with the labels."""
+    """Inputs of two consecutive layers at some labelled nodes."""
 
     block: Block
     """In-edges of the n nodes; its sources are the m nodes."""
@@ -56,94 +49,46 @@ class LayerPairInputs:
     """Inputs of the first layer, at the m nodes."""
     skips: Mapping[str, Matrix]
     """Skip connections of the second layer, at the n nodes, without those of its own rows."""
-    labels: Tensor
-    """[n] or [n, C]"""
+
+    @property
+    def all_matrices(self) -> tuple[Matrix, ...]:
+        """Return what LayerPairObjective.first_weights are multiplied with."""
+        return *self.inputs.all_matrices, *self.skips.values()
 
 
-@dataclass(frozen=True, eq=False)
-class LayerPairObjective(Objective):
-    """Training objective of two consecutive layers on this worker's labelled nodes."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LayerPairObjective(LayerObjective):
+    """A layer and the following one on this worker's labelled nodes; inputs: LayerPairInputs."""
 
-    layer: int
-    stage: Stage
     following: Stage
-    task: Any
-    graph_info: GraphInfo
-    given: "LookAheadInput"
-    train_nodes: Tensor
-    """int64 [n]"""
-    val_nodes: Tensor
-    """int64 [n] those that score the rounds."""
-    batch_size: int | None
-    """Training nodes per step; None for all."""
-    val_factor: int
-    """How many validation nodes one of `val_nodes` stands for."""
 
     @cached_property
     def module(self) -> nn.Module:
         return nn.ModuleList((self.stage, self.following))
 
     @property
-    def num_train(self) -> int:
-        return len(self.train_nodes)
+    def first_weights(self) -> tuple[nn.Parameter, ...]:
+        of_skips = [weight for name, weight in self.following.skips.items() if name != "rows"]
+        return *self.stage.first_weights, *of_skips
 
-    @cached_property
-    def _train(self) -> LayerPairInputs:
-        """Return the inputs of both layers at the training nodes."""
-        return self.given.gather_inputs(self.stage, self.following, self.train_nodes)
+    def choose_batches(self) -> list[tuple[RowIndex, float]]:
+        """Return batches as LayerObjective does, ascending, as blocks are cut."""
+        return [
+            (place.sort().values if isinstance(place, Tensor) else place, weight)
+            for place, weight in super().choose_batches()
+        ]
 
-    @cached_property
-    def _val(self) -> LayerPairInputs:
-        """Return the inputs of both layers at the validation nodes."""
-        return self.given.gather_inputs(self.stage, self.following, self.val_nodes)
-
-    def first_inputs(self) -> tuple[Sequence[nn.Parameter], Iterable[Sequence[Matrix]]]:
-        weights = [*self.stage.first_weights]
-        weights += [weight for name, weight in self.following.skips.items() if name != "rows"]
-        if not self.num_train:
-            return weights, []
-        inputs = self._train.inputs
-        return weights, [(*inputs.all_matrices, *self._train.skips.values())]
-
-    def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of both heads, on all training nodes or a random batch.
-
-        Sums over all nodes. A batch, drawn by torch's generator, is scaled up. Sets the module to
-        training.
-        """
-        if not self.num_train:
-            return
-        self.module.train()
-        pair, factor = self._train, 1.0
-        if self.batch_size is not None and self.batch_size < self.num_train:
-            chosen = torch.randperm(self.num_train)[: self.batch_size].sort().values
-            pair = self.given.gather_inputs(self.stage, self.following, self.train_nodes[chosen])
-            factor = self.num_train / self.batch_size
-        for logits in self._logits(pair):
-            yield self.task.loss_sum(logits, pair.labels) * factor
-
-    @torch.no_grad()
-    def validate(self) -> Validation:
-        """Count and measure the predictions of the second layer; sets the module to evaluation."""
-        if not len(self.val_nodes):
-            return count_validation(self.task, self.metric, [])
-        self.module.eval()
-        logits, _ = self._logits(self._val)
-        return count_validation(
-            self.task, self.metric, [(logits, self._val.labels)], self.val_factor
-        )
-
-    def _logits(self, pair: LayerPairInputs) -> tuple[Tensor, Tensor]:
+    def logits(self, inputs: LayerPairInputs) -> tuple[Tensor, Tensor]:
         """Return the logits [n, C] of the second layer, and of the first, its rows detached."""
-        hidden = self.stage.hidden(pair.inputs)
-        own = hidden[: pair.block.num_dst]
+        hidden = self.stage.hidden(inputs.inputs)
+        own = hidden[: inputs.block.num_dst]
         # A copy, because sums may scale the rows in place.
-        inputs = self.following.conv.prepare(pair.block, hidden.clone(), NO_PROJECTED_ROWS)
-        skips = tuple(own if name == "rows" else pair.skips[name] for name in self.following.skips)
-        inputs = replace(inputs, skips=skips)
-        if pair.inputs.bf16:
-            inputs = inputs.to_bf16()
-        return self.following.logits(inputs), self.stage.classify(own.detach())
+        following = self.following.conv.prepare(inputs.block, hidden.clone(), NO_PROJECTED_ROWS)
+        skips = (own if name == "rows" else inputs.skips[name] for name in self.following.skips)
+        following = replace(following, skips=tuple(skips))
+        if inputs.inputs.bf16:
+            following = following.to_bf16()
+        return self.following.logits(following), self.stage.classify(own.detach())
 
 
 @dataclass(eq=False)
@@ -217,7 +162,7 @@ class LookAheadInput(AnyLayerInput):
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
-    ) -> LayerPairObjective | LayerObjective:
+    ) -> LayerObjective:
         """Keep what was received.
 
         Return the objective of two layers, or of the last layer alone.
@@ -232,19 +177,13 @@ class LookAheadInput(AnyLayerInput):
             alone = layerwise.make_layer_objective(context, layer, stage, with_inputs)
             # By the stage before, so the parameters before the first round may be the best ones.
             return replace(alone, starts_trained=layer > 0)
-        stride = context.val_stride
-        return LayerPairObjective(
-            layer,
-            stage,
-            self.stages[layer + 1],
-            context.task,
-            context.graph_info,
-            self,
-            context.nodes_in_rounds(context.partition.train_mask),
-            context.nodes_in_rounds(context.partition.val_mask)[::stride],
-            context.batch_size,
-            stride,
-        )
+        following = self.stages[layer + 1]
+
+        def with_pairs(nodes: Tensor) -> LabelledNodes:
+            return self._label_pairs(stage, following, nodes)
+
+        kind = partial(LayerPairObjective, following=following)
+        return layerwise.make_layer_objective(context, layer, stage, with_pairs, kind)
 
     def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
         """Return the input of a stage at nodes, int64 [n] local ids (inner, then halo nodes)."""
@@ -268,22 +207,36 @@ class LookAheadInput(AnyLayerInput):
         rows = take_rows(self.skips[name], nodes)
         return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
 
-    def gather_inputs(self, stage: Stage, following: Stage, nodes: Tensor) -> LayerPairInputs:
-        """Gather two consecutive layers' inputs at labelled nodes, int64 [n > 0], ascending."""
+    def _label_pairs(self, stage: Stage, following: Stage, nodes: Tensor) -> LabelledNodes:
+        """Return nodes, int64 [n] ascending, with their labels and inputs of both layers.
+
+        The inputs of all nodes, or of every val_stride-th, are made once, those of a batch anew.
+        """
         context = self.context
-        block = context.edges.cut_block(nodes, Sources.of_halo(self.halo[:, :0]))
-        skips = {name: self._skip(name, nodes) for name in following.skips if name != "rows"}
-        return LayerPairInputs(
-            block.to(context.device),
-            self.inputs_at(stage, block.nodes),
-            skips,
-            context.labels[nodes],
-        )
+
+        def gather(place: RowIndex) -> LayerPairInputs:
+            chosen = nodes[place]
+            block = context.edges.cut_block(chosen, Sources.of_halo(self.halo[:, :0]))
+            skips = {name: self._skip(name, chosen) for name in following.skips if name != "rows"}
+            inputs = self.inputs_at(stage, block.nodes)
+            return LayerPairInputs(block.to(context.device), inputs, skips)
+
+        @cache
+        def gather_once(*bounds: int) -> LayerPairInputs:
+            return gather(slice(*bounds))
+
+        def inputs(place: RowIndex) -> LayerPairInputs:
+            if isinstance(place, Tensor):
+                return gather(place)
+            return gather_once(*place.indices(len(nodes)))
+
+        chunks = (slice(0, len(nodes)),) if len(nodes) else ()
+        return LabelledNodes(nodes, context.labels[nodes], inputs, chunks)
 
     def exchange_rest(
         self,
         context: Context,
-        objective: LayerPairObjective | LayerObjective,
+        objective: LayerObjective,
         exchanges: Mapping[str, LayerExchange],
         *,
         logits: bool,
