@@ -57,16 +57,34 @@ def csr_arrays(matrix: sp.csr_array) -> dict[str, Array]:
     return dict(zip(CSR, (matrix.data, matrix.indices, matrix.indptr, shape), strict=True))
 
 
-def refuse(
-    values: Array, wrong: NDArray[np.bool_], where: str, expected: str, first_row: int = 0
-) -> None:
-    """Raise InputError for the first row with `wrong`.
+def expect(is_right: bool, array: Array, where: str, expected: str) -> None:
+    """Raise InputError with the shape and dtype of an array that are not the expected ones."""
+    if not is_right:
+        raise InputError(
+            f"{where} has shape {array.shape}, dtype {array.dtype}; expected {expected}"
+        )
 
-    `first_row` is the number of the first value's row.
+
+def refuse(
+    values: Array,
+    wrong: NDArray[np.bool_],
+    where: str,
+    expected: str,
+    first_row: int = 0,
+    names: Sequence[Any] = (),
+) -> None:
+    """Raise InputError for the first value that is wrong, [K], or [K, M] with its column.
+
+    Args:
+        first_row: Number of the first value's row.
+        names: Of all columns; columns of any other number of names are numbered.
     """
     if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{where}: row {first_row + row} is {values[row]}; {expected}")
+        row, *columns = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
+        shown = [names[at] if len(names) == wrong.shape[1] else at for at in columns]
+        place = "".join(f", column {column}" for column in shown)
+        value = values[(row, *columns)]
+        raise InputError(f"{where}: row {first_row + row}{place} is {value}; {expected}")
 
 
 def are_whole(values: Array) -> NDArray[np.bool_]:
@@ -77,14 +95,10 @@ def are_whole(values: Array) -> NDArray[np.bool_]:
 
 def check_integers(array: Array, where: str) -> Ints:
     """Return integers [K] of any width as int64."""
-    if array.ndim != 1:
-        raise InputError(f"{where} has shape {array.shape}; expected one dimension")
-    if array.dtype.kind == "f":
-        fractional = np.flatnonzero(array != np.floor(array))  # also NaN
-        example = f"row {fractional[0]} is {array[fractional[0]]}; " if len(fractional) else ""
-        raise InputError(f"{where} has dtype {array.dtype}: {example}expected integers (int64)")
-    if array.dtype.kind not in "iu":
-        raise InputError(f"{where} has dtype {array.dtype}; expected integers (int64)")
+    if array.dtype.kind == "f" and array.ndim == 1:  # also NaN
+        refuse(array, array != np.floor(array), where, "expected integers (int64)")
+    is_right = array.ndim == 1 and array.dtype.kind in "iu"
+    expect(is_right, array, where, "integers (int64) in one dimension")
     if array.dtype == np.uint64:
         refuse(array, array > np.iinfo(np.int64).max, where, "expected integers below 2**63")
     return array.astype(np.int64, copy=False)
@@ -93,11 +107,9 @@ def check_integers(array: Array, where: str) -> Ints:
 def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
     """Raise InputError if an array of nodes or edges is a single value."""
     for name in known:
-        if name in arrays and arrays[name].ndim == 0:
-            raise InputError(
-                f"{where}: array `{name}` is {arrays[name][()]}, a single value; expected a row for"
-                " each node or edge"
-            )
+        if name in arrays:
+            array, expected = arrays[name], "a row for each node or edge"
+            expect(array.ndim > 0, array, f"{where}: array `{name}`", expected)
 
 
 def check_length(array: Array, num_nodes: int, where: str) -> None:
@@ -160,47 +172,30 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
 
 def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
     """Return labels [N, C] of 0 and 1 as float32, NaN where unknown; InputError for others."""
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{where} has dtype {array.dtype}, shape {array.shape}; expected 0 and 1"
-            " [nodes, classes] (multi-label) or int64 [nodes]"
-        )
+    is_right = array.ndim == 2 and array.dtype.kind in "biuf"
+    expect(is_right, array, where, "0 and 1 [nodes, classes] (multi-label) or int64 [nodes]")
     labels = array.astype(np.float32)
-    wrong = np.argwhere(~(np.isin(labels, (0, 1)) | np.isnan(labels)))
-    if len(wrong):
-        row, column = wrong[0]
-        raise InputError(
-            f"{where}: row {row}, column {column} is {array[row, column]}; expected 0 or 1, "
-            "or blank (NaN) for an unknown label"
-        )
+    is_known = np.isin(labels, (0, 1)) | np.isnan(labels)
+    refuse(array, ~is_known, where, "expected 0 or 1, or blank (NaN) for an unknown label")
     return labels
 
 
 def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float64]:
     """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown."""
     rows = array[:, None] if array.ndim == 1 else array
-    if rows.ndim != 2 or not rows.shape[1] or rows.dtype.kind not in "biuf":
-        raise InputError(
-            f"{where} has dtype {array.dtype}, shape {array.shape}; expected numbers, [nodes] or"
-            " [nodes, targets] (task=node_regression)"
-        )
+    is_right = rows.ndim == 2 and rows.shape[1] > 0 and rows.dtype.kind in "biuf"
+    expect(is_right, array, where, "numbers, [nodes] or [nodes, targets] (task=node_regression)")
     values = rows.astype(np.float64)
-    wrong = np.argwhere(~(np.abs(values) < MAX_TARGET) & ~np.isnan(values))
-    if len(wrong):
-        row, column = wrong[0]
-        name = names[column] if len(names) == rows.shape[1] else column
-        raise InputError(
-            f"{where}: row {row}, column {name} is {rows[row, column]}; expected a number below"
-            f" {MAX_TARGET:g} in size, or blank (NaN) where it is unknown"
-        )
+    is_right = (np.abs(values) < MAX_TARGET) | np.isnan(values)
+    bound = f"expected a number below {MAX_TARGET:g} in size, or blank (NaN) where it is unknown"
+    refuse(rows, ~is_right, where, bound, names=names)
     return values
 
 
 def check_columns(array: Array, count: int, where: str, *, regression: bool) -> Array:
     """Return targets of a regression, or labels of 0 and 1, in `count` columns."""
     rows = array[:, None] if array.ndim == 1 else array
-    if rows.shape[1:] != (count,):
-        raise InputError(f"{where} has shape {array.shape}; expected {count} columns of labels")
+    expect(rows.shape[1:] == (count,), array, where, f"{count} columns of labels")
     return check_targets(rows, where) if regression else check_multilabel(rows, where)
 
 
@@ -261,13 +256,9 @@ def check_dense(
     featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
     None: NaN is refused.
     """
-    if array.ndim != 2 or array.shape[1] == 0:
-        raise InputError(
-            f"{where} has shape {array.shape}; expected [nodes, features] with at least one feature"
-        )
+    is_right = array.ndim == 2 and array.shape[1] > 0 and array.dtype.kind in "biuf"
+    expect(is_right, array, where, "numbers [nodes, features] with at least one feature")
     check_length(array, num_nodes, where)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"{where} has dtype {array.dtype}; expected numbers (float32)")
     with np.errstate(over="ignore"):
         features = array.astype(np.float32, copy=False)
     size = max(1, BLOCK // array.shape[1])
@@ -284,21 +275,14 @@ def check_dense(
                 features = np.array(features)
             features[rows][blank] = 0
             featured[rows], wrong = ~blank, wrong & ~missing
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0] + (rows.start, 0)
-            raise InputError(
-                f"{where}: row {row}, column {column} is {array[row, column]}; expected a finite"
-                " float32"
-            )
+        refuse(array[rows], wrong, where, "expected a finite float32", rows.start)
     return np.ascontiguousarray(features)
 
 
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
     """Return edge weights [E] as float32; None where all are 1."""
-    if array.shape not in ((num_edges,), (num_edges, 1)):
-        raise InputError(
-            f"{where} has shape {array.shape}; expected [{num_edges}], a weight per edge"
-        )
+    is_right = array.shape in ((num_edges,), (num_edges, 1))
+    expect(is_right, array, where, f"[{num_edges}], a weight per edge")
     refuse_odd_weights(array.reshape(-1), where)
     weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
     return None if (weight == 1).all() else weight
@@ -319,11 +303,10 @@ def refuse_odd_weights(array: Array, where: str) -> None:
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
     """Return edge features [E, K] as finite float32; [E] is one feature."""
-    if len(array) != num_edges or array.ndim > 2 or 0 in array.shape[1:]:
-        raise InputError(
-            f"{where} has shape {array.shape}; expected [{num_edges}, features], a row per edge"
-        )
-    return check_dense(array if array.ndim == 2 else array[:, None], num_edges, where)
+    rows = array[:, None] if array.ndim == 1 else array
+    is_right = rows.ndim == 2 and len(rows) == num_edges and rows.shape[1] > 0
+    expect(is_right, array, where, f"[{num_edges}, features], a row per edge")
+    return check_dense(rows, num_edges, where)
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
@@ -336,44 +319,21 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
         )
     indptr = check_integers(parts.indptr, at("feat_indptr"))
     indices = check_integers(parts.indices, at("feat_indices"))
-    _check_indptr(indptr, num_nodes, len(indices), at("feat_indptr"))
-    wrong = np.flatnonzero((indices < 0) | (indices >= shape[1]))
-    if len(wrong):
-        row = int(np.searchsorted(indptr, wrong[0], side="right")) - 1
+    wrong, count = indptr[-1:] != len(indices), len(indptr) - 1  # SciPy would cut the rest off
+    refuse(indptr[-1:], wrong, at("feat_indptr"), f"expected {len(indices)} stored values", count)
+    data = check_dense(parts.data.reshape(-1, 1), len(parts.data), at("feat_data"))[:, 0]
+    try:
+        matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
+        matrix.check_format(full_check=True)
+    except ValueError as error:
         raise InputError(
-            f"{at('feat_indices')}: entry {wrong[0]} (node {row}) is {indices[wrong[0]]}; expected"
-            f" a feature in [0, {shape[1]})"
-        )
-    data = check_dense(parts.data.reshape(-1, 1), len(indices), at("feat_data"))[:, 0]
-    matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
+            f"{at('feat_indptr')} and {', '.join(CSR[:2])}: no CSR matrix of shape {shape}"
+            f" ({error}); save the arrays of a scipy.sparse.csr_array"
+        ) from None
     matrix.sum_duplicates()
-    if not np.isfinite(matrix.data).all():
-        row = (
-            int(np.searchsorted(matrix.indptr, np.argmin(np.isfinite(matrix.data)), side="right"))
-            - 1
-        )
-        raise InputError(
-            f"{at('feat_data')}: duplicate entries (node {row}) add up to more than a float32 holds"
-        )
+    expected = "the sum of duplicate entries; expected a finite float32"
+    refuse(matrix.data, ~np.isfinite(matrix.data), at("feat_data"), expected)
     return matrix
-
-
-def _check_indptr(indptr: Ints, num_nodes: int, stored: int, where: str) -> None:
-    if len(indptr) != num_nodes + 1:
-        raise InputError(
-            f"{where} has {len(indptr)} entries; expected {num_nodes + 1}, one more than nodes"
-        )
-    if indptr[0] != 0 or indptr[-1] != stored:
-        raise InputError(
-            f"{where} runs from {indptr[0]} to {indptr[-1]}; expected from 0 to {stored} stored"
-            " values"
-        )
-    falls = np.flatnonzero(np.diff(indptr) < 0)
-    if len(falls):
-        row = int(falls[0]) + 1
-        raise InputError(
-            f"{where}: entry {row} is {indptr[row]}, less than the one before; expected no decrease"
-        )
 
 
 def check_masks(
@@ -437,10 +397,8 @@ def make_mask(nodes: Array, num_nodes: int) -> NDArray[np.bool_]:
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
     """Return a mask [N] as bool; integers have to be 0 or 1."""
-    if array.ndim != 1 or array.dtype.kind not in "biu":
-        raise InputError(
-            f"{where} has dtype {array.dtype}, shape {array.shape}; expected bool [{num_nodes}]"
-        )
+    is_right = array.ndim == 1 and array.dtype.kind in "biu"
+    expect(is_right, array, where, f"bool [{num_nodes}]")
     check_length(array, num_nodes, where)
     refuse(array, (array != 0) & (array != 1), where, "expected a mask of True and False")
     return array.astype(np.bool_)

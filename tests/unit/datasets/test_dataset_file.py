@@ -194,9 +194,9 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
         ({"src": np.array([0, 4, 2])}, r"`src`: row 1 is 4; expected a node in \[0, 4\)"),
         ({"dst": np.array([0, 1, -1])}, "`dst`: row 2 is -1"),
         ({"src": np.array([0, 1])}, "`dst` has 3 rows, `src` has 2"),
-        ({"src": np.array([0, 1.5, 2])}, "`src` has dtype float64: row 1 is 1.5; expected integer"),
-        ({"src": np.array([0.0, 1, 2])}, "`src` has dtype float64: expected integers"),
-        ({"src": np.array(["0", "1", "2"])}, "`src` has dtype <U1; expected integers"),
+        ({"src": np.array([0, 1.5, 2])}, "`src`: row 1 is 1.5; expected integers"),
+        ({"src": np.array([0.0, 1, 2])}, "`src` has .*dtype float64; expected integers"),
+        ({"src": np.array(["0", "1", "2"])}, "`src` has .*dtype <U1; expected integers"),
         ({"src": np.zeros((2, 3), int)}, r"`src` has shape \(2, 3\)"),
         ({"src": np.array([0, 2**63, 1], dtype=np.uint64)}, "row 1 is 9223372036854775808"),
         ({"src": np.array([0, {}, 1], dtype=object)}, "`src`: .* holds Python objects"),
@@ -208,7 +208,7 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
         ({"feat": np.ones((3, 2))}, "`feat` has 3 rows; expected 4"),
         ({"feat": np.ones(4)}, r"`feat` has shape \(4,\)"),
         ({"feat": np.ones((4, 0))}, "at least one feature"),
-        ({"feat": np.ones((4, 2), complex)}, "`feat` has dtype complex128"),
+        ({"feat": np.ones((4, 2), complex)}, "`feat` has .*dtype complex128"),
         ({"feat_data": np.ones(1)}, "has both `feat` and `feat_data`"),
         ({"label": np.array([0, 0.5, 1, 1])}, "`label`: row 1 is 0.5; expected a class"),
         ({"label": np.array([-1, -1, -1, -1])}, "no node has a label"),
@@ -227,7 +227,7 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
         ),
         ({"train_mask": np.array([True])}, "`train_mask` has 1 rows; expected 4"),
         ({"train_mask": np.array([0, 3, 0, 0])}, "`train_mask`: row 1 is 3; expected a mask"),
-        ({"train_mask": np.array([0.0, 1, 0, 0])}, "`train_mask` has dtype float64"),
+        ({"train_mask": np.array([0.0, 1, 0, 0])}, "`train_mask` has .*dtype float64"),
         ({"node_id": np.array([1, 2, 3])}, "`node_id` has 3 rows"),
         ({"node_id": np.array([1, 2, 3, 1])}, "`node_id`: rows 0 and 3 are both 1"),
         ({"node_id": np.array(["a", "b", "\ud800", "c"])}, "`node_id`: row 2 .*; expected Unicode"),
@@ -240,15 +240,18 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
         ({"edge_weight": np.array([True] * 3)}, "`edge_weight`.* row 0 is True; expected 0, or"),
         ({"edge_weight": np.array([1, 1, 1e30])}, "`edge_weight`: row 2 is .*; expected 0, or"),
         ({"edge_weight": np.array([1, 1, NAN])}, "`edge_weight`: row 2, .* is nan; expected a fin"),
-        ({"edge_weight": np.ones(4)}, r"`edge_weight` has shape \(4,\); expected \[3\], a weight"),
-        ({"edge_weight": np.array(list("abc"))}, "`edge_weight` has dtype <U1; expected numbers"),
+        (
+            {"edge_weight": np.ones(4)},
+            r"`edge_weight` has shape \(4,\), .* expected \[3\], a weight",
+        ),
+        ({"edge_weight": np.array(list("abc"))}, "`edge_weight` has .*dtype <U1; expected numbers"),
         (
             {"edge_feat": np.ones((4, 2))},
-            r"`edge_feat` has shape \(4, 2\); expected \[3, features\]",
+            r"`edge_feat` has shape \(4, 2\), .* expected \[3, features\]",
         ),
         ({"edge_feat": np.full((3, 2), np.inf)}, "`edge_feat`: row 0, column 0 is inf; expected a"),
         *(
-            ({name: np.float32(1)}, rf"array `{name}` is 1\.0, a single value")
+            ({name: np.float32(1)}, rf"array `{name}` has shape \(\), .* a row for each")
             for name in ("label", "node_id", "feat", "train_mask", *EDGE_DATA, "edge_time")
         ),
         (
@@ -260,14 +263,14 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
             for arrays, message in (
                 (
                     {"feat_indices": [1, 0, 1, 0, 1, 0, 2]},
-                    r"entry 6 \(node 3\) is 2; expected .*\[0, 2\)",
+                    r"`feat_indptr` and .*\[4, 2\] \(indices must be < 2\)",
                 ),
-                ({"feat_indptr": [0, 1, 3, 5]}, "`feat_indptr` has 4 entries; expected 5"),
-                ({"feat_indptr": [0, 1, 3, 5, 6]}, "from 0 to 6; expected from 0 to 7"),
-                ({"feat_indptr": [0, 3, 1, 5, 7]}, "entry 2 is 1, less than the one before"),
+                ({"feat_indptr": [0, 1, 3, 5]}, "row 3 is 5; expected 7 stored"),
+                ({"feat_indptr": [0, 1, 3, 5, 6]}, "row 4 is 6; expected 7 stored"),
+                ({"feat_indptr": [0, 3, 1, 5, 7]}, "indptr must be a non-decreasing"),
                 ({"feat_shape": [5, 2]}, r"`feat_shape` is \[5, 2\]; expected \[4, features\]"),
                 ({"feat_shape": [4, 2**62]}, r"`feat_shape` is .*at most 10,000,000 features"),
-                ({"feat_data": np.ones(3)}, "`feat_data` has 3 rows"),
+                ({"feat_data": np.ones(3)}, "data should have the same size"),
                 ({"feat_data": [1, 2, 3, np.inf, 5, 6, 7]}, "`feat_data`: row 3, column 0 is inf"),
                 ({"feat_shape": None}, "there is no array `feat_shape`"),
             )

@@ -409,7 +409,7 @@ def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
     [
         ({"train_idx": torch.tensor([-1])}, r"train_idx: row 0 is -1; expected a node in \[0, 4"),
         ({"train_idx": torch.tensor([0, 4])}, "train_idx: row 1 is 4; expected a node"),
-        ({"train_idx": torch.tensor([0.5])}, "train_idx has dtype float32"),
+        ({"train_idx": torch.tensor([0.5])}, "train_idx: row 0 is 0.5; expected int"),
         ({"train_idx": torch.eye(2).bool()}, "train_idx has shape"),
         ({"valid_idx": torch.tensor([1])}, "data: has `val_idx` and `valid_idx`, which mean"),
         ({"num_nodes": 6}, r"x has shape \[4, 4\]; expected 6 rows, one per node \(as .*num_nodes"),

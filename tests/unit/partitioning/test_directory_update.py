@@ -535,7 +535,9 @@ def test_new_nodes_have_all_columns_of_labels(tmp_path: Path) -> None:
     nodes = pd.DataFrame(NODES).drop(columns="label").assign(is_a=[0, 1] * 3, is_b=[0, 1, 1] * 2)
     path = make_directory(tmp_path, nodes, EDGES, "num_partitions=1", "columns.label=[is_*]")
     change = write_csv(tmp_path / "new.csv", "id,age,town,is_a gus,3,x,1")
-    assert_refused(path, r"`is_a` has shape \(1,\); expected 2 columns of labels", new_nodes=change)
+    assert_refused(
+        path, r"`is_a` has shape \(1,\), .* expected 2 columns of labels", new_nodes=change
+    )
 
 
 def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
