@@ -48,10 +48,12 @@ UNIT = (
 """A number, with a currency, a percent sign or a unit."""
 BRACKETS = r"^(?:array|tensor)?[\[({<\s]+|[\])}>\s]+(?:,\s*dtype=[\w.]+\))?$"
 """What is around the numbers of a vector: of a list, of Postgres, of NumPy's and torch's repr."""
+EMPTY = r"^$|^[\[({<]\s*[\])}>]$"
+"""A blank cell, or an empty list."""
 NOTATION = f"{DECIMAL_COMMA}|{GROUPED}"
 REMEDY = (
-    "expected a number; columns.categorical={name} takes texts as categories, columns.ignore={name}"
-    " leaves it out"
+    "expected a number, or a blank cell; columns.categorical={name} takes texts as categories,"
+    " columns.ignore={name} leaves it out"
 )
 
 
@@ -130,7 +132,8 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
 
     column = Column(cells.name, requested or "numeric", 0)
     trimmed = pc.utf8_trim_whitespace(cells.data)
-    text = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
+    is_blank = pc.match_substring_regex(trimmed, EMPTY)
+    text = pc.if_else(is_blank, pa.scalar(None, pa.string()), trimmed)
     if text.null_count == len(text):
         return _to_float32(cells, column, np.full(len(text), np.nan))
     known = text.drop_null()

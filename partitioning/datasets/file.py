@@ -86,11 +86,14 @@ REMEDIES = {
     ".gml": _OF_NETWORKX.format("gml"),
     ".graphml": _OF_NETWORKX.format("graphml"),
     ".gexf": _OF_NETWORKX.format("gexf"),
+    ".edgelist": _OF_NETWORKX.format("edgelist"),
     ".net": _OF_NETWORKX.format("pajek"),
     ".mtx": _OF_SCIPY.format("scipy.io.mmread"),
     ".mat": _OF_SCIPY.format("scipy.io.loadmat"),
     ".json": _OF_PANDAS.format("read_json"),
     ".xlsx": _OF_PANDAS.format("read_excel"),
+    ".h5": _OF_PANDAS.format("read_hdf"),
+    ".zip": "unpack it, and give the file or folder",
 }
 """What reads files of other programs, by suffix."""
 DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")

@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 FEW_CLASSES = 20
 """So many classes are no reason to warn, even of few nodes."""
-UNKNOWN = {word.casefold() for word in BLANK} | {
-    *("?", "-", "missing", "none", "not available", "tbd", "unassigned", "undefined", "unknown"),
-    *("unlabeled", "unlabelled", "unspecified"),
+UNKNOWN = {
+    *("?", "-", "--", "...", "missing", "na", "nan", "none", "nolabel", "notavailable", "null"),
+    *("tbd", "unassigned", "undefined", "unknown", "unlabeled", "unlabelled", "unspecified"),
 }
-"""Names of classes that often stand for no label, in lower case."""
+"""Names of classes that often stand for no label, in lower case without blanks and the like."""
 SEVERAL = re.compile(r"[|;,]")
 LIST = re.compile(rf"{SEVERAL.pattern}|^[\[({{].*[\])}}]$")
 """A name of a class that may be several labels."""
@@ -144,11 +144,7 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
     """Warn of classes that may be none: negative numbers, lists, and nearly one for each node."""
     names = labels.names or ()
-    doubtful = [
-        name
-        for name in names
-        if (name.casefold() in UNKNOWN if isinstance(name, str) else name < 0)
-    ]
+    doubtful = [name for name in names if _may_be_unknown(name)]
     if doubtful:
         log.warning(
             "%s: %s is a class; labels.unknown=[%s] if it stands for no label",
@@ -171,6 +167,14 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             where,
             join_names(lists[:1], "`"),
         )
+
+
+def _may_be_unknown(name: str | int) -> bool:
+    """Return whether the name of a class is a negative number, or one of UNKNOWN."""
+    number = _number(str(name))
+    if number is not None and not np.isnan(number):
+        return number < 0
+    return (re.sub(r"[\W_]", "", str(name).casefold()) or name) in UNKNOWN
 
 
 def read_targets(

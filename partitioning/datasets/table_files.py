@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ KINDS = {"csv": "csv", "tsv": "csv", "txt": "csv", "parquet": "parquet", "feathe
 """Formats of tables, by suffix."""
 SUFFIXES = ("csv", "csv.gz", "tsv", "tsv.gz", "txt", "txt.gz", "parquet", "feather")
 """Suffixes of tables."""
+READABLE = (*KINDS, "npy", "npz")
+"""Suffixes of tables and arrays, without .gz."""
 TRANSACTIONS = ("_delta_log", ".hoodie", "metadata")
 """What the folders of Delta, Hudi and Iceberg have; files of theirs may have been replaced."""
 ROWS = 1 << 18
@@ -109,13 +111,20 @@ def list_visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
 
 
-def warn_unread(folder: Path, formats: Mapping[str, tuple[str, ...]]) -> None:
-    """Log the files that have the name of a table, but none of its formats, by name."""
-    for file in list_visible(folder):
-        stem = stem_of(file).lower()
-        names = [f"{stem}.{suffix}" for suffix in formats.get(stem, ())]
-        if names and file.name not in names:
-            log.warning("%s: left out; expected %s", file, " or ".join(names))
+def warn_unread(folder: Path, read: Collection[Path], stems: Collection[str] | None = None) -> None:
+    """Log the files of a folder that are not among those `read`.
+
+    With `stems` only what looks like a table: by its suffix, or by its name without it, in lower
+    case, which is one of them.
+    """
+    left = [
+        file.name
+        for file in list_visible(folder)
+        if file not in read
+        and (stems is None or kind_of(file) in READABLE or stem_of(file).lower() in stems)
+    ]
+    if left:
+        log.warning("%s: %s: left out", folder, join_names(left))
 
 
 def _parts(path: Path) -> list[Path]:

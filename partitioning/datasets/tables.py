@@ -163,9 +163,6 @@ def _find_plain(path: Path) -> GraphTables:
     """Find the tables of a folder with one table of edges, or those beside it."""
     is_edges = not is_folder(path)
     folder = path.parent if is_edges else path
-    warn_unread(
-        folder, NODE_TABLES | dict.fromkeys(chain.from_iterable(FILE_NAMES.values()), FORMATS)
-    )
     edges = [path] if is_edges else files_named(path, "edges", EDGES)
     if not edges:
         names = ", ".join(f"edges.{suffix}" for suffix in EDGES)
@@ -180,6 +177,10 @@ def _find_plain(path: Path) -> GraphTables:
         for file in files_named(folder, stem, suffixes)
         if file not in edges
     ]
+    if not is_edges:
+        splits = [*chain.from_iterable(FILE_NAMES.values())]
+        index_files = [folder / f"{stem}.{suffix}" for stem in splits for suffix in FORMATS]
+        warn_unread(folder, [*edges, *tables, *index_files], ("edges", *NODE_TABLES, *splits))
     return GraphTables({PLAIN_TYPE: tables}, {PLAIN_RELATION: edges[0]}, folder, has_splits=True)
 
 
@@ -191,6 +192,7 @@ def _find_typed(path: Path) -> GraphTables:
         for name in _node_types(nodes)
     }
     files = {_edge_type(stem_of(file), str(file)): file for file in _list_tables(edges)}
+    warn_unread(path, (), ())
     for edge_type in files:
         files_named(edges, SEPARATOR.join(edge_type), TYPED)  # refuses two files of one relation
     return GraphTables(tables, files, path)
@@ -230,10 +232,8 @@ def _list_tables(folder: Path) -> list[Path]:
     Hidden files are left out. Raises InputError for a table that is no regular file.
     """
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
-    unreadable = [file.name for file in files if kind_of(file) not in TYPED]
-    if unreadable:
-        log.warning("%s: %s: left out", folder, join_names(unreadable))
     tables = [file for file in files if kind_of(file) in TYPED]
+    warn_unread(folder, tables)
     for file in tables:
         if not is_table(file):  # reading a FIFO would block
             raise InputError(f"{file}: not a regular file; expected a table")

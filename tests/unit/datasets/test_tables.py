@@ -358,6 +358,8 @@ def masked(*cells):
                 (["0", "1", "?"], "labels.unknown=[?] if it"),
                 (["low", "high", "n/a"], "labels.unknown=[n/a] if it"),
                 (["low", "high", "TBD"], "labels.unknown=[TBD] if it"),
+                (["low", "high", "No label"], "labels.unknown=[No label] if it"),
+                (["low", "high", "-100"], "labels.unknown=[-100] if it"),
                 ([0, 1, 999], "labels.unknown=[999] if the largest"),
                 (["low", "high", "low;high"], "`low;high` is one class; labels=multilabel"),
                 (["low", "high", '"low, high"'], "`low, high` is one class; labels=multilabel"),
@@ -964,12 +966,16 @@ def test_one_file_of_edges_is_read_with_the_tables_beside_it(tmp_path, name):
     assert (graph.name, graph.num_edges) == ("knows", 4)
 
 
-@pytest.mark.parametrize("name", ["features.json", "Labels.csv", "train.xml", "nodes.xlsx"])
-def test_a_table_in_a_format_that_is_not_read_is_named(tmp_path, caplog, name):
+@pytest.mark.parametrize(
+    "name", ["features.json", "Labels.csv", "train.xml", "nodes.xlsx", "split.csv", "emb.npy"]
+)
+def test_what_looks_like_a_table_and_is_not_read_is_named(tmp_path, caplog, name):
+    splits = {"train.csv": "ann\n", "test.txt": "007\n"}
     others = {".nodes.csv.swp": "", "README.md": "", name: "id\tx\nann\t1\n"}
-    load(write_files(tmp_path, PEOPLE | others), **NAMED)
-    (told,) = [line for line in caplog.messages if "left out; expected" in line]
-    assert told.startswith(f"{tmp_path / name}: left out; expected {name.split('.')[0].lower()}.")
+    load(write_files(tmp_path, PEOPLE | splits | others), **NAMED)
+    assert [line for line in caplog.messages if line.endswith("left out")] == [
+        f"{tmp_path}: {name}: left out"
+    ]
 
 
 @pytest.mark.parametrize("cell", ["x7", "1.5", "007", "", '"a\nb"'])
