@@ -57,8 +57,8 @@ def csr_arrays(matrix: sp.csr_array) -> dict[str, Array]:
     return dict(zip(CSR, (matrix.data, matrix.indices, matrix.indptr, shape), strict=True))
 
 
-def expect(is_right: bool, array: Array, where: str, expected: str) -> None:
-    """Raise InputError with the shape and dtype of an array that are not the expected ones."""
+def expect(is_right: bool, array: Any, where: str, expected: str) -> None:
+    """Raise InputError with shape and dtype of an array or matrix unless they are as expected."""
     if not is_right:
         raise InputError(
             f"{where} has shape {array.shape}, dtype {array.dtype}; expected {expected}"

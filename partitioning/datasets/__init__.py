@@ -208,6 +208,10 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     places = ensure(name, files, settings.dataset_max_gib)
     with library(name, places[0] if places[0].is_dir() else places[0].parent):
         graph = chosen.load(settings, *places)
+    if settings.target not in (None, graph.target) and isinstance(graph, HeteroGraphData):
+        raise InputError(
+            f"target={settings.target}: of {name} only {graph.target} has labels; leave it out"
+        )
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
 
 

@@ -14,8 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from partitioning.array_checks import Array, CsrParts, check_csr
-from partitioning.datasets.download import FETCH_AGAIN
-from partitioning.file_io import open_regular, reading
+from partitioning.datasets.download import open_published
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 
@@ -126,12 +125,11 @@ def read_pickle(path: Path) -> Any:
 
     Anything else raises InputError.
     """
-    with reading(path, "pickle of numbers", FETCH_AGAIN):
-        with open_regular(path) as file:
-            try:
-                content = _Unpickler(file, encoding="latin1").load()
-            except (pickle.UnpicklingError, struct.error) as error:
-                raise ValueError(error) from None
+    with open_published(path) as file:
+        try:
+            content = _Unpickler(file, encoding="latin1").load()
+        except (pickle.UnpicklingError, struct.error) as error:
+            raise ValueError(error) from None
         if isinstance(content, _Csr):
             return _as_csr(content, path)
         return dict(content) if isinstance(content, dict) else as_array(content)

@@ -12,11 +12,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_classes, check_dense, check_length, check_multilabel
-from partitioning.datasets.download import FETCH_AGAIN, Archive
+from partitioning.array_checks import (
+    check_classes,
+    check_dense,
+    check_length,
+    check_multilabel,
+    expect,
+)
+from partitioning.datasets.array_files import read_named
+from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.given_split import masks_of
-from partitioning.errors import InputError
-from partitioning.file_io import load_npy, open_regular, read_json, reading
+from partitioning.file_io import parse_json
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -53,14 +59,10 @@ def _reddit(name: str, folder: Path) -> GraphData:
     Nodes are renumbered so that neighbours are close; self loops are left out.
     """
     path = folder / "reddit_data.npz"
-    with (
-        reading(path, "npz file", FETCH_AGAIN),
-        open_regular(path) as file,
-        np.load(file, allow_pickle=False) as data,
-    ):
-        features, labels, role = (data[key] for key in ("feature", "label", "node_types"))
-    labels = check_classes(labels, 41, f"{path}: array `label`")
-    features = check_dense(features, len(labels), f"{path}: array `feature`")
+    arrays = read_named(path, ("feature", "label", "node_types"))
+    labels = check_classes(arrays["label"], 41, f"{path}: array `label`")
+    features = check_dense(arrays["feature"], len(labels), f"{path}: array `feature`")
+    role = arrays["node_types"]
     check_length(role, len(labels), f"{path}: array `node_types`")
     adjacency = sp.csr_array(_read_adjacency(folder / "reddit_graph.npz", len(labels)))
     order = sp.csgraph.reverse_cuthill_mckee(adjacency)
@@ -85,21 +87,18 @@ def _reddit(name: str, folder: Path) -> GraphData:
 
 def _saint(name: str, folder: Path) -> GraphData:
     """Read GraphSAINT's files. Yelp's labels are lists of 0 and 1, Flickr's are classes."""
-    file = folder / "feats.npy"
-    with reading(file, "npy array", FETCH_AGAIN):
-        features = load_npy(file)
-    num_nodes = len(features)
-    features = check_dense(features, num_nodes, str(file))
+    with open_published(folder / "feats.npy") as file:
+        features = np.load(file, allow_pickle=False)
+        num_nodes = len(features)
+    features = check_dense(features, num_nodes, f"{folder}/feats.npy")
     src, dst = sp.coo_array(_read_adjacency(folder / "adj_full.npz", num_nodes)).coords
-    file = folder / "class_map.json"
-    classes = read_json(file)
-    with reading(file, "JSON file of a class for each node", FETCH_AGAIN):
+    with open_published(folder / "class_map.json") as file:
+        classes = parse_json(file.read())
         numbers = np.array([classes.get(str(node), -1) for node in range(num_nodes)])
-    file = folder / "role.json"
-    role = read_json(file)
-    with reading(file, "JSON file of the nodes in tr, va and te", FETCH_AGAIN):
+    with open_published(folder / "role.json") as file:
+        role = parse_json(file.read())
         lists = {
-            mask: (np.array(role[part]), f"{file}: {part}")
+            mask: (np.array(role[part]), f"{folder}/role.json: {part}")
             for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True)
         }
     masks: dict[str, Any] = dict(masks_of(lists, num_nodes))
@@ -117,13 +116,11 @@ def _read_adjacency(path: Path, num_nodes: int) -> Any:
 
     SciPy checks only some, and its C code trusts them.
     """
-    with reading(path, "npz file of a sparse matrix", FETCH_AGAIN):
-        with open_regular(path) as file:
-            matrix = sp.load_npz(file)
+    with open_published(path) as file:
+        matrix = sp.load_npz(file)
         if hasattr(matrix, "check_format"):  # CSR and the like
             matrix.check_format(full_check=True)
-    if matrix.shape != (num_nodes, num_nodes):
-        raise InputError(f"{path}: has shape {matrix.shape}; expected {(num_nodes, num_nodes)}")
+    expect(matrix.shape == (num_nodes, num_nodes), matrix, str(path), f"{num_nodes} rows, columns")
     return matrix
 
 

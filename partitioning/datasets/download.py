@@ -26,7 +26,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, open_regular, rename_durably, written_beside
+from partitioning.file_io import UNREADABLE, open_regular, reading, rename_durably, written_beside
 from partitioning.unpacked_size import check_unpacked_size
 
 log = logging.getLogger(__name__)
@@ -291,6 +291,13 @@ def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
             raise OSError(f"less than {SLOWEST} bytes per second arrived")
     if expected is not None and received != expected:
         raise OSError(f"{received} of {expected} bytes arrived")
+
+
+@contextlib.contextmanager
+def open_published(path: Path) -> Iterator[IO[bytes]]:
+    """Within the block, open a file of a public data set; errors there are an InputError."""
+    with reading(path, "file of this data set", FETCH_AGAIN), open_regular(path) as file:
+        yield file
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from partitioning.datasets.array_files import read_named
 from partitioning.datasets.download import Remote
 from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
-from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings, SplitSettings
 
@@ -46,12 +45,8 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
     adjacency = CsrParts(*(arrays[f"adj_{part}"] for part in _CSR))
     num_nodes = len(arrays["labels"])
     edges = check_csr(adjacency, num_nodes, lambda name: _where(path, name.replace("feat", "adj")))
-    if edges.shape != (num_nodes, num_nodes):
-        raise InputError(
-            f"{_where(path, 'adj_shape')} is {edges.shape}; expected {num_nodes} rows and columns"
-        )
     ends = edges.tocoo().coords
-    src, dst = unique_edges(ends[0], ends[1], num_nodes)
+    src, dst = unique_edges(ends[0], ends[1], num_nodes, _where(path, "adj_indices"))
     where = {f"feat_{part}": _where(path, f"attr_{part}") for part in _CSR}
     where["label"] = _where(path, "labels")
     words = {f"feat_{part}": arrays[f"attr_{part}"] for part in _CSR}

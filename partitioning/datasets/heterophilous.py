@@ -6,12 +6,10 @@ squirrel without their duplicate nodes. Each has ten published splits, which spl
 
 from pathlib import Path
 
-from partitioning.array_checks import check_endpoints
 from partitioning.datasets.array_files import read_named
 from partitioning.datasets.download import Remote
 from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.errors import InputError
+from partitioning.datasets.symmetry import split_pairs, unique_edges
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -46,10 +44,8 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
     arrays = read_named(path, ("edges", *_ARRAYS.values()))
     edges, num_nodes = arrays["edges"], len(arrays["node_labels"])
     where = {name: f"{path}: array `{theirs}`" for name, theirs in _ARRAYS.items()}
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
-    src, dst = (check_endpoints(ends, num_nodes, f"{path}: array `edges`") for ends in edges.T)
-    src, dst = unique_edges(src, dst, num_nodes)
+    in_edges = f"{path}: array `edges`"
+    src, dst = unique_edges(*split_pairs(edges, in_edges), num_nodes, in_edges)
     by_name = {name: arrays[theirs] for name, theirs in _ARRAYS.items()}
     masks = {mask: by_name[mask].T for mask in MASKS}  # [nodes, splits]
     return build_named(settings, {"src": src, "dst": dst, **by_name, **masks}, where)

@@ -18,11 +18,11 @@ from partitioning.array_checks import (
     check_unique,
     refuse,
 )
-from partitioning.datasets.download import FETCH_AGAIN, Archive
+from partitioning.datasets.download import FETCH_AGAIN, Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular, read_json, reading
+from partitioning.file_io import parse_json
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
@@ -51,11 +51,6 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     files = {"train": folder / "label.dat", "test": folder / "label.dat.test"}
     rows = {part: _read_labels(file, node_type, position) for part, file in files.items()}
     target = types[rows["train"][0]]
-    if settings.target not in (None, target):
-        raise InputError(
-            f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave"
-            " it out"
-        )
     labels = np.full(tables[target].num_nodes, -1, np.int64)
     for part, (_, nodes, classes) in rows.items():
         labels[nodes] = check_classes(classes, num_classes, str(files[part]))
@@ -78,8 +73,8 @@ def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:
     A relation is called as in torch_geometric: the middle of a meaning such as paper-cite-paper,
     or `to` where that is the destination, as in paper-author.
     """
-    info = read_json(path)
-    with reading(path, "description of types", FETCH_AGAIN):
+    with open_published(path) as file:
+        info = parse_json(file.read())
         types = {int(key): str(name) for key, name in info["node.dat"]["node type"].items()}
         edge_types: dict[int, EdgeType] = {}
         for key, link in info["link.dat"]["link type"].items():
@@ -94,8 +89,8 @@ def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:
 
 def _read_lines(path: Path) -> list[list[str]]:
     """Return the columns of each line, which tabs separate."""
-    with reading(path, "table separated by tabs", FETCH_AGAIN), open_regular(path, "r") as file:
-        return [line.rstrip("\n").split("\t") for line in file]
+    with open_published(path) as file:
+        return [line.decode().rstrip("\r\n").split("\t") for line in file]
 
 
 def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[str, NodeTable], Array, Array]:

@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_endpoints
+from partitioning.array_checks import check_endpoints, expect
 from partitioning.datasets.array_pickles import NUMPY, as_array
-from partitioning.datasets.download import FETCH_AGAIN, Archive
-from partitioning.datasets.ogb_source import RELEASE
+from partitioning.datasets.download import Archive, open_published
+from partitioning.datasets.ogb_source import RELEASE, archive_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
-from partitioning.errors import InputError
-from partitioning.file_io import open_regular, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -49,19 +47,13 @@ SOURCES = {
 
 
 def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set.
-
-    Its folder is `dataset_dir`/ogbl_collab ..., with OGB's layout.
-    """
-    source, root = SOURCES[name], Path(folder)
-    split = tuple(f"split/{source.split}/{part}.pt" for part in PARTS.values())
+    """Describe the zip of a data set."""
+    source = SOURCES[name]
+    split = (f"split/{source.split}/{part}.pt" for part in PARTS.values())
     of_edges = ("raw/edge_weight.csv.gz",) if source.weighted else ()
     of_nodes = ("raw/node-feat.csv.gz",) if source.featured else ()
-    raw = (*RAW, *of_nodes, *of_edges)
-    place = root / name.replace("-", "_")
-    return Archive(
-        name, f"{URL}/{source.zip}.zip", root / f"{source.zip}.zip", place, (*raw, *split, RELEASE)
-    )
+    needed = (*RAW, *of_nodes, *of_edges, *split, RELEASE)
+    return archive_of(name, folder, f"{URL}/{source.zip}.zip", needed)
 
 
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
@@ -111,9 +103,9 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
     import torch  # takes a second to load; no other loader needs it
 
     stand_ins: list[Any] = [(kept, name) for name, kept in NUMPY.items()]
-    with reading(path, "split of OGB", FETCH_AGAIN):
+    with open_published(path) as file:
         try:
-            with torch.serialization.safe_globals(stand_ins), open_regular(path) as file:
+            with torch.serialization.safe_globals(stand_ins):
                 loaded = torch.load(file, weights_only=True)
         except pickle.UnpicklingError as error:
             raise ValueError(error) from None
@@ -129,7 +121,6 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
             pairs = np.stack((source, array("target_node")), axis=1)
             fixed = np.stack((np.repeat(source, others.shape[1]), others.reshape(-1)), axis=1)
     for rows in (pairs, fixed):
-        if rows.ndim != 2 or rows.shape[1] != 2:
-            raise InputError(f"{path}: pairs of shape {rows.shape}; expected [pairs, 2]")
+        expect(rows.ndim == 2 and rows.shape[1] == 2, rows, f"{path}: an array", "[pairs, 2]")
         check_endpoints(rows.reshape(-1), num_nodes, str(path))
     return {part: pairs.astype(np.int64), f"{part}_neg": fixed.astype(np.int64)}

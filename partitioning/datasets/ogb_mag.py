@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import check_dense, check_endpoints
+from partitioning.array_checks import check_dense, check_endpoints, check_length
 from partitioning.datasets.download import Archive
 from partitioning.datasets.ogb_source import (
     SPLIT,
     URL,
+    archive_of,
     read_ogb_classes,
     read_split,
 )
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_columns, read_integers, read_matrix
-from partitioning.errors import InputError
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
@@ -33,18 +33,13 @@ _NEEDED = (
 )
 
 
-def archive(_name: str, folder: str) -> Archive:
-    """Describe the zip; its folder is `dataset_dir`/ogbn_mag, with OGB's layout."""
-    root = Path(folder)
-    return Archive("ogbn-mag", f"{URL}/mag.zip", root / "mag.zip", root / "ogbn_mag", _NEEDED)
+def archive(name: str, folder: str) -> Archive:
+    """Describe the zip."""
+    return archive_of(name, folder, f"{URL}/mag.zip", _NEEDED)
 
 
 def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     """Load with ogb's split, by year, as masks."""
-    if settings.target not in (None, _TARGET):
-        raise InputError(
-            f"target={settings.target}: of ogbn-mag only {_TARGET} has labels; leave it out"
-        )
     raw = folder / "raw"
     counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
     nodes = {
@@ -62,8 +57,7 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
         )
     file = raw / "node-label" / _TARGET / "node-label.csv.gz"
     labels = read_ogb_classes(read_integers(file)[0], NUM_CLASSES, str(file))
-    if len(labels) != nodes[_TARGET].num_nodes:
-        raise InputError(f"{raw}: {len(labels)} labels of {nodes[_TARGET].num_nodes} papers")
+    check_length(labels, nodes[_TARGET].num_nodes, str(file))
     split = folder / "split" / "time" / _TARGET
     masks: dict[str, Any] = dict(read_split(split, len(labels)))
     return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)

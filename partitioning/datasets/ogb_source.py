@@ -5,6 +5,7 @@ on the terminal. Tests compare the result with it.
 """
 
 import zipfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import (
+    check_columns,
     check_edge_feat,
     check_endpoints,
     check_labels,
-    check_multilabel,
+    check_length,
+    expect,
     refuse,
 )
-from partitioning.datasets.download import Archive
+from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
-from partitioning.errors import InputError
-from partitioning.file_io import open_regular
 from partitioning.graph_data import Endpoints, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -61,21 +62,18 @@ SOURCES = {
 SPLIT = {"train_mask": "train", "val_mask": "valid", "test_mask": "test"}
 
 
-def archive(name: str, folder: str) -> Archive:
-    """Describe the zip of a data set.
+def archive_of(name: str, folder: str, url: str, needed: Iterable[str]) -> Archive:
+    """Describe a zip of OGB; its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's layout."""
+    root = Path(folder)
+    place, file = root / name.replace("-", "_"), root / url.rpartition("/")[2]
+    return Archive(name, url, file, place, tuple(needed))
 
-    Its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's layout.
-    """
-    source, root = SOURCES[name], Path(folder)
-    split = tuple(f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())
-    place = root / name.replace("-", "_")
-    return Archive(
-        name,
-        f"{URL}/{source.zip}.zip",
-        root / f"{source.zip}.zip",
-        place,
-        (*source.raw, *split, RELEASE),
-    )
+
+def archive(name: str, folder: str) -> Archive:
+    """Describe the zip of a data set."""
+    source = SOURCES[name]
+    split = (f"split/{source.split}/{part}.csv.gz" for part in SPLIT.values())
+    return archive_of(name, folder, f"{URL}/{source.zip}.zip", (*source.raw, *split, RELEASE))
 
 
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
@@ -97,8 +95,7 @@ def load(settings: DatasetSettings, folder: Path) -> GraphData:
         if "raw/edge-feat.csv.gz" in source.raw:
             file = raw / "edge-feat.csv.gz"
             edge_feat = check_edge_feat(read_matrix(file), len(src), str(file))
-    if len(labels) != len(features):
-        raise InputError(f"{folder}: {len(labels)} labels and {len(features)} rows of features")
+    check_length(features, len(labels), f"{folder}: features")
     if source.both_ways:
         src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
         edge_feat = None if edge_feat is None else np.concatenate((edge_feat, edge_feat))
@@ -130,10 +127,7 @@ def _read_edges(path: Path) -> tuple[Endpoints, Endpoints]:
 def _read_labels(path: Path, source: _Source) -> NDArray[Any]:
     if not source.multilabel:
         return read_ogb_classes(read_integers(path)[0], source.num_classes, str(path))
-    labels = check_multilabel(read_matrix(path), str(path))
-    if labels.shape[1] != source.num_classes:
-        raise InputError(f"{path}: {labels.shape[1]} labels; expected {source.num_classes}")
-    return labels
+    return check_columns(read_matrix(path), source.num_classes, str(path), regression=False)
 
 
 def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
@@ -150,10 +144,8 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
         int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges")
     )
     edges = read_member(raw / "data.npz", "edge_index", np.int32 if num_nodes < 2**31 else np.int64)
-    if edges.shape != (2, num_edges):
-        raise InputError(
-            f"{raw}/data.npz: edge_index has shape {list(edges.shape)}; expected [2, {num_edges}]"
-        )
+    where = f"{raw}/data.npz: edge_index"
+    expect(edges.shape == (2, num_edges), edges, where, f"[2, {num_edges}]")
     features = read_member(raw / "data.npz", "node_feat", np.float32)
     src, dst = map(np.ascontiguousarray, edges)
     file = raw / "node-label.npz"
@@ -164,7 +156,7 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
     """Read one array of an npz as `dtype`, in chunks; InputError if a number does not fit int32."""
     with (
-        open_regular(path) as packed,
+        open_published(path) as packed,
         zipfile.ZipFile(packed) as archive,
         archive.open(f"{name}.npy") as file,
     ):
@@ -176,19 +168,16 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
         )
         shape, fortran, stored = header(file)
         if stored.hasobject:
-            raise InputError(f"{path}: array `{name}` holds Python objects, which are never loaded")
+            raise ValueError(f"array `{name}` holds Python objects, which are never loaded")
         array = np.empty(shape[::-1] if fortran else shape, dtype or stored)
         flat, limits = array.reshape(-1), np.iinfo(array.dtype) if dtype == np.int32 else None
         for begin in range(0, array.size, CHUNK):
             count = min(CHUNK, array.size - begin)
             chunk = np.frombuffer(file.read(count * stored.itemsize), stored)
             if len(chunk) < count:
-                raise InputError(
-                    f"{path}: array `{name}` ends after {begin + len(chunk)} of {array.size}"
-                    " numbers"
-                )
+                raise ValueError(f"array `{name}` ends after {begin + len(chunk)} numbers")
             if limits is not None and (chunk.min() < limits.min or chunk.max() > limits.max):
-                raise InputError(f"{path}: array `{name}` has numbers beyond {array.dtype}")
+                raise ValueError(f"array `{name}` has numbers beyond {array.dtype}")
             flat[begin : begin + count] = chunk
     return array.T if fortran else array
 

@@ -10,13 +10,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import Array, check_endpoints, check_unique, refuse
+from partitioning.array_checks import Array, check_unique, expect, refuse
+from partitioning.datasets.array_files import read_named
 from partitioning.datasets.array_pickles import read_pickle
-from partitioning.datasets.download import FETCH_AGAIN, Remote
+from partitioning.datasets.download import FETCH_AGAIN, Remote, open_published
 from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.errors import InputError
-from partitioning.file_io import open_regular, reading
+from partitioning.datasets.symmetry import split_pairs, unique_edges
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -56,18 +55,12 @@ def load(settings: DatasetSettings, *paths: Path) -> GraphData:
 
 def _musae(path: Path) -> Named:
     """Read the npz file of Facebook or LastFM Asia: edges, features and classes."""
-    with (
-        reading(path, "npz file", FETCH_AGAIN),
-        open_regular(path) as file,
-        np.load(file, allow_pickle=False) as arrays,
-    ):
-        edges, features, labels = (arrays[array] for array in ("edges", "features", "target"))
-    if edges.ndim != 2 or edges.shape[1] != 2:
-        raise InputError(f"{path}: array `edges` has shape {edges.shape}; expected [edges, 2]")
-    src, dst = np.ascontiguousarray(edges.T)
+    arrays = read_named(path, ("edges", "features", "target"))
+    src, dst = split_pairs(arrays["edges"], f"{path}: array `edges`")
     where = dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
     where |= {"feat": f"{path}: array `features`", "label": f"{path}: array `target`"}
-    return {"src": src, "dst": dst, "feat": features, "label": labels}, where
+    of_nodes = {"feat": arrays["features"], "label": arrays["target"]}
+    return {"src": src, "dst": dst, **of_nodes}, where
 
 
 def _planetoid(*paths: Path) -> Named:
@@ -87,10 +80,9 @@ def _planetoid(*paths: Path) -> Named:
     for rest, tested in (("allx", "tx"), ("ally", "ty")):
         shape = (num_nodes, rows[rest].shape[1])
         for part, needed in ((rest, num_rest), (tested, len(test))):
-            if rows[part].shape != (needed, shape[1]):
-                raise InputError(
-                    f"{files[part]}: has shape {rows[part].shape}; expected {(needed, shape[1])}"
-                )
+            needed_shape = needed, shape[1]
+            is_right = rows[part].shape == needed_shape
+            expect(is_right, rows[part], str(files[part]), str(needed_shape))
         joined[rest] = np.zeros(shape, np.float32)
         joined[rest][:num_rest], joined[rest][test] = rows[rest], rows[tested]
     src, dst = _read_edges(files["graph"], num_nodes)
@@ -106,18 +98,16 @@ def _planetoid(*paths: Path) -> Named:
 def _read_matrix(path: Path) -> Array:
     """Read an array or sparse matrix from a pickle, as a dense matrix [rows, columns]."""
     loaded = read_pickle(path)
-    matrix = loaded.toarray() if isinstance(loaded, sp.csr_array) else loaded
-    if not isinstance(matrix, np.ndarray) or matrix.ndim != 2:
-        raise InputError(f"{path}: expected an array of two dimensions; {FETCH_AGAIN}")
+    matrix = np.asarray(loaded.toarray() if isinstance(loaded, sp.csr_array) else loaded)
+    expect(matrix.ndim == 2, matrix, str(path), f"two dimensions; {FETCH_AGAIN}")
     return matrix
 
 
 def _read_test_nodes(path: Path, first: int, count: int) -> Array:
     """Read the test nodes [count]: unique, from `first` on, with few gaps."""
-    with reading(path, "list of nodes", FETCH_AGAIN), open_regular(path) as file:
+    with open_published(path) as file:
         nodes = np.loadtxt(file, np.int64, ndmin=1)
-    if nodes.shape != (count,):
-        raise InputError(f"{path}: has {nodes.size} nodes; expected {count}, as rows in ty")
+    expect(nodes.shape == (count,), nodes, str(path), f"{count} nodes, as rows in ty")
     end = first + 2 * count
     refuse(
         nodes, (nodes < first) | (nodes >= end), str(path), f"expected from {first} to {end - 1}"
@@ -129,10 +119,8 @@ def _read_test_nodes(path: Path, first: int, count: int) -> Array:
 def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
     """Return the unique edges, sorted by destination, without self loops."""
     graph = read_pickle(path)
-    with reading(path, "dict of lists of nodes", FETCH_AGAIN):
+    with open_published(path):
         counts = [len(others) for others in graph.values()]
         src = np.repeat(np.fromiter(graph, np.int64), counts)
         dst = np.fromiter(chain.from_iterable(graph.values()), np.int64, sum(counts))
-    for ends in (src, dst):
-        check_endpoints(ends, num_nodes, str(path))
-    return unique_edges(src, dst, num_nodes)
+    return unique_edges(src, dst, num_nodes, str(path))

@@ -6,15 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Array
+from partitioning.array_checks import Array, check_endpoints, expect
 from partitioning.graph_data import Endpoints, GraphData, Relation
 
 
-def unique_edges(src: Array, dst: Array, num_nodes: int) -> tuple[Array, Array]:
+def split_pairs(edges: Array, where: str) -> tuple[Array, Array]:
+    """Return sources and destinations of edges [E, 2]; InputError for another shape."""
+    expect(edges.ndim == 2 and edges.shape[1] == 2, edges, where, "[edges, 2]")
+    src, dst = np.ascontiguousarray(edges.T)
+    return src, dst
+
+
+def unique_edges(src: Array, dst: Array, num_nodes: int, where: str) -> tuple[Array, Array]:
     """Return sources and destinations of the distinct edges without self loops, int64.
 
-    They are sorted by destination, then source.
+    They are sorted by destination, then source. InputError for an end that is no node.
     """
+    src, dst = (check_endpoints(ends, num_nodes, where) for ends in (src, dst))
     between = src != dst
     key = np.unique(dst[between].astype(np.int64) * num_nodes + src[between])
     return key % num_nodes, key // num_nodes

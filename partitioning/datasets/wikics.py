@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioning.array_checks import check_endpoints
-from partitioning.datasets.download import FETCH_AGAIN, Remote
+from partitioning.datasets.download import Remote, open_published
 from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
-from partitioning.file_io import read_json, reading
+from partitioning.file_io import parse_json
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -27,8 +26,8 @@ def remotes(_name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load the graph with each link once, in its direction."""
-    content = read_json(path)
-    with reading(path, "JSON file of WikiCS", FETCH_AGAIN):
+    with open_published(path) as file:
+        content = parse_json(file.read())
         links, labels = content["links"], np.array(content["labels"])
         features = np.array(content["features"], np.float32)
         src = np.repeat(np.arange(len(links)), [len(neighbours) for neighbours in links])
@@ -38,9 +37,7 @@ def load(settings: DatasetSettings, path: Path) -> GraphData:
             "val_mask": (np.array(content["val_masks"]) | np.array(content["stopping_masks"])).T,
             "test_mask": np.array(content["test_mask"]),
         }
-    for ends in (src, dst):
-        check_endpoints(ends, len(labels), f"{path}: links")
-    src, dst = unique_edges(src, dst, len(labels))
+    src, dst = unique_edges(src, dst, len(labels), f"{path}: links")
     arrays = {"src": src, "dst": dst, "feat": features, "label": labels, **masks}
     where = {name: f"{path}: {name}" for name in arrays} | {"feat": f"{path}: features"}
     return build_named(settings, arrays, where)

@@ -329,7 +329,7 @@ def test_what_is_wrong_with_mag_is_named(tmp_path, files, fields, message):
                     {"edge_index": PAPERS["edge_index"] + 2**31},
                     "`edge_index` has .* beyond int32",
                 ),
-                ({"edge_index": np.array(RING)}, r"edge_index has shape \[12, 2\]"),
+                ({"edge_index": np.array(RING)}, r"edge_index has shape \(12, 2\)"),
                 ({"num_nodes_list": np.array([[None]])}, "holds Python objects"),
                 ({"edge_index": PAPERS["edge_index"] + 3}, "row 11 is 14; expected a node in"),
             )
@@ -510,9 +510,9 @@ PUBMED = planetoid("pubmed", 600)[0]
     [
         ("graph", pickle.dumps({0: [600]}, 2), r"row 0 is 600; expected a node in \[0, 600\)"),
         ("graph", pickle.dumps([1]), "holds list, expected an array"),
-        ("ally", b"", "not a readable pickle"),
-        ("ty", PUBMED["ind.pubmed.y"], r"has 4 nodes; expected 6|test.index"),
-        ("allx", PUBMED["ind.pubmed.tx"], r"shape \(4, 4\); expected \(596, 4\)"),
+        ("ally", b"", "not a readable file"),
+        ("ty", PUBMED["ind.pubmed.y"], r"has shape \(4,\), .* expected 6 nodes"),
+        ("allx", PUBMED["ind.pubmed.tx"], r"shape \(4, 4\), .*expected \(596, 4\)"),
         ("test.index", b"596\n597\n597\n599\n", "rows 1 and 2 are both 597; expected each id once"),
         ("test.index", b"596\n-1\n598\n599\n", "row 1 is -1; expected from 596 to 603"),
     ],
@@ -677,7 +677,7 @@ def test_a_pickle_of_arrays_has_plain_keys(tmp_path):
         with pytest.raises(InputError, match="a key that is neither an integer nor text"):
             read_pickle(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"(" + twins + b"\x91.")  # a set
-    with pytest.raises(InputError, match="file: not a readable pickle"):
+    with pytest.raises(InputError, match="file: not a readable file"):
         read_pickle(tmp_path / "file")
 
 
