@@ -33,7 +33,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import TrafficMeter
 from retexo.exchange.cover import minimum_cover
-from retexo.models.hetero_stage import build_network
+from retexo.models.network import build_network
 from retexo.plan import baselines
 from retexo.plan.traffic import find_architecture
 from retexo.results.run_log import RunLog

@@ -51,7 +51,8 @@ from numpy.typing import NDArray
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.cover import acceptable_ratio
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import Stage
 from retexo.plan.memory import FLOAT, WorkerSizes, peak_memory
 
 Floats = NDArray[np.float64]
@@ -117,7 +118,9 @@ class Case:
         """Build the stages on PyTorch's meta device."""
         model = default_model_settings(self.model, self.layers, self.hidden)
         with torch.device("meta"):
-            return build_stages(Architecture(model, self.features, self.classes), 0)
+            return build_network(
+                Architecture(model, Schema.of_plain_graph(self.features), self.classes), 0
+            )
 
     def parameters(self, layer: int) -> int:
         """Number of parameters of a layer's stage, P."""

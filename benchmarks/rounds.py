@@ -33,7 +33,7 @@ from retexo.launch.certificates import read_credentials
 from retexo.launch.handshake import RunInfo
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
-from retexo.models.stage import Architecture, build_stages
+from retexo.models.network import Architecture, Schema, build_network
 from retexo.settings.compose import compose
 
 ROUNDS = 200
@@ -58,10 +58,10 @@ def floor_seconds() -> float:
     degree = torch.bincount(dst, minlength=graph.num_nodes)
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
     model = settings.model
-    architecture = Architecture(model, graph.num_features, graph.num_classes)
+    architecture = Architecture(model, Schema.of_plain_graph(graph.num_features), graph.num_classes)
     rows = torch.from_numpy(graph.features.toarray())
     seconds = 0.0
-    for stage in build_stages(architecture, 0):
+    for stage in build_network(architecture, 0):
         gathered = []
         for mask in (split.train, split.val):
             nothing = Sources(
@@ -115,8 +115,8 @@ def messages_alone(
 def message_seconds(backend: str, folder: Path) -> float:
     option = f"distributed.backend={'sockets' if backend in BETWEEN_NODES else backend}"
     settings = compose([*DATA, option], "node_classification_gcn")
-    architecture = Architecture(settings.model, 1433, 7)
-    stages = build_stages(architecture, 0)
+    architecture = Architecture(settings.model, Schema.of_plain_graph(1433), 7)
+    stages = build_network(architecture, 0)
     sizes = [sum(p.numel() for p in stage.parameters()) for stage in stages]
     fork_server.warm_up()
     with rendezvous.connect_nodes(settings, RunInfo({}, "")) as node:

@@ -42,7 +42,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport
 from retexo.models.block import InEdges, Sources
 from retexo.models.conv_registry import hidden_convolution
-from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE, HeteroArchitecture
+from retexo.models.network import Schema
 from retexo.partitioned_run import NodeIds, PartitionedRun
 from retexo.results.predictions import Predictions
 from retexo.settings.communication_settings import ExchangeSettings
@@ -177,7 +177,7 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
         context,
         partition=part,
         labels=context.labels[nodes],
-        types={PLAIN_NODE: only},
+        types={PLAIN_TYPE: only},
         known={
             layer: Sources.of_halo(rows_of_layer[halo]) for layer, rows_of_layer in rows.items()
         },
@@ -200,8 +200,8 @@ class HeldGraph:
         """
         self.run, self.read = run, read
         reads_relations = hidden_convolution(run.checkpoint.model).reads_relations
-        architecture: Any = run.checkpoint.architecture
-        self._num_relations = architecture.num_edge_features if reads_relations else 0
+        num_read = run.checkpoint.architecture.num_edge_features
+        self._num_relations = num_read if reads_relations else 0
         model = replace(run.checkpoint.model, lookahead=0)  # of training only
         exact = ExchangeSettings(precision=("fp32",) * model.depth)
         self._settings = replace(run.settings(1), model=model, exchange=exact)
@@ -347,7 +347,6 @@ def with_weights(
 
     Warns of them, naming the `model`.
     """
-    weighted = {PLAIN_RELATION if name == PLAIN_EDGE else name for name in weighted}
     missing = [
         name
         for name, relation in read.graph.relations.items()
@@ -367,9 +366,8 @@ def with_weights(
     return replace(read, graph=filled(read.graph), encoded=filled(read.encoded))
 
 
-def in_order(read: PredictionGraph, trained: HeteroArchitecture) -> PredictionGraph:
+def in_order(read: PredictionGraph, schema: Schema) -> PredictionGraph:
     """Return the graph with node types and relations in the order of training, others last."""
-    schema = trained.schema
 
     def ordered(graph: Any) -> Any:
         names = [name for name in schema.widths if name in graph.nodes]

@@ -40,7 +40,6 @@ from retexo.held_graph import (
     without_relation_numbers,
 )
 from retexo.models.conv_registry import hidden_convolution
-from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.partitioned_run import PartitionedRun, as_pairs
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions
@@ -95,8 +94,9 @@ def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
         values["split.kind"] = "none"
     if "features" in checkpoint.graph and "features.kind" not in given:
         values["features.kind"] = checkpoint.graph["features"]
-    if isinstance(checkpoint.architecture, HeteroArchitecture) and "target" not in given:
-        values["target"] = checkpoint.architecture.schema.target
+    schema = checkpoint.architecture.schema
+    if not schema.is_plain and "target" not in given:
+        values["target"] = schema.target
     for name in OF_TRAINING_GRAPH:
         if name in checkpoint.graph and name not in given:
             values[name] = checkpoint.graph[name]
@@ -177,12 +177,12 @@ class Predictor:
         """
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
-        if isinstance(trained, HeteroArchitecture) != isinstance(graph, HeteroGraphData):
+        is_typed = isinstance(graph, HeteroGraphData)
+        if trained.schema.is_plain == is_typed:
             kinds = ("a plain graph, without types", "a heterogeneous graph")
-            is_typed = isinstance(graph, HeteroGraphData)
             raise InputError(f"graph: {kinds[is_typed]}; {model} is for {kinds[not is_typed]}")
-        if isinstance(trained, HeteroArchitecture):
-            read = in_order(read, trained)
+        if is_typed:
+            read = in_order(read, trained.schema)
         elif graph.num_features != trained.num_features:
             raise InputError(
                 f"graph: its features are {graph.num_features} wide, {model} takes"

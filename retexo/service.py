@@ -44,7 +44,6 @@ from starlette.exceptions import HTTPException
 from partitioning.errors import InputError, first_line
 from partitioning.file_io import parse_json
 from partitioning.graph_data import SEPARATOR
-from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor
 from retexo.service_limits import MAX_BYTES, MAX_ITEMS, SECONDS, BodyLimit, LateWork, TimedProtocol
 
@@ -245,9 +244,8 @@ class ModelStore:
 
 def _kind_of(model: Predictor) -> str:
     """Describe what a model predicts of which graphs: each kind has its own form of answers."""
-    checkpoint, graph = model.checkpoint, "of a plain graph"
-    if isinstance(checkpoint.architecture, HeteroArchitecture):
-        graph = f"of {checkpoint.architecture.schema.target}"
+    checkpoint, schema = model.checkpoint, model.checkpoint.architecture.schema
+    graph = "of a plain graph" if schema.is_plain else f"of {schema.target}"
     return f"{checkpoint.task_name} ({checkpoint.label_kind}) {graph}"
 
 

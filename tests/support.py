@@ -61,7 +61,6 @@ from retexo.comm.transport import Pieces, Transport
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
@@ -684,6 +683,6 @@ def dense_conv(
 
 def make_plan(part: Partition, options: PlanOptions, comm: Communicator) -> ExchangePlan:
     """The exchange plan of a plain graph, as retexo.worker.make_context makes it."""
-    edges = {PLAIN_NODE: OutEdges.of_plain_graph(part.edges, None)}  # type: ignore[arg-type]
-    required = find_required_layers(part, PLAIN_NODE, edges, {PLAIN_NODE: options}, comm)
-    return edges[PLAIN_NODE].make_plan(required, options, comm)
+    edges = {PLAIN_TYPE: OutEdges.of_plain_graph(part.edges, None)}  # type: ignore[arg-type]
+    required = find_required_layers(part, PLAIN_TYPE, edges, {PLAIN_TYPE: options}, comm)
+    return edges[PLAIN_TYPE].make_plan(required, options, comm)

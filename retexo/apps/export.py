@@ -12,7 +12,6 @@ import torch
 
 from retexo.apps.resume import check_unused
 from retexo.exporting import input_names, name_relations, write_module
-from retexo.models.hetero_stage import HeteroArchitecture
 from retexo.predictor import Predictor, load
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
@@ -60,11 +59,11 @@ def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
     x, edge_index, weights or None, and edge features; by type for a heterogeneous model. Inputs
     that the model does not read are left out at the end.
     """
-    architecture: Any = predictor.checkpoint.architecture
+    architecture = predictor.checkpoint.architecture
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        if isinstance(architecture, HeteroArchitecture):
-            schema = architecture.schema
+        schema = architecture.schema
+        if not schema.is_plain:
             sizes = {name: EXAMPLE_NODES + place for place, name in enumerate(schema.widths)}
             x_dict = {
                 name: torch.randn(sizes[name], width) for name, width in schema.widths.items()

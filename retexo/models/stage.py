@@ -7,84 +7,21 @@ Without skip connections the last stage is the bare convolution to C classes.
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from retexo.models.conv_registry import build_convolution, find_convolution, hidden_convolution
 from retexo.models.convolution import (
     Convolution,
     Inputs,
-    LayerShape,
     make_activation,
     make_norm,
-    xavier,
 )
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import dropout, matmul, to_dense
-from retexo.models.scorer import Scorer
-from retexo.settings.options import MODELS, ModelSettings
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Everything that a network's shape depends on; part of a checkpoint."""
-
-    model: ModelSettings
-    num_features: int
-    num_classes: int
-    scorer: str = ""
-    """For link prediction (retexo.models.scorer); empty for node classification."""
-    num_edge_features: int = 0
-    """K that are read; attention reads an edge weight as one of them."""
-
-    def to_json(self) -> dict[str, Any]:
-        """One flat object: the settings of the model and of its convolution, and the sizes."""
-        sizes = {
-            name: value for name, value in vars(self).items() if name != "model" and value != ""
-        }
-        return {**asdict(self.model), **sizes}
-
-    @classmethod
-    def of(
-        cls,
-        model: ModelSettings,
-        num_features: int,
-        num_classes: int,
-        num_edge_features: int,
-        weighted: bool,
-        scorer: str = "",
-        num_relations: int = 0,
-    ) -> Self:
-        """Return the architecture for a graph; num_relations: of a union graph's edges."""
-        kind = hidden_convolution(model)
-        num_read = (
-            num_relations
-            if kind.reads_relations
-            else num_edge_features + (weighted and kind.attention_heads > 0)
-        )
-        return cls(model, num_features, num_classes, scorer, num_read)
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the inverse of to_json; raises what read_model raises."""
-        sizes = content["num_features"], content["num_classes"], content.get("scorer", "")
-        return cls(read_model(content), *sizes, content.get("num_edge_features", 0))
-
-
-def read_model(content: dict[str, Any]) -> ModelSettings:
-    """Read the model settings of a checkpoint, from Architecture.to_json.
-
-    Raises KeyError for what is missing, InputError for an unknown model, or widths that are out of
-    range.
-    """
-
-    find_convolution(content["name"])
-    cls = MODELS[content["name"]]
-    return cls(**{field.name: content[field.name] for field in fields(cls)})
-
+from retexo.settings.options import ModelSettings
 
 Skip = Literal["rows", "features", "aggregate", "edges"]
 """Source of a skip connection, which bypasses the convolution: the layer's input, the graph's
@@ -147,7 +84,7 @@ class Stage(nn.Module):
             for name, weight in self.skips.items()
         ]
         self.scorer: Any = None
-        """For link prediction; set by build_stages."""
+        """For link prediction; set by build_network."""
 
     @property
     def trunk(self) -> nn.ModuleList:
@@ -309,75 +246,3 @@ class OutputHeads:
 
     def _without_offsets(self, logits: Tensor) -> Tensor:
         return logits - logits.new_tensor(self.offsets) if self.offsets else logits
-
-
-def build_stages(architecture: Architecture, seed: int) -> list[Stage]:
-    """Build the stages of all layers, with a seed's initial parameters, equal on every worker.
-
-    The global random state stays as it is.
-    """
-    stages: list[Stage] = []
-    kind = hidden_convolution(architecture.model)
-    with torch.random.fork_rng(devices=[]):
-        for layer in range(architecture.model.depth):
-            torch.manual_seed(seed * 1_000 + layer)
-            stages.append(
-                _build_stage(architecture, kind, layer, stages[-1].output_dim if stages else None)
-            )
-            if architecture.scorer:
-                stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
-    return stages
-
-
-def _build_stage(
-    architecture: Architecture, kind: Convolution, layer: int, num_in: int | None
-) -> Stage:
-    """Build the stage of a layer.
-
-    Args:
-        architecture: of the network.
-        kind: a convolution of any layer, for what all of them have in common.
-        layer: from 0.
-        num_in: output width of the layer before; None for the first.
-    """
-    model, num_features = architecture.model, architecture.num_features
-    num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
-    is_last = layer == model.depth - 1
-    num_in = num_features if num_in is None else num_in
-    conv_settings = model if layer else replace(model, dropout=model.features_dropout(num_in))
-    skips = _skips(model, layer, linear=kind.linear_aggregation)
-    if num_edge_features and not (kind.attention_heads or kind.reads_relations):
-        skips, num_edge_features = (*skips, "edges"), 0  # attention reads each edge's
-    if is_last and not skips:
-        conv = build_convolution(
-            LayerShape(num_in, num_classes, True, conv_settings, num_edge_features)
-        )
-        return Stage(conv, None, model, is_last=True)
-    adds_skips = kind.adds_skips or model.residual
-    share = 0 if adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
-    width = max(1, model.hidden_dim - share * len(skips))
-    conv = build_convolution(LayerShape(num_in, width, False, conv_settings, num_edge_features))
-    conv.adds_skips = adds_skips
-    known = {"rows": num_in, "edges": architecture.num_edge_features}
-    widths = (known.get(name, num_features) for name in skips)
-    return Stage(
-        conv,
-        num_classes,
-        model,
-        skips={
-            name: xavier(width, share or conv.output_dim)
-            for name, width in zip(skips, widths, strict=True)
-        },
-        features=not layer,
-        is_last=is_last,
-        outputs_aggregate=model.passes_aggregate and kind.linear_aggregation and not is_last,
-    )
-
-
-def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
-    """Return the skip connections of a stage."""
-    if layer == 0 or not model.input_skip:
-        return ("rows",) if model.self_weight else ()
-    if linear and (model.lookahead or model.residual) and model.self_weight:
-        return ("rows", "features", "aggregate")
-    return ("features", "aggregate") if linear else ("features", "rows")

@@ -18,8 +18,8 @@ from partitioning.directory.partition import Partition
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
-from retexo.models.hetero_stage import AnyArchitecture, build_network, stages_by_type
 from retexo.models.matrix import is_sparse
+from retexo.models.network import Architecture, build_network, stages_by_type
 
 END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
 
@@ -59,7 +59,7 @@ def centralized_bytes(parts: Sequence[Partition], num_classes: int) -> int:
 
 
 def baseline_bytes(
-    parts: Sequence[Partition], architecture: AnyArchitecture, rounds: Sequence[int]
+    parts: Sequence[Partition], architecture: Architecture, rounds: Sequence[int]
 ) -> dict[str, int]:
     """Return the bytes of a whole run by name of the baseline.
 

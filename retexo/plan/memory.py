@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from partitioning.directory.partition import Partition
-from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.models.network import Architecture, build_network
+from retexo.models.stage import Stage
 from retexo.rounds.objective import choose_batch_size
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.layerwise import EDGES_PER_STEP
@@ -96,7 +97,7 @@ def worker_memory(
 ) -> int:
     """Forecast peak private bytes of the worker of a partition. num_train: over all workers."""
     with torch.device("meta"):
-        stages = build_stages(architecture, settings.seed)
+        stages = build_network(architecture, settings.seed)
     linear = stages[0].conv.linear_aggregation
     return peak_memory(WorkerSizes.of(partition, settings, num_train, linear=linear), stages)
 

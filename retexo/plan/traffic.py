@@ -23,13 +23,9 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag, TrafficMeter
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
-from retexo.models.hetero_stage import (
-    AnyArchitecture,
-    HeteroArchitecture,
-    build_network,
-)
-from retexo.models.stage import Architecture, Stage
-from retexo.rounds.graph_info import agree_on_graph_info, count_classes
+from retexo.models.network import Architecture, build_network
+from retexo.models.stage import Stage
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.objective import LayerObjective, Validation
 from retexo.rounds.parameters import check_same_parameters, check_same_result, flatten_parameters
 from retexo.rounds.round_message import build_message
@@ -41,11 +37,10 @@ from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.layerwise import LayerOutput
 from retexo.trainers.lazy import first_input
 from retexo.trainers.relational_layers import RelationalOutput
-from retexo.worker.graph import prepare_links
+from retexo.worker.graph import make_architecture, prepare_links
 from retexo.worker.make_context import (
     link_task,
     make_context,
-    schema_of,
 )
 from retexo.worker.measure import gather_measurements
 
@@ -123,24 +118,14 @@ def estimate_traffic(
 
 def find_architecture(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
-) -> AnyArchitecture:
+) -> Architecture:
     """Return the architecture that the workers agree on for these partitions."""
-    classes, task = max(count_classes(part, directory) for part in parts), settings.task
-    if not parts[0].is_plain:
-        return HeteroArchitecture(settings.model, schema_of(parts[0]), classes, settings.edge_head)
-    edges = [part.edges for part in parts]
-    return Architecture.of(
-        settings.model,
-        max(part.features.shape[1] for part in parts),
-        task.dim if task.links else classes,
-        max(
-            0 if edge_data.edge_feat is None else edge_data.edge_feat.shape[1]
-            for edge_data in edges
-        ),
-        any(edge_data.edge_weight is not None for edge_data in edges),
-        settings.link_scorer,
-        parts[0].num_relations,
-    )
+
+    def agree(comm: Communicator) -> GraphInfo:
+        part, task = parts[comm.rank], link_task(settings)
+        return agree_on_graph_info(comm, part, directory, training=False, task=task)
+
+    return make_architecture(parts[0], settings, run_threads(len(parts), agree)[0])
 
 
 def _dry_run(

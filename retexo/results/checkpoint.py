@@ -23,13 +23,8 @@ from partitioning.file_io import (
     read_json,
     reading,
 )
-from partitioning.graph_data import SEPARATOR, EdgeType
-from retexo.models.hetero_stage import (
-    AnyArchitecture,
-    HeteroArchitecture,
-    build_network,
-    read_architecture,
-)
+from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from retexo.models.network import Architecture, build_network
 from retexo.models.stage import OutputHeads, Stage
 from retexo.models.target_scale import TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
@@ -37,6 +32,11 @@ from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.options import ModelSettings
 
 VERSION = 1
+
+
+def name_relation(relation: EdgeType) -> str:
+    """Return the name of a relation in model.json."""
+    return "node__edge__node" if relation == PLAIN_RELATION else SEPARATOR.join(relation)
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
@@ -56,7 +56,7 @@ def remove_layers(directory: Path, num_layers: int) -> None:
             path.unlink()
 
 
-def save_model(directory: Path, architecture: AnyArchitecture, described: dict[str, Any]) -> None:
+def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
     """Write model.json, which completes a checkpoint, after all layers.
 
     Args:
@@ -81,7 +81,7 @@ class Checkpoint:
     """A complete checkpoint."""
 
     directory: Path
-    architecture: AnyArchitecture
+    architecture: Architecture
     multilabel: bool
     """False also for other tasks."""
     partition_digest: str
@@ -105,9 +105,10 @@ class Checkpoint:
 
     @property
     def weighted(self) -> frozenset[EdgeType]:
-        """Return the relations that it was trained on with weights; of a plain graph PLAIN_EDGE."""
-        names = (name.split(SEPARATOR) for name in self.graph.get("weighted", []))
-        return frozenset((source, name, to) for source, name, to in names)
+        """Return the relations that it was trained on with weights."""
+        stored = self.graph.get("weighted", [])
+        relations = self.architecture.schema.relations
+        return frozenset(relation for relation in relations if name_relation(relation) in stored)
 
     @property
     def label_kind(self) -> str:
@@ -123,16 +124,14 @@ class Checkpoint:
     @property
     def scorer(self) -> str:
         """Return the name of the scorer in link prediction; empty for tasks of nodes."""
-        return getattr(self.architecture, "scorer", "")
+        return self.architecture.scorer
 
     @property
     def task_settings(self) -> dict[str, Any]:
         """The settings of the task that the network depends on."""
         if self.scorer:
             return {"scorer": self.scorer, "dim": self.architecture.num_classes}
-        if isinstance(self.architecture, HeteroArchitecture):
-            return {"scorer": self.architecture.head}
-        return {}
+        return {} if self.architecture.schema.is_plain else {"scorer": self.architecture.head}
 
     @property
     def task_name(self) -> str:
@@ -179,7 +178,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             ", only scores in summary.json; train by another trainer"
         )
     try:
-        architecture = read_architecture(content["architecture"])
+        architecture = Architecture.from_json(content["architecture"])
         targets = content.get("targets")  # of a regression
         return Checkpoint(
             directory,

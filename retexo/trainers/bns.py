@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, Sources
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import Matrix, as_matrix
 from retexo.models.stage import Stage
 from retexo.trainers.context import Context
@@ -43,11 +43,11 @@ class BNSTrainer(FullGraphTrainer):
         """Return what samples the graph of the next epoch (FullGraphTrainer)."""
         share, seed = context.settings.bns.p, context.settings.seed
         scale = 1 / share if stages[0].conv.linear_aggregation and share else 1.0
-        plan, received, epochs = plans[PLAIN_NODE], features[PLAIN_NODE], itertools.count(1)
+        plan, received, epochs = plans[PLAIN_TYPE], features[PLAIN_TYPE], itertools.count(1)
 
         def sampled_pass() -> Pass:
             sample = draw_boundary(plan, context.comm.rank, share, seed, next(epochs))
-            first = {PLAIN_NODE: sampled_features(received, plan, sample, scale)}
+            first = {PLAIN_TYPE: sampled_features(received, plan, sample, scale)}
             return make_pass(context, stages, required, mask, plans, first, sample, scale)
 
         return sampled_pass, _first_matrices(context, stages[0], received)

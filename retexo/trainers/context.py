@@ -22,7 +22,7 @@ from retexo.launch.heartbeat import Progress
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import InEdges, Sources
 from retexo.models.convolution import Convolution
-from retexo.models.hetero_stage import Schema
+from retexo.models.network import Schema
 from retexo.results.run_log import RunLog
 from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery

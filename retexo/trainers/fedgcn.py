@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.models.block import HaloRows, Sources
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.matrix import as_matrix, to_dense
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
@@ -41,7 +41,7 @@ class FedGCNTrainer(Trainer):
         """Take one step per round, on a pass over what was exchanged."""
         features, aggregates = end_to_end.exchange_features(context, stages), None
         if context.settings.fedgcn.hops > 1 and len(stages) > 1:
-            aggregates = exchange_aggregates(context, stages, features[PLAIN_NODE])
+            aggregates = exchange_aggregates(context, stages, features[PLAIN_TYPE])
         return end_to_end.train_without_exchange(
             context,
             stages,
@@ -82,8 +82,8 @@ def aggregate_pass(
     if aggregates is None or not first.fixed:
         return local
     required = network_pass.require_targets(context, targets, comm=None)
-    nodes = _halo_of_second_layer(context, required[PLAIN_NODE], aggregates).nonzero()[:, 0]
-    inputs, count = first.fixed[PLAIN_NODE], first.num_rows[PLAIN_NODE] + len(nodes)
+    nodes = _halo_of_second_layer(context, required[PLAIN_TYPE], aggregates).nonzero()[:, 0]
+    inputs, count = first.fixed[PLAIN_TYPE], first.num_rows[PLAIN_TYPE] + len(nodes)
     matrices = inputs.all_matrices
     rows = aggregates.values[aggregates.halo[nodes]].to(context.device)
     pieces = torch.split(rows, [matrix.shape[1] for matrix in matrices], dim=1)
@@ -94,9 +94,9 @@ def aggregate_pass(
     inputs = inputs.with_matrices(joined, count)
     # A later layer's rows come in the order of `nodes`.
     no_values = context.features.new_zeros(len(nodes), 0)
-    received = {PLAIN_NODE: HaloRows.of_nodes(no_values, nodes, context.plan.num_halo)}
+    received = {PLAIN_TYPE: HaloRows.of_nodes(no_values, nodes, context.plan.num_halo)}
     edges = network_pass.later_step(context, stages, 1, required, received).edges
-    first = network_pass.Step({PLAIN_NODE: count}, {PLAIN_NODE: inputs})
+    first = network_pass.Step({PLAIN_TYPE: count}, {PLAIN_TYPE: inputs})
     return replace(local, steps=[first, replace(later[0], edges=edges), *later[1:]])
 
 

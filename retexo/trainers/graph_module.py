@@ -14,19 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
-from retexo.models.hetero_stage import (
-    PLAIN_EDGE,
-    AnyArchitecture,
-    HeteroArchitecture,
-    Schema,
-    TypedLayer,
-    projections,
-)
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix, matmul, to_dense
+from retexo.models.network import Architecture, TypedLayer, projections
 from retexo.models.relational import block_mean, relation_inputs
 from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.output_heads import average_heads, sum_powers
@@ -52,18 +45,14 @@ class GraphModule(nn.Module):
 
     def __init__(
         self,
-        architecture: AnyArchitecture,
+        architecture: Architecture,
         stages: Sequence[Any],
         heads: OutputHeads,
         weighted: Collection[EdgeType],
     ) -> None:
         """Make a module; weighted: the relations that it was trained on with weights."""
         super().__init__()
-        self.architecture: Any = architecture
-        if isinstance(architecture, HeteroArchitecture):
-            self.schema = architecture.schema
-        else:
-            self.schema = Schema.of_plain_graph(architecture.num_features)
+        self.architecture, self.schema = architecture, architecture.schema
         self.stages = nn.ModuleList(stages)
         self.heads, self.weighted = heads, frozenset(weighted)
         self.edge_gates = nn.ModuleDict()
@@ -85,7 +74,7 @@ class GraphModule(nn.Module):
         paths = PathRelations.of(self.schema)
         if self.heads.alpha == 1 or not paths.leaving:
             return start
-        is_typed = self.schema.relations != (PLAIN_EDGE,)
+        is_typed = not self.schema.is_plain
         conv = make_aggregator(heterogeneous=is_typed)
 
         def hop(
@@ -115,7 +104,7 @@ class GraphModule(nn.Module):
 
     def check_weight(self, relation: EdgeType, weight: Tensor | None, num_edges: int) -> None:
         """Raise InputError for weights of a wrong shape, or if weights of training are missing."""
-        of_relation = "" if relation == PLAIN_EDGE else f"_dict: {SEPARATOR.join(relation)}"
+        of_relation = "" if relation == PLAIN_RELATION else f"_dict: {SEPARATOR.join(relation)}"
         if weight is None and relation in self.weighted:
             raise InputError(
                 f"edge_weight{of_relation}: missing, and the network was trained on weights; give"
@@ -144,7 +133,7 @@ class PlainGraphModule(GraphModule):
 
         With attention, a weight counts as one of the features that the network was trained on.
         """
-        self.check_weight(PLAIN_EDGE, weight, num_edges)
+        self.check_weight(PLAIN_RELATION, weight, num_edges)
         reads_weight = weight is not None and self.stages[0].conv.attention_heads > 0
         num_expected = self.architecture.num_edge_features - reads_weight
         shape = [0, 0] if feat is None else list(feat.shape)
@@ -182,7 +171,7 @@ class PlainGraphModule(GraphModule):
             skips = tuple(as_matrix(read[name]) for name in stage.skips)
             read["rows"], logits = stage.outputs(replace(inputs, skips=skips))
             by_head.append(logits)
-        blocks = {PLAIN_EDGE: replace(block, edge_feat=None)}
+        blocks = {PLAIN_RELATION: replace(block, edge_feat=None)}
         return self.predict(by_head, blocks)
 
     def make_block(
@@ -196,7 +185,7 @@ class PlainGraphModule(GraphModule):
             same_type=True,
             weight=weight,
             feat=feat,
-            scale=self.scale_of(PLAIN_EDGE, edge_index.shape[1], x),
+            scale=self.scale_of(PLAIN_RELATION, edge_index.shape[1], x),
             like=x,
         )
         means = None
@@ -290,7 +279,7 @@ class TypedGraphModule(GraphModule):
         rows: Mapping[str, Tensor],
         blocks: Mapping[EdgeType, Block],
     ) -> dict[str, Tensor]:
-        """Return the rows q that types pass to the next layer (retexo.models.hetero_stage)."""
+        """Return the rows q that types pass to the next layer (retexo.models.network)."""
         schema, weights = self.schema, projections(stage, self.schema, layer)
         widths = {name: values.shape[1] for name, values in rows.items()}
         columns = schema.passed_columns(layer, widths, stage.conv.projected_width)
@@ -311,14 +300,13 @@ class TypedGraphModule(GraphModule):
 
 
 def make_module(
-    architecture: AnyArchitecture,
+    architecture: Architecture,
     stages: Sequence[Any],
     heads: OutputHeads,
     weighted: Collection[EdgeType],
 ) -> PlainGraphModule | TypedGraphModule:
     """Return the module of a trained network; weighted: see GraphModule."""
-    is_typed = isinstance(architecture, HeteroArchitecture)
-    kind = TypedGraphModule if is_typed else PlainGraphModule
+    kind = PlainGraphModule if architecture.schema.is_plain else TypedGraphModule
     return kind(architecture, stages, heads, weighted)
 
 

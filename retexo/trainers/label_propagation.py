@@ -43,9 +43,9 @@ from retexo.exchange.exchange_plan import (
 )
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.sage import SAGEMean
-from retexo.models.hetero_stage import Schema
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import to_dense
+from retexo.models.network import Schema
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.tasks.output_heads import Smoother
 from retexo.trainers.context import Context

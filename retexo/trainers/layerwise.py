@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.codecs import ROWS
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision
@@ -21,7 +22,6 @@ from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Convolution, Inputs
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, is_sparse, to_dense
 from retexo.models.stage import Stage
@@ -282,7 +282,7 @@ class LayerInput(AnyLayerInput):
 
             width = conv.projected_width
             local = LocalRows(self.rows, scale, project, width, precision, device=device)
-        return {PLAIN_NODE: LayerExchange(context.plan, layer, local, context.comm, known=known)}
+        return {PLAIN_TYPE: LayerExchange(context.plan, layer, local, context.comm, known=known)}
 
     def make_objective(
         self, context: Context, layer: int, stage: Stage, received: Mapping[str, Sources]
@@ -292,10 +292,10 @@ class LayerInput(AnyLayerInput):
         received: by type, the rows of TRAIN_PHASE.
         """
         if context.make_objective is not None:
-            return context.make_objective(context, layer, stage, self, received[PLAIN_NODE])
+            return context.make_objective(context, layer, stage, self, received[PLAIN_TYPE])
 
         def with_inputs(nodes: Tensor) -> LabelledNodes:
-            return labelled_nodes(context, stage, nodes, self, received[PLAIN_NODE])
+            return labelled_nodes(context, stage, nodes, self, received[PLAIN_TYPE])
 
         return make_layer_objective(context, layer, stage, with_inputs)
 
@@ -315,7 +315,7 @@ class LayerInput(AnyLayerInput):
         nodes = find_other_nodes(objective, required)
         is_linear = isinstance(stage.conv, LinearConvolution)
         others = (_inputs_from_sums if is_linear else _inputs_from_rows)(
-            context, stage, nodes, self, exchanges[PLAIN_NODE]
+            context, stage, nodes, self, exchanges[PLAIN_TYPE]
         )
         with context.phase("embed"):
             needed = required > objective.layer

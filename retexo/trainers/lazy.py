@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.models.block import Sources
-from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer
+from retexo.models.network import TypedLayer
 from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.objective import LayerObjective
@@ -174,7 +175,7 @@ def compute_logits(
     """
     if isinstance(stages[0], TypedLayer):
         return network_pass.infer_by_type(context, stages, received)[0]
-    context = replace(context, known={0: received[PLAIN_NODE]})
+    context = replace(context, known={0: received[PLAIN_TYPE]})
     *_, output = run_layers(context, stages, heads="last")
     logits: Tensor = output.rows  # the last layer's
     return logits

@@ -22,13 +22,13 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import Block, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import PLAIN_NODE
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import Matrix, RowIndex, as_matrix, take_rows, to_dense
 from retexo.models.stage import Stage
@@ -151,7 +151,7 @@ class LookAheadInput(AnyLayerInput):
         exchange = LayerExchange(
             context.plan, layer + 1, local, context.comm, "aggregates", traffic_layer=layer
         )
-        return {PLAIN_NODE: exchange}
+        return {PLAIN_TYPE: exchange}
 
     def _receive(self, layer: int, received: Sources) -> None:
         """Keep the aggregates of halo nodes; skip connections read those of the features."""

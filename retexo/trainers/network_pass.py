@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import EdgeType
+from partitioning.graph_data import PLAIN_TYPE, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import Block, HaloRows, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import PLAIN_NODE, TypedLayer, stages_by_type
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, RowIndex, as_matrix
+from retexo.models.network import TypedLayer, stages_by_type
 from retexo.models.relational import relation_inputs
 from retexo.models.stage import Stage
 from retexo.trainers import layerwise
@@ -298,12 +298,12 @@ def _first_step(
     if isinstance(layer, TypedLayer):
         return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
     assert layer_input is not None
-    if not num_rows[PLAIN_NODE]:
+    if not num_rows[PLAIN_TYPE]:
         return Step(num_rows)
     inputs = layerwise.layer_inputs(
-        context, layer, nodes[PLAIN_NODE], layer_input, features[PLAIN_NODE]
+        context, layer, nodes[PLAIN_TYPE], layer_input, features[PLAIN_TYPE]
     )
-    return Step(num_rows, {PLAIN_NODE: inputs})
+    return Step(num_rows, {PLAIN_TYPE: inputs})
 
 
 def _first_inputs_by_type(
@@ -383,7 +383,7 @@ def later_step(
     skips: dict[str, Matrix] = {}
     if layer_input is not None and isinstance(stage := layers[number], Stage):
         names = [name for name in stage.skips if name != "rows"]
-        skips = {name: layer_input.skip(name, nodes[PLAIN_NODE], device) for name in names}
+        skips = {name: layer_input.skip(name, nodes[PLAIN_TYPE], device) for name in names}
     return Step(
         {name: len(ids) for name, ids in nodes.items()},
         skips=skips,

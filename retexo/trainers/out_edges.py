@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.partition import LocalEdges, Partition
-from partitioning.graph_data import EdgeType
+from partitioning.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import (
     ExchangePlan,
@@ -27,7 +27,6 @@ from retexo.exchange.exchange_plan import (
 from retexo.models.block import Block, InEdges, NumberedEdges, Sources
 from retexo.models.conv.sage import SAGEMean
 from retexo.models.convolution import Convolution
-from retexo.models.hetero_stage import PLAIN_EDGE
 from retexo.models.matrix import as_matrix, matmul, to_dense
 from retexo.models.streaming_aggregate import AggregateAccumulator
 
@@ -51,7 +50,7 @@ class OutEdges:
     @classmethod
     def of_plain_graph(cls, local: LocalEdges, edges: InEdges) -> Self:
         """Return the only node type and relation of a plain graph."""
-        return cls(local.num_inner, {PLAIN_EDGE: 0}, local, edges)
+        return cls(local.num_inner, {PLAIN_RELATION: 0}, local, edges)
 
     @classmethod
     def of_type(cls, part: Partition, source: str, dtype: torch.dtype) -> Self:

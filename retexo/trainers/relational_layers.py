@@ -1,4 +1,4 @@
-"""One layer of a heterogeneous graph, trained by itself (formulas: models/hetero_stage.py).
+"""One layer of a heterogeneous graph, trained by itself (formulas: models/network.py).
 
 It is apart from retexo.trainers.layerwise because another network is trained: the labels are the
 target's, so only its stage trains, on means over relations that are computed once; other types pass
@@ -21,9 +21,9 @@ from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import projections
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, as_matrix, matmul, to_dense
+from retexo.models.network import projections
 from retexo.models.relational import block_mean
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective

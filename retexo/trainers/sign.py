@@ -25,10 +25,10 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo.models.block import Sources
 from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import make_activation, make_norm, xavier
-from retexo.models.hetero_stage import PLAIN_EDGE, PLAIN_NODE
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
 from retexo.models.stage import Stage
@@ -194,10 +194,10 @@ def _aggregate(
         means = context.relation_means(name, rows, nodes)
         means.add(received)
         return means.by_relation()
-    if not len(nodes[PLAIN_NODE]):
+    if not len(nodes[PLAIN_TYPE]):
         return {}
-    inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_NODE], LayerInput(rows), received)
-    return {PLAIN_EDGE: to_dense(inputs.matrices[-1])}
+    inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_TYPE], LayerInput(rows), received)
+    return {PLAIN_RELATION: to_dense(inputs.matrices[-1])}
 
 
 def _build_network(context: Context, hops: list[Tensor]) -> SIGN:

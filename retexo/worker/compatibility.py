@@ -12,7 +12,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
-from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture
+from retexo.models.network import Architecture
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
 
@@ -70,7 +70,7 @@ def check_fits(
         raise InputError(
             f"{its} features are {shape.num_features} wide, {trained} takes {model.num_features}"
         )
-    if getattr(model, "scorer", ""):
+    if checkpoint.scorer:
         return  # link prediction reads no labels
     if use == "predict" and shape.exact and not shape.num_classes:
         return  # a graph without labels
@@ -96,7 +96,7 @@ def check_fits(
 
 def describe_missing_weights(relations: Sequence[EdgeType], model: str) -> str:
     """Say that edges count as 1 which have no weights, where a model was trained on weights."""
-    is_plain = relations[0] in (PLAIN_EDGE, PLAIN_RELATION)
+    is_plain = relations[0] == PLAIN_RELATION
     typed = "" if is_plain else f" of {', '.join(map(SEPARATOR.join, relations))}"
     return (
         f"the graph's edges{typed} have no weights, or all are 1, and {model} was trained on"
@@ -117,7 +117,7 @@ def check_continues(checkpoint: Checkpoint, directory: PartitionDirectory, parts
 
 
 def copy_parameters(
-    init: str, checkpoint: Checkpoint, architecture: AnyArchitecture, stages: Sequence[Any]
+    init: str, checkpoint: Checkpoint, architecture: Architecture, stages: Sequence[Any]
 ) -> None:
     """Copy the trained parameters of a run into the layers of a network.
 

@@ -8,12 +8,12 @@ import torch
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import EdgeType
+from partitioning.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
 from retexo.models.conv_registry import hidden_convolution, models_that
-from retexo.models.hetero_stage import PLAIN_EDGE, AnyArchitecture, HeteroArchitecture
-from retexo.models.stage import Architecture, Stage
+from retexo.models.network import Architecture
+from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.objective_settings import TaskSettings
@@ -118,11 +118,12 @@ def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory)
 
 
 def weighted_relations(part: Partition, info: GraphInfo) -> list[EdgeType]:
-    """Return the relations whose edges have weights; of a plain graph PLAIN_EDGE."""
-    if part.is_plain:
-        return [PLAIN_EDGE] if info.weighted else []
-    relations = part.relations.items()
-    return [edge_type for edge_type, edges in relations if edges.edge_weight is not None]
+    """Return the relations whose edges have weights, of a plain graph in any partition."""
+    return [
+        edge_type
+        for edge_type, edges in part.relations.items()
+        if info.weighted or edges.edge_weight is not None
+    ]
 
 
 def with_weights_of(checkpoint: Checkpoint, settings: TrainSettings, info: GraphInfo) -> GraphInfo:
@@ -131,24 +132,21 @@ def with_weights_of(checkpoint: Checkpoint, settings: TrainSettings, info: Graph
     It reads weights, which are ones where the graph has none.
     """
     is_attention = hidden_convolution(settings.model).attention_heads > 0
-    is_weighted = is_attention and PLAIN_EDGE in checkpoint.weighted
+    is_weighted = is_attention and PLAIN_RELATION in checkpoint.weighted
     return replace(info, weighted=info.weighted or is_weighted)
 
 
-def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo) -> AnyArchitecture:
+def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo) -> Architecture:
     """Return the network that is trained on a graph."""
-    if not part.is_plain:
-        return HeteroArchitecture(
-            settings.model, schema_of(part), info.num_classes, settings.edge_head
-        )
-    return Architecture.of(
+    conv = hidden_convolution(settings.model)
+    num_read = info.num_edge_features + (info.weighted and conv.attention_heads > 0)
+    return Architecture(
         settings.model,
-        info.num_features,
+        schema_of(part, info),
         info.num_classes,
-        info.num_edge_features,
-        info.weighted,
         settings.link_scorer,
-        part.num_relations,
+        part.num_relations if conv.reads_relations else num_read,
+        settings.edge_head,
     )
 
 
@@ -158,15 +156,11 @@ def _check_same_inputs(
     """Raise InputError unless the types, relations and features are those of training."""
     trained, actual = checkpoint.architecture, make_architecture(part, settings, info)
     model = f"the model of {checkpoint.directory}"
-    if isinstance(trained, HeteroArchitecture) and isinstance(actual, HeteroArchitecture):
-        if actual.schema != trained.schema:
-            raise InputError(
-                f"{model} is for {trained.schema.description}; this graph has "
-                f"{actual.schema.description}; give it the same types, features and relations"
-            )
-        return
-    assert isinstance(trained, Architecture)
-    assert isinstance(actual, Architecture)
+    if actual.schema != trained.schema:
+        raise InputError(
+            f"{model} is for {trained.schema.description}; this graph has "
+            f"{actual.schema.description}; give it the same types, features and relations"
+        )
     if actual.num_edge_features != trained.num_edge_features:
         raise InputError(
             f"{model} reads {trained.num_edge_features} features of an edge (for attention a "

@@ -20,7 +20,7 @@ from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree
 from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
-from retexo.models.hetero_stage import Schema
+from retexo.models.network import Schema
 from retexo.models.target_scale import TargetScale
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
@@ -186,13 +186,11 @@ def _make_types(
     if hides_held_out:
         part = hide_held_out(part, sizes, comm)
         graph_info = replace(graph_info, degrees_stored=True)
-    means, hops = None, settings.smoothing.hops
+    schema, means, hops = schema_of(part, graph_info), None, settings.smoothing.hops
     if part.is_plain:
-        schema = Schema.of_plain_graph(graph_info.num_features)
         part, edges, means = _make_plain_edges(settings, part, graph_info, comm, conv, dtype)
         out_edges = {schema.target: edges}
     else:
-        schema = schema_of(part)
         out_edges = {name: OutEdges.of_type(part, name, dtype) for name in part.nodes}
         part = replace(part, relations={})  # they are in `out_edges`
     options = {
@@ -240,11 +238,13 @@ def _count_nodes_by_rank(
     return {name: tuple(by_rank[:, place].tolist()) for place, name in enumerate(part.nodes)}
 
 
-def schema_of(part: Partition) -> Schema:
+def schema_of(part: Partition, info: GraphInfo) -> Schema:
     """Return the node types and relations of the graph, the same on every worker.
 
     Raises InputError where no features reach the labelled type.
     """
+    if part.is_plain:  # a part without nodes does not know the width
+        return Schema.of_plain_graph(info.num_features)
     widths = {name: nodes.features.shape[1] for name, nodes in part.nodes.items()}
     schema = Schema(part.target, widths, tuple(part.relations))
     if not (widths[part.target] or schema.target_relations(0)):

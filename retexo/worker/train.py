@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from partitioning.directory.partition import Partition
-from partitioning.graph_data import SEPARATOR, EdgeType
+from partitioning.graph_data import EdgeType
 from partitioning.links.score_names import FILTER
 from partitioning.setting_fields import with_values
 from retexo.comm.collectives import Communicator
 from retexo.comm.socket_transport import Streams
 from retexo.launch.heartbeat import Progress
-from retexo.models.hetero_stage import AnyArchitecture, build_network
+from retexo.models.network import Architecture, build_network
 from retexo.models.stage import OutputHeads, Stage
-from retexo.results.checkpoint import open_checkpoint, remove_layers, save_model
+from retexo.results.checkpoint import name_relation, open_checkpoint, remove_layers, save_model
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.objective import choose_precision
@@ -152,7 +152,7 @@ class Network:
     """What is trained, the same on every worker."""
 
     graph_info: GraphInfo
-    architecture: AnyArchitecture
+    architecture: Architecture
     stages: list[Stage]
     weighted: list[EdgeType]
     """The relations whose edges have weights."""
@@ -316,7 +316,7 @@ def _save_model(
     depth: the number of layers that are kept.
     """
     directory = job.directory
-    weighted = [*map(SEPARATOR.join, network.weighted)]
+    weighted = [*map(name_relation, network.weighted)]
     links: dict[str, Any] = directory.meta.links if directory.meta else {}
     spectral = {"spectral_filter": {name: links.get(name, 0) for name in FILTER}} if links else {}
     about = {

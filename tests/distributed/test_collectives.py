@@ -33,7 +33,7 @@ from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
 from retexo.launch.start_workers import add_local_streams
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, build_stages
+from retexo.models.network import Architecture, Schema, build_network
 from retexo.settings.compose import compose
 
 WORLD = 4
@@ -411,9 +411,11 @@ def test_bytes_of_a_run_are_those_by_hand(tmp_path: Path) -> None:
     halo = sum(part.halo for part in directory.meta.parts)
     assert halo > 0
     ways, both_ways = WORKERS * (WORKERS - 1), 2 * (WORKERS - 1)
-    architecture = Architecture(default_model_settings("gcn", 2, HIDDEN), WIDTH, CLASSES)
+    architecture = Architecture(
+        default_model_settings("gcn", 2, HIDDEN), Schema.of_plain_graph(WIDTH), CLASSES
+    )
     rows, gradients, by_layer = [], [], []
-    for width, stage in zip((WIDTH, HIDDEN), build_stages(architecture, 0), strict=True):
+    for width, stage in zip((WIDTH, HIDDEN), build_network(architecture, 0), strict=True):
         parameters = sum(parameter.numel() for parameter in stage.parameters())
         rows.append(halo * width * 4)
         gradients.append((parameters + TAIL) * 4 * both_ways * ROUNDS)

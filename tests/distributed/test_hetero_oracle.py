@@ -46,7 +46,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.errors import TrainingError
-from retexo.models.hetero_stage import HeteroArchitecture, build_network, projections
+from retexo.models.network import Architecture, build_network, projections
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
@@ -116,7 +116,9 @@ def network(settings: TrainSettings, part: Partition) -> list[Any]:
     """The stages, or the layers of a network that is trained end to end, in float64."""
     return [
         stage.double()
-        for stage in build_network(HeteroArchitecture(settings.model, schema_of(part), 3), seed=1)
+        for stage in build_network(
+            Architecture(settings.model, schema_of(part, known_sizes([part])), 3), seed=1
+        )
     ]
 
 
@@ -255,7 +257,7 @@ def test_closed_form(case: str) -> None:
         for name, table in GRAPH.nodes.items()
     }
     part = hetero_parts(GRAPH, 1)[0]
-    schema, rows = schema_of(part), x
+    schema, rows = schema_of(part, known_sizes([part])), x
     raw = [
         mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]
     ]

@@ -37,8 +37,8 @@ from partitioning.links.spectral_embedding import decompose
 from retexo import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.models.hetero_stage import build_network
 from retexo.models.matrix import to_dense
+from retexo.models.network import build_network
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.tasks import ranking

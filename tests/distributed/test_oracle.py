@@ -23,13 +23,15 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
-from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import Stage
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy, look_ahead, registry
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import make_smoother, propagate
+from retexo.worker.graph import make_architecture
 from retexo.worker.make_context import make_context
 
 ROUNDS = 4
@@ -228,11 +230,9 @@ def context_of(
     """The context, the stages, and what is saved of the trained network."""
     partition, saved = directory.read_part(comm.rank), []
     info = agree_on_graph_info(comm, partition, directory)
-    architecture = Architecture.of(
-        settings.model, info.num_features, info.num_classes, info.num_edge_features, info.weighted
-    )
+    architecture = make_architecture(partition, settings, info)
     with LOCK:
-        stages = [stage.to(dtype) for stage in build_stages(architecture, settings.seed)]
+        stages = [stage.to(dtype) for stage in build_network(architecture, settings.seed)]
     context = make_context(
         settings,
         partition,
@@ -428,7 +428,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
     groups = [np.flatnonzero(train & (parts == part)) for part in range(num_parts)]
     embeddings = []
     for layer in range(3):
-        stage = build_stages(_architecture(settings), settings.seed)[layer].double()
+        stage = build_network(_architecture(settings), settings.seed)[layer].double()
         total = adjacency @ rows
         for _ in range(rounds):
             _average(
@@ -452,7 +452,7 @@ def normalized(graph: GraphData) -> torch.Tensor:
 
 
 def _architecture(settings: TrainSettings) -> Any:
-    return Architecture(settings.model, 30, 4)
+    return Architecture(settings.model, Schema.of_plain_graph(30), 4)
 
 
 def _after_steps(
@@ -567,7 +567,7 @@ def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
     """
     graph, settings = oracle_graph("dense"), settings_of(1, *FEW["gcn-ahead"][1])
     adjacency, labels = normalized(graph), torch.from_numpy(graph.labels)
-    stages = [stage.double() for stage in build_stages(_architecture(settings), settings.seed)]
+    stages = [stage.double() for stage in build_network(_architecture(settings), settings.seed)]
     total = adjacency @ torch.from_numpy(graph.features).double()
     train = torch.from_numpy(oracle_masks()["train_mask"])
     parameters = [*stages[0].parameters(), *stages[1].parameters()]

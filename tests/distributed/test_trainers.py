@@ -52,7 +52,8 @@ from retexo.exchange.coding.values import MAX_CODES
 from retexo.exchange.differentiable_exchange import HaloExchange
 from retexo.models.block import HaloRows
 from retexo.models.matrix import SparseMatrix
-from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import Stage
 from retexo.plan.baselines import baseline_bytes
 from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
@@ -245,8 +246,10 @@ def alone(
     Validation and test on the edges `final`.
     """
     info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
-    architecture = Architecture(settings.model, info.num_features, info.num_classes)
-    stages = [stage.double() for stage in build_stages(architecture, settings.seed)]
+    architecture = Architecture(
+        settings.model, Schema.of_plain_graph(info.num_features), info.num_classes
+    )
+    stages = [stage.double() for stage in build_network(architecture, settings.seed)]
     parameters = list(end_to_end.collect_modules(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
     steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]

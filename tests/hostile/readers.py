@@ -43,6 +43,7 @@ from partitioning.features.encoder import EncodedFeatures
 from partitioning.graph_data import AnyGraph
 from partitioning.site_folders import find_sites
 from retexo.apps import update
+from retexo.models.network import Architecture, Schema
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import DEFAULTS
@@ -439,9 +440,7 @@ def read_arrays(place: Path) -> Content:
 def make_model(place: Path) -> None:
     from test_predictor import checkpoint_of, model_of
 
-    from retexo.models.stage import Architecture
-
-    shape = Architecture(model_of("gcn"), 6, 3)
+    shape = Architecture(model_of("gcn"), Schema.of_plain_graph(6), 3)
     described: Any = {"class_names": ["a", "b", "c"], "graph": {"symmetrize": True}}
     checkpoint_of(place, shape, **described)
 

@@ -39,7 +39,8 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, OutputHeads, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import OutputHeads
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.results.predictions import read_table
@@ -61,8 +62,8 @@ TIE = 1e-4
 
 def untrained_gcn(folder: Path, **heads: Any) -> Path:
     """The run directory of a network that nobody trained."""
-    shape = Architecture(default_model_settings("gcn", 2, 8), num_features=6, num_classes=3)
-    for layer, stage in enumerate(build_stages(shape, seed=3)):
+    shape = Architecture(default_model_settings("gcn", 2, 8), Schema.of_plain_graph(6), 3)
+    for layer, stage in enumerate(build_network(shape, seed=3)):
         save_layer(folder / "checkpoint", layer, stage)
     answer = dataclasses.asdict(OutputHeads((1,), **heads))
     about = {"multilabel": False, "partition_digest": "none", "answer": answer}
@@ -166,9 +167,11 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
     def train_network(comm: Communicator) -> np.ndarray:
         partition = directory.read_part(comm.rank)
         info = agree_on_graph_info(comm, partition, directory)
-        shape = Architecture(settings.model, info.num_features, info.num_classes)
+        shape = Architecture(
+            settings.model, Schema.of_plain_graph(info.num_features), info.num_classes
+        )
         with LOCK:
-            stages = build_stages(shape, 0)
+            stages = build_network(shape, 0)
         context = make_context(
             settings,
             partition,

@@ -23,14 +23,14 @@ import retexo
 from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
-from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.graph_data import PLAIN_RELATION, GraphData, HeteroGraphData
 from retexo.apps.export import example_inputs
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.exporting import name_relations, to_program
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.hetero_stage import PLAIN_EDGE, HeteroArchitecture, Schema, build_network
-from retexo.models.stage import Architecture, OutputHeads
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
 from retexo.settings.compose import compose
 from retexo.worker.hide_held_out import hide_held_out
@@ -110,7 +110,7 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     model, weighted, num_features = PLAIN[kind]
     graph = with_edge_data(random_graph(), weighted, num_features)
     read = num_features + weighted if kind == "gat" else num_features
-    shape = Architecture(model, 6, 3, num_edge_features=read)
+    shape = Architecture(model, Schema.of_plain_graph(6), 3, num_edge_features=read)
     scaled = {"slopes": [0.5, 2.0, 1.5], "biases": [-1.0, 0.5, 1.0]} if kind == "gcn" else {}
     trained_on = {"weighted": ["node__edge__node"] if weighted else []}
     run = checkpoint_of(tmp_path / "run", shape, answer=scaled, graph=trained_on)
@@ -186,7 +186,7 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
     graph, schema = typed_graph(), SCHEMA
     by_layers = not kind.endswith("end to end")
     answer = {} if by_layers else {"stages": [1], "reach": "computed"}
-    shape = HeteroArchitecture(model_of(kind.split()[0], input_skip=by_layers), schema, 3)
+    shape = Architecture(model_of(kind.split()[0], input_skip=by_layers), schema, 3)
     run = checkpoint_of(tmp_path / "run", shape, answer=answer, graph=TRAINED_ON)
     predictor = retexo.load(run)
     no_split = {name: mask & False for name, mask in thirds(30).items()}
@@ -223,12 +223,14 @@ def weighted_case(kind: str, folder: Path) -> tuple[Path, Any]:
     if kind in PLAIN:
         model, _, num_features = PLAIN[kind]
         graph = with_edge_data(random_graph(), True, num_features)
-        shape = Architecture(model, 6, 3, num_edge_features=num_features + (kind == "gat"))
+        shape = Architecture(
+            model, Schema.of_plain_graph(6), 3, num_edge_features=num_features + (kind == "gat")
+        )
         trained_on = {"weighted": ["node__edge__node"]}
         few = {"stages": [1], "steps": 1}  # ONNX takes seconds for each layer and step
         run = checkpoint_of(folder / "run", shape, graph=trained_on, answer=few)
         return run, as_data(graph)
-    typed = HeteroArchitecture(model_of(kind, input_skip=True), SCHEMA, 3)
+    typed = Architecture(model_of(kind, input_skip=True), SCHEMA, 3)
     data = as_hetero_data(typed_graph(), SIZES)
     return checkpoint_of(folder / "run", typed, graph=TRAINED_ON), data
 
@@ -282,7 +284,9 @@ def test_an_exported_file_takes_the_weights_and_features_of_edges(
 
 
 def test_a_network_of_a_union_of_relations_is_exported(tmp_path: Path) -> None:
-    shape = Architecture(model_of("rgcn_union"), 6, 8, scorer="dot", num_edge_features=3)
+    shape = Architecture(
+        model_of("rgcn_union"), Schema.of_plain_graph(6), 8, scorer="dot", num_edge_features=3
+    )
     answer = {"offsets": [], "alpha": 1.0}
     predictor = retexo.load(checkpoint_of(tmp_path / "run", shape, answer=answer))
     program = to_program(predictor.to_module(explainable=False), example_inputs(predictor))
@@ -453,10 +457,10 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str, **more: Any)
     if isinstance(graph, HeteroGraphData):
         widths = {name: table.features.shape[1] for name, table in graph.nodes.items()}
         schema = Schema(graph.target, widths, tuple(graph.relations))
-        shape: Any = HeteroArchitecture(model_of("hetero_sage"), schema, 2)
+        shape: Any = Architecture(model_of("hetero_sage"), schema, 2)
     else:
-        shape = Architecture(model_of("gcn"), graph.num_features, 2)
-        described["weighted"] = ["__".join(PLAIN_EDGE)] if graph.edge_weight is not None else []
+        shape = Architecture(model_of("gcn"), Schema.of_plain_graph(graph.num_features), 2)
+        described["weighted"] = ["__".join(PLAIN_RELATION)] if graph.edge_weight is not None else []
     more["answer"] = {"offsets": (0.1, 0.2), **more.get("answer", {})}
     return checkpoint_of(folder, shape, features=states, graph=described, **more)
 
@@ -577,7 +581,9 @@ def test_a_graph_of_networkx(tmp_path: Path) -> None:
     graph = random_graph()
     ends = np.unique(np.stack((graph.src, graph.dst)), axis=1)  # networkx keeps one of equal edges
     graph = dataclasses.replace(graph, src=ends[0], dst=ends[1])
-    predictor = retexo.load(checkpoint_of(tmp_path / "run", Architecture(model_of("gcn"), 6, 3)))
+    predictor = retexo.load(
+        checkpoint_of(tmp_path / "run", Architecture(model_of("gcn"), Schema.of_plain_graph(6), 3))
+    )
     wanted, named = predictor.predict(as_data(graph)), networkx.DiGraph()
     for node, row in zip(graph.node_ids.tolist(), graph.features.tolist(), strict=True):
         named.add_node(node, feat=row)
@@ -590,7 +596,9 @@ def test_pyg_explains_a_module(tmp_path: Path) -> None:
     explain = pytest.importorskip("torch_geometric.explain")
     graph = random_graph()
     run = checkpoint_of(
-        tmp_path / "run", Architecture(model_of("gcn"), 6, 3), answer={"alpha": 1.0, "stages": [1]}
+        tmp_path / "run",
+        Architecture(model_of("gcn"), Schema.of_plain_graph(6), 3),
+        answer={"alpha": 1.0, "stages": [1]},
     )
     data = as_data(graph)
     module = retexo.load(run).to_module()

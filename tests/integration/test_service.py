@@ -33,8 +33,7 @@ from test_predictor import (
 
 import retexo
 from partitioning.errors import InputError
-from retexo.models.hetero_stage import HeteroArchitecture
-from retexo.models.stage import Architecture
+from retexo.models.network import Architecture, Schema
 from retexo.predictor import Predictor
 
 pytest.importorskip("uvicorn", reason="the extra serve")
@@ -334,7 +333,7 @@ def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_typed_graph(tmp_path: Path) -> None:
-    shape = HeteroArchitecture(model_of("rgcn"), SCHEMA, 3)
+    shape = Architecture(model_of("rgcn"), SCHEMA, 3)
     run = checkpoint_of(tmp_path / "run", shape, graph={"relations.reverse": False})
     started = Service(run, as_hetero_data(typed_graph(), SIZES))
     try:
@@ -359,7 +358,7 @@ def test_links(tmp_path: Path) -> None:
     from support import random_graph
 
     graph = as_data(random_graph())
-    shape = Architecture(model_of("gcn"), 6, 8, scorer="dot")
+    shape = Architecture(model_of("gcn"), Schema.of_plain_graph(6), 8, scorer="dot")
     answer = {"stages": [1], "alpha": 1.0, "offsets": []}
     started = Service(checkpoint_of(tmp_path / "run", shape, answer=answer), graph)
     try:

@@ -50,8 +50,8 @@ from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
-from retexo.models.hetero_stage import build_network
 from retexo.models.linear import LinearConvolution
+from retexo.models.network import build_network
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.tasks.scores import choose_and_score

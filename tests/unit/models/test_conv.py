@@ -30,7 +30,7 @@ from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hi
 from retexo.models.convolution import Convolution
 from retexo.models.dropout import fast_dropout
 from retexo.models.matrix import SparseMatrix, is_sparse, matmul
-from retexo.models.stage import Architecture, build_stages
+from retexo.models.network import Architecture, Schema, build_network
 from retexo.models.streaming_aggregate import AggregateAccumulator
 from retexo.settings import options
 from retexo.settings.compose import compose
@@ -223,7 +223,9 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     one, same, other = (
-        build_stages(Architecture(default_model_settings(name, 2, 8), 5, 4), seed)[1].state_dict()
+        build_network(
+            Architecture(default_model_settings(name, 2, 8), Schema.of_plain_graph(5), 4), seed
+        )[1].state_dict()
         for seed in (1, 1, 2)
     )
     assert torch.equal(torch.get_rng_state(), before)
@@ -269,7 +271,11 @@ def test_a_convolution_that_is_added_is_found(reduce: str) -> None:
     settings = compose(["model=graphconv", f"model.reduce={reduce}", "hidden_dim=8"])
     registry.check_trainer_settings(settings)
     assert default_model_settings("graphconv", 2, 8).own == " with model.reduce=add"
-    conv = build_stages(Architecture(settings.model, WIDTH, 3), seed=1)[0].conv.double().eval()
+    conv = (
+        build_network(Architecture(settings.model, Schema.of_plain_graph(WIDTH), 3), seed=1)[0]
+        .conv.double()
+        .eval()
+    )
     x, count = (
         rows("dense"),
         COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if reduce == "mean" else COUNT,
@@ -348,8 +354,8 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_biases_begin_with_zero(name: str) -> None:
-    shape = Architecture(default_model_settings(name, 2, 8), num_features=5, num_classes=3)
-    stages = build_stages(shape, seed=0)
+    shape = Architecture(default_model_settings(name, 2, 8), Schema.of_plain_graph(5), 3)
+    stages = build_network(shape, seed=0)
     parameters = [each for stage in stages for each in stage.conv.named_parameters()]
     biases = [parameter for path, parameter in parameters if "bias" in path]
     assert not any(parameter.any() for parameter in biases)

@@ -11,8 +11,8 @@ from torch import Tensor
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
-from retexo.models.hetero_stage import HeteroArchitecture, Schema, build_network
-from retexo.models.stage import Architecture, Stage, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import Stage
 from retexo.settings.options import ACTIVATIONS, ModelSettings
 from retexo.trainers.sign import SIGN
 
@@ -76,7 +76,9 @@ def test_what_dropout_is_of(
         input_skip=input_skip,
     )
     features, others = (of_features or 0) > 0, dropout > 0  # these features have few columns
-    for layer, stage in enumerate(build_stages(Architecture(model, WIDTH, CLASSES), 0)):
+    for layer, stage in enumerate(
+        build_network(Architecture(model, Schema.of_plain_graph(WIDTH), CLASSES), 0)
+    ):
         torch.manual_seed(layer)
         given = inputs_of(
             stage, HIDDEN // 2 if layer and name == "gat" else HIDDEN if layer else WIDTH
@@ -101,7 +103,7 @@ def test_of_relations(
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, 1, torch.float32), HaloRows.empty(0, 1, torch.float32))
     block = InEdges.build(SRC, DST, *degrees, torch.float32).cut_block(TARGETS, nothing)
-    for layer, each in enumerate(build_network(HeteroArchitecture(model, SCHEMA, CLASSES), 0)):
+    for layer, each in enumerate(build_network(Architecture(model, SCHEMA, CLASSES), 0)):
         stages: list[Any] = [each] if input_skip else list(each.trunk)
         for stage in stages:
             groups, attends = stage.conv.groups, stage.conv.attention_heads > 0
@@ -125,7 +127,9 @@ def test_of_relations(
 @pytest.mark.parametrize("name", ["gcn", "gin"])
 def test_the_activation_follows_the_norm(name: str) -> None:
     """Also in the MLP of GIN."""
-    stage = build_stages(Architecture(model_of(name, activation="tanh"), WIDTH, CLASSES), 0)[0]
+    stage = build_network(
+        Architecture(model_of(name, activation="tanh"), Schema.of_plain_graph(WIDTH), CLASSES), 0
+    )[0]
     given, conv = inputs_of(stage, WIDTH), stage.conv
     out = conv(given)
     if name == "gin":
@@ -161,7 +165,9 @@ def test_sign(norm: str, activation: str) -> None:
 def test_a_checkpoint_keeps_the_model(hetero: bool) -> None:
     model = model_of("rgcn" if hetero else "gcn", dropout=0.5)
     shape: Any = (
-        HeteroArchitecture(model, SCHEMA, 3) if hetero else Architecture(model, WIDTH, CLASSES)
+        Architecture(model, SCHEMA, 3)
+        if hetero
+        else Architecture(model, Schema.of_plain_graph(WIDTH), CLASSES)
     )
     assert type(shape).from_json(shape.to_json()) == shape
     assert [shape.model.features_dropout(width) for width in (16, 17)] == [0, 0.5]

@@ -28,7 +28,8 @@ from partitioning.file_io import exclusive
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.models.conv_registry import default_model_settings
-from retexo.models.stage import Architecture, OutputHeads, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import OutputHeads
 from retexo.results import run_log, trackers
 from retexo.results.atomic_write import UNFINISHED, write_json
 from retexo.results.callbacks import Callback
@@ -392,11 +393,11 @@ def test_other_ranks_write_none(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-SHAPE = Architecture(default_model_settings("gcn", 2, 8), num_features=5, num_classes=3)
+SHAPE = Architecture(default_model_settings("gcn", 2, 8), Schema.of_plain_graph(5), 3)
 
 
 def test_an_incomplete_checkpoint_is_refused(tmp_path: Path) -> None:
-    save_layer(tmp_path, 0, build_stages(SHAPE, 7)[0])
+    save_layer(tmp_path, 0, build_network(SHAPE, 7)[0])
     described = {"multilabel": False, "partition_digest": "", "answer": asdict(OutputHeads((1,)))}
     save_model(tmp_path, SHAPE, described)
     with pytest.raises(InputError, match=r"not a complete checkpoint"):

@@ -36,7 +36,8 @@ from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix
-from retexo.models.stage import Architecture, OutputHeads, Stage, build_stages
+from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.rounds.objective import (
@@ -593,7 +594,9 @@ def test_the_answers_of_a_network(model: str, norm: str, tmp_path: Path) -> None
     directory = write_partitions(tmp_path, GRAPH, thirds(NODES), np.zeros(NODES), 1)
     stages = [
         stage.double().eval()
-        for stage in build_stages(Architecture(settings.model, X.shape[1], NUM_CLASSES), 0)
+        for stage in build_network(
+            Architecture(settings.model, Schema.of_plain_graph(X.shape[1]), NUM_CLASSES), 0
+        )
     ]
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)

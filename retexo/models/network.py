@@ -1,8 +1,10 @@
-"""Networks of heterogeneous graphs: what each layer reads of the types, its parameters.
+"""Networks: what each layer reads of the node types, and its parameters.
 
-Trained layer by layer: only nodes of the target type have labels, so a stage is computed on them
-alone. With X_s the features of type s, A_r the mean over a relation's in-edges, and r = (s, r,
-target) all relations into the target:
+A plain graph has one node type and one relation. A layer of its network is a Stage.
+
+On a heterogeneous graph, trained layer by layer: only nodes of the target type have labels, so a
+stage is computed on them alone. With X_s the features of type s, A_r the mean over a relation's
+in-edges, and r = (s, r, target) all relations into the target:
 
     stage 0    h = relu(LN([X W_own ; sum over r of A_r X_s W_r] + b))
     stage k    h = relu(LN([X W_own ; sum over r of A_r X_s W_r ; sum over r of A_r q_s U_r] + b))
@@ -23,23 +25,19 @@ layers.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from partitioning.graph_data import EdgeType
-from retexo.models.conv_registry import build_convolution, hidden_convolution
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from retexo.models.conv_registry import build_convolution, find_convolution, hidden_convolution
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
-from retexo.models.stage import Architecture, Stage, build_stages, read_model
-from retexo.settings.options import ModelSettings
-
-PLAIN_NODE = "node"
-"""The only node type of a plain graph."""
-PLAIN_EDGE = (PLAIN_NODE, "edge", PLAIN_NODE)
-"""Its only relation."""
+from retexo.models.scorer import Scorer
+from retexo.models.stage import Skip, Stage
+from retexo.settings.options import MODELS, ModelSettings
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,12 @@ class Schema:
     @classmethod
     def of_plain_graph(cls, num_features: int) -> Self:
         """One node type with one relation."""
-        return cls(PLAIN_NODE, {PLAIN_NODE: num_features}, (PLAIN_EDGE,))
+        return cls(PLAIN_TYPE, {PLAIN_TYPE: num_features}, (PLAIN_RELATION,))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is that of a plain graph."""
+        return self.target == PLAIN_TYPE
 
     @property
     def description(self) -> str:
@@ -134,14 +137,18 @@ class Schema:
 
 
 @dataclass(frozen=True)
-class HeteroArchitecture:
+class Architecture:
     """Everything that a network's shape depends on; part of a checkpoint."""
 
     model: ModelSettings
     schema: Schema
     num_classes: int
+    scorer: str = ""
+    """For link prediction (retexo.models.scorer); empty for other tasks."""
+    num_edge_features: int = 0
+    """K that are read of a plain graph; attention reads an edge weight as one of them."""
     head: str = "mlp"
-    """task.scorer of labelled edges"""
+    """task.scorer of labelled edges, in a heterogeneous graph"""
 
     @property
     def num_features(self) -> int:
@@ -149,27 +156,43 @@ class HeteroArchitecture:
         return self.schema.widths[self.schema.target]
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object, like Architecture's; relations are lists of three."""
-        sizes = {"num_classes": self.num_classes, "task.scorer": self.head}
-        return {**asdict(self.model), **asdict(self.schema), **sizes}
+        """One flat object: the settings of the model and of its convolution, and the sizes.
+
+        Relations are lists of three.
+        """
+        model = asdict(self.model)
+        if not self.schema.is_plain:
+            sizes = {"num_classes": self.num_classes, "task.scorer": self.head}
+            return {**model, **asdict(self.schema), **sizes}
+        sizes = {name: getattr(self, name) for name in ("num_features", "num_classes")}
+        scorer = {"scorer": self.scorer} if self.scorer else {}
+        return {**model, **sizes, **scorer, "num_edge_features": self.num_edge_features}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the inverse of to_json; raises KeyError, TypeError, ValueError and InputError."""
-        relations = tuple(
-            (str(source), str(name), str(to)) for source, name, to in content["relations"]
+        """Return the inverse of to_json.
+
+        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, or widths that
+        are out of range.
+        """
+        find_convolution(content["name"])
+        kind = MODELS[content["name"]]
+        model = kind(**{field.name: content[field.name] for field in fields(kind)})
+        if "relations" in content:
+            relations = tuple(
+                (str(source), str(name), str(to)) for source, name, to in content["relations"]
+            )
+            schema = Schema(str(content["target"]), dict(content["widths"]), relations)
+        else:
+            schema = Schema.of_plain_graph(content["num_features"])
+        return cls(
+            model,
+            schema,
+            int(content["num_classes"]),
+            content.get("scorer", ""),
+            content.get("num_edge_features", 0),
+            content.get("task.scorer", content.get("task.head", "mlp")),  # the former name
         )
-        schema = Schema(str(content["target"]), dict(content["widths"]), relations)
-        head = content.get("task.scorer", content.get("task.head", "mlp"))  # the former name
-        return cls(read_model(content), schema, int(content["num_classes"]), head)
-
-
-AnyArchitecture = Architecture | HeteroArchitecture
-
-
-def read_architecture(content: dict[str, Any]) -> AnyArchitecture:
-    """Return the architecture of a checkpoint; raises what from_json raises."""
-    return (HeteroArchitecture if "relations" in content else Architecture).from_json(content)
 
 
 class TypedLayer(nn.Module):
@@ -208,36 +231,84 @@ class TypedLayer(nn.Module):
 
 def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
     """Return the stages of one layer by the node type that each computes; a plain graph has one."""
-    return layer.by_type() if isinstance(layer, TypedLayer) else iter(((PLAIN_NODE, layer),))
+    return layer.by_type() if isinstance(layer, TypedLayer) else iter(((PLAIN_TYPE, layer),))
 
 
-def build_network(architecture: AnyArchitecture, seed: int) -> list[Stage]:
+def build_network(architecture: Architecture, seed: int) -> list[Stage]:
     """Return the layers with the initial parameters of a seed, the same on every worker.
 
     On a heterogeneous graph model.input_skip says how the network is trained: with it layer by
-    layer, without it end to end, by TypedLayers.
+    layer, without it end to end, by TypedLayers. The global random state stays as it is.
     """
-    if isinstance(architecture, Architecture):
-        return build_stages(architecture, seed)
     stages: list[Any] = []
-    rows = {name: width for name, width in architecture.schema.widths.items() if width}
+    schema, model = architecture.schema, architecture.model
+    kind = hidden_convolution(model)
+    rows = {name: width for name, width in schema.widths.items() if width or schema.is_plain}
     with torch.random.fork_rng(devices=[]):
-        for layer in range(architecture.model.depth):
+        for layer in range(model.depth):
             torch.manual_seed(seed * 1_000 + layer)
-            if architecture.model.input_skip:
+            if schema.is_plain:
+                stages.append(_build_plain(architecture, kind, layer, rows[PLAIN_TYPE]))
+                rows = {PLAIN_TYPE: stages[-1].output_dim}
+                if architecture.scorer:
+                    stages[-1].scorer = Scorer(architecture.scorer, architecture.num_classes)
+            elif model.input_skip:
                 stages.append(_build_stage(architecture, layer, rows))
-                rows = architecture.schema.passed_widths(
-                    layer, rows, stages[-1].conv.projected_width
-                )
+                rows = schema.passed_widths(layer, rows, stages[-1].conv.projected_width)
             else:
                 stages.append(_build_typed(architecture, layer, rows))
-                rows = dict.fromkeys(stages[-1].types, architecture.model.hidden_dim)
+                rows = dict.fromkeys(stages[-1].types, model.hidden_dim)
     return stages
 
 
-def _build_typed(
-    architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]
-) -> TypedLayer:
+def _build_plain(architecture: Architecture, kind: Convolution, layer: int, num_in: int) -> Stage:
+    """Build the stage of a layer of a plain graph.
+
+    kind: a convolution of any layer; num_in: width of the layer's rows.
+    """
+    model, num_features = architecture.model, architecture.num_features
+    num_classes, num_edge_features = architecture.num_classes, architecture.num_edge_features
+    is_last = layer == model.depth - 1
+    conv_settings = model if layer else replace(model, dropout=model.features_dropout(num_in))
+    skips = _skips(model, layer, linear=kind.linear_aggregation)
+    if num_edge_features and not (kind.attention_heads or kind.reads_relations):
+        skips, num_edge_features = (*skips, "edges"), 0  # attention reads each edge's
+    if is_last and not skips:
+        conv = build_convolution(
+            LayerShape(num_in, num_classes, True, conv_settings, num_edge_features)
+        )
+        return Stage(conv, None, model, is_last=True)
+    adds_skips = kind.adds_skips or model.residual
+    share = 0 if adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
+    width = max(1, model.hidden_dim - share * len(skips))
+    conv = build_convolution(LayerShape(num_in, width, False, conv_settings, num_edge_features))
+    conv.adds_skips = adds_skips
+    known = {"rows": num_in, "edges": architecture.num_edge_features}
+    widths = (known.get(name, num_features) for name in skips)
+    return Stage(
+        conv,
+        num_classes,
+        model,
+        skips={
+            name: xavier(width, share or conv.output_dim)
+            for name, width in zip(skips, widths, strict=True)
+        },
+        features=not layer,
+        is_last=is_last,
+        outputs_aggregate=model.passes_aggregate and kind.linear_aggregation and not is_last,
+    )
+
+
+def _skips(model: ModelSettings, layer: int, *, linear: bool) -> tuple[Skip, ...]:
+    """Return the skip connections of a stage."""
+    if layer == 0 or not model.input_skip:
+        return ("rows",) if model.self_weight else ()
+    if linear and (model.lookahead or model.residual) and model.self_weight:
+        return ("rows", "features", "aggregate")
+    return ("features", "aggregate") if linear else ("features", "rows")
+
+
+def _build_typed(architecture: Architecture, layer: int, rows: Mapping[str, int]) -> TypedLayer:
     """Build a layer of a network that is trained end to end: one stage per type.
 
     rows: widths of the types that the layer before computes, or that have features.
@@ -274,7 +345,7 @@ def _build_typed(
     return TypedLayer(stages)
 
 
-def _build_stage(architecture: HeteroArchitecture, layer: int, rows: Mapping[str, int]) -> Stage:
+def _build_stage(architecture: Architecture, layer: int, rows: Mapping[str, int]) -> Stage:
     """Build the stage of a layer that is trained by itself.
 
     rows: widths of its input rows by type.
@@ -313,7 +384,7 @@ def _multiply_ends(stage: Stage) -> None:
     nn.init.ones_(stage.conv.bias)  # each end counts by itself, too
 
 
-def _group_width(architecture: HeteroArchitecture, layer: int) -> int:
+def _group_width(architecture: Architecture, layer: int) -> int:
     """Return an equal share of hidden_dim for own features, neighbours' features and passed rows.
 
     Only for those that there are; a multiple of the number of heads.
