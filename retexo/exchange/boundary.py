@@ -1,10 +1,11 @@
-"""The edges from one partition into another: how the receiver finds them and tells the sender.
+"""The edges from one partition into another: how the receiver finds them and tells the owner.
 
-In a symmetric graph the sender holds the reverse of each of them, so only a digest and the layers
-that require each target are sent.
+The owner of the rows sends them to the receiver, whose nodes are the destinations of the edges. In
+a symmetric graph the owner holds the reverse of each edge, so it is told only a digest and the
+layers that require each target.
 
 I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows (nodes of the
-sender with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
+owner with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
 """
 
 from dataclasses import dataclass, field
@@ -36,13 +37,13 @@ TRAIN_PHASE, INFER_PHASE = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """The edges from one partition (the sender) into another (the receiver)."""
+    """The edges from one partition (the owner) into another (the receiver)."""
 
     rows: IntArray
-    """[L] ascending: inner nodes for the sender, halo nodes for the receiver."""
+    """[L] ascending: inner nodes for the owner, halo nodes for the receiver."""
     targets: IntArray
     """[R] the receiver's inner nodes, ascending among targets that as many layers require; -1 for
-    the sender, which does not know them, and where several destinations share one target."""
+    the owner, which does not know them, and where several destinations share one target."""
     required_layers: ByteArray
     """[R] see ExchangePlan.required_layers. Descending: the targets of a phase are contiguous."""
     target_ptr: IntArray
@@ -50,7 +51,7 @@ class Boundary:
     source: IndexArray
     """int32 [E] row of each edge, in [0, L), ascending for each target."""
     weight: WeightArray | None = None
-    """[E] edge weights, NaN where the sender does not know the weight and must send the row. None
+    """[E] edge weights, NaN where the owner does not know the weight and must send the row. None
     for unweighted graphs."""
     _source_masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
     """Cached results of `source_mask`, reused by the next layer."""
@@ -226,7 +227,7 @@ def digest_of_edges(boundary: Boundary, halo_index: IntArray, *, own_first: bool
 
 
 def reverse_boundary(boundary: Boundary, required_layers: ByteArray) -> Boundary:
-    """Return the boundary that the peer requests in a symmetric graph, as its sender sees it.
+    """Return the boundary that the peer requests in a symmetric graph, as its owner sees it.
 
     Args:
         boundary: all edges from the peer, as their receiver sees them.

@@ -22,7 +22,7 @@ than the weights take. If only rows can be sent (attention, pooling, exchange=pl
 destinations that the same number of layers requires share one target.
 
 W workers, I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows
-(nodes of the sender with an edge into the receiver), R targets, E edges.
+(nodes of the owner with an edge into the receiver), R targets, E edges.
 """
 
 from collections.abc import Sequence
