@@ -409,11 +409,13 @@ def check_split(
     labelled: NDArray[np.bool_],
     where: str,
     ids: Ints | None = None,
+    remedy: str = "",
 ) -> None:
     """Check that masks, bool [N] each, are disjoint and have labelled nodes only.
 
     Args:
         ids: [N] ids of the nodes in messages; None: their rows.
+        remedy: What else the message proposes.
 
     Raises:
         InputError: names the masks, how many nodes are wrong, and the first of them.
@@ -427,4 +429,5 @@ def check_split(
             node = row if ids is None else ids[row]
             raise InputError(
                 f"{where}: {int(mask.sum())} nodes {what}, the first is node {node}; take it out"
+                f"{remedy}"
             )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning import hypergraph, metis
+from partitioning.array_checks import are_whole, check_integers, check_length, refuse
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
 from partitioning.graph_data import DESTINATION, AnyGraph, HeteroGraphData, first_nodes
@@ -152,39 +153,20 @@ def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
 
     InputError for another length, or a value that is no partition.
     """
-    values = _read_integers(path)
-    if values.shape != (num_nodes,):
-        raise InputError(
-            f"partition_file={path}: has shape {list(values.shape)}, the graph needs one partition"
-            f" for each of its {num_nodes} nodes"
-        )
-    outside = np.flatnonzero((values < 0) | (values >= num_parts))
-    if outside.size:
-        row = int(outside[0])
-        raise InputError(
-            f"partition_file={path}: row {row} is {values[row]}, outside [0, {num_parts}); correct"
-            f" it or set num_partitions (the largest value is {values.max()})"
-        )
-    return values
-
-
-def _read_integers(path: Path) -> NDArray[np.int64]:
-    """Read the integers, also 1.0, of an npy or csv file; InputError for others."""
-    with reading(path, "npy or csv of integers", where=f"partition_file={path}"):
+    where = f"partition_file={path}"
+    with reading(path, "npy or csv of integers", where=where):
         if path.suffix == ".npy":
-            values = load_npy(path)
+            values = np.atleast_1d(np.asarray(load_npy(path)))
         else:
             with open_regular(path, "r") as file:
-                values = np.loadtxt(file, dtype=np.float64)
-    values = np.atleast_1d(np.asarray(values))
-    if values.dtype.kind == "f" and (values == np.floor(values)).all():
+                values = np.loadtxt(file, dtype=np.float64, ndmin=1)
+    if values.dtype.kind == "f" and are_whole(values).all():
         values = values.astype(np.int64)
-    if values.dtype.kind not in "iu":
-        raise InputError(
-            f"partition_file={path}: holds {values.dtype}, needs integers, a partition for each"
-            " node"
-        )
-    return values.astype(np.int64)
+    parts = check_integers(values, where)
+    check_length(parts, num_nodes, where)
+    expected = f"expected a partition in [0, {num_parts}); correct it or set num_partitions"
+    refuse(parts, (parts < 0) | (parts >= num_parts), where, expected)
+    return parts
 
 
 def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
@@ -200,10 +182,8 @@ def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[
             f"partition_file={folder}: no such folder; expected one with TYPE.npy or TYPE.csv, an"
             f" integer for each node, of {', '.join(graph.nodes)}"
         )
-    files = {
-        file.name: file for file in sorted(folder.iterdir()) if file.suffix in (".npy", ".csv")
-    }
-    unknown = [name for name in files if name[:-4] not in graph.nodes]
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in (".npy", ".csv")]
+    unknown = [file.name for file in files if file.stem not in graph.nodes]
     if unknown:
         raise InputError(
             f"partition_file={folder}: {unknown[0]} belongs to no node type of the graph, which has"
@@ -211,17 +191,11 @@ def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[
         )
     assignment = {}
     for name, table in graph.nodes.items():
-        paths = [
-            files[file_name] for file_name in (f"{name}.csv", f"{name}.npy") if file_name in files
-        ]
-        if len(paths) > 1:
+        paths = [file for file in files if file.stem == name]
+        if len(paths) > 1 or (table.num_nodes and not paths):
             raise InputError(
-                f"partition_file={folder}: has {paths[0].name} and {paths[1].name}; remove one"
-            )
-        if not paths and table.num_nodes:
-            raise InputError(
-                f"partition_file={folder}: has no {name}.npy or {name}.csv, the partition of each"
-                f" of the {table.num_nodes} nodes of type {name}"
+                f"partition_file={folder}: has {len(paths)} of {name}.npy and {name}.csv; expected"
+                f" one, the partition of each of the {table.num_nodes} nodes of type {name}"
             )
         assignment[name] = (
             read_assignment(paths[0], table.num_nodes, num_parts)

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import lzma
 import os
 import secrets
 import socket
@@ -47,6 +48,7 @@ UNREADABLE = (
     TokenError,
     ArithmeticError,
     csv.Error,
+    lzma.LZMAError,
     SafetensorError,
     zipfile.BadZipFile,
     zlib.error,

@@ -5,7 +5,7 @@ none.
 """
 
 import logging
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_split, make_mask, refuse
+from partitioning.array_checks import (
+    check_integers,
+    check_mask,
+    check_split,
+    check_unique,
+    make_mask,
+    refuse,
+)
 from partitioning.errors import InputError
 from partitioning.features.roles import find_usual
-from partitioning.file_io import load_npy, reading
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import SplitSettings
 
@@ -29,17 +35,17 @@ Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
 SPLITS = ("train", "val", "test")
 USED_BY = {
-    "given": (),
+    "given": ("index",),
     "per_class": SPLITS,
-    "fraction": SPLITS,
+    "fraction": (*SPLITS, "stratify"),
     "time": SPLITS,
     "files": (*SPLITS, "dir"),
     "none": (),
 }
-"""Settings that each kind of split uses, besides kind and seed."""
+"""Settings that each kind of split uses, besides those that every kind may have."""
+VALUES = (*SPLITS, "dir")
+"""Settings that meta.json keeps, and that a data set's recipe may have."""
 _SEVERAL = {"multilabel": "several", "regression": "numbers (task=node_regression)"}
-PAIR_SETTINGS = ("edges", "by")
-"""Settings for the split of pairs in link prediction."""
 FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
 FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
 """Suffixes of index files."""
@@ -93,6 +99,8 @@ def draw(
     elif kind == "files":
         masks = _read_files(graph, values)
     else:
+        for name in SPLITS:
+            _check_number(name, values[name], kind)
         rng = np.random.default_rng(settings.seed)
         if kind == "per_class":
             masks = _draw_per_class(graph, values, rng)
@@ -106,14 +114,9 @@ def draw(
     if unlabelled and settings.drop_unlabelled:
         log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
         masks = [mask & graph.labelled for mask in masks]
-    try:
-        check_split(
-            dict(zip(SPLITS, masks, strict=True)), graph.labelled, f"split={kind}", graph.shown_ids
-        )
-    except InputError as error:
-        raise InputError(
-            f"{error}{', or set split.drop_unlabelled=true' if unlabelled else ''}"
-        ) from None
+    remedy = ", or set split.drop_unlabelled=true" if unlabelled else ""
+    by_name = dict(zip(SPLITS, masks, strict=True))
+    check_split(by_name, graph.labelled, f"split={kind}", graph.shown_ids, remedy)
     if not masks[0].any():
         raise InputError(
             f"split={kind}: the training set is empty; give it at least one labelled node"
@@ -129,18 +132,6 @@ def _resolve(
 
     InputError for a setting of another kind, or one that is missing.
     """
-    others = ("kind", "seed", "drop_unlabelled", "stratify", "index", "inductive", *PAIR_SETTINGS)
-    if settings.stratify and kind != "fraction":
-        raise InputError(
-            f"split.stratify=true has no meaning with split={kind}: remove it, or set"
-            " split=fraction"
-        )
-    if settings.index is not None and kind != "given":
-        raise InputError(
-            f"split.index={settings.index} has no meaning with split={kind}: remove it, or set"
-            " split=given"
-        )
-    names = [field.name for field in fields(settings) if field.name not in others]
     by_source = has_sources and settings.by == "source" and kind == "fraction"
     if settings.edges is not None or (settings.by is not None and not by_source):
         raise InputError(
@@ -148,23 +139,20 @@ def _resolve(
             " split.by=source with split=fraction and labels of edges: remove them (by time:"
             " split=time with columns.time)"
         )
-    indices = {name: getattr(settings, name) for name in names}
-    useless = [
-        name for name, value in indices.items() if value is not None and name not in USED_BY[kind]
-    ]
-    if useless:
-        name = useless[0]
-        kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
-        raise InputError(
-            f"split.{name}={indices[name]} has no meaning with split={kind}: remove it, or set"
-            f" {kinds}"
-        )
-    published = {
-        name: getattr(recipe, name) if kind == recipe.kind else None for name in USED_BY[kind]
-    }
-    values = {
-        name: published[name] if indices[name] is None else indices[name] for name in USED_BY[kind]
-    }
+    for name in {name: None for used in USED_BY.values() for name in used}:
+        value = getattr(settings, name)
+        if name not in USED_BY[kind] and value is not None and value is not False:
+            kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
+            raise InputError(
+                f"split.{name}={value} has no meaning with split={kind}: remove it, or set {kinds}"
+            )
+    names = [name for name in USED_BY[kind] if name in VALUES]
+    values = {name: getattr(settings, name) for name in names}
+    if kind == recipe.kind:
+        values = {
+            name: getattr(recipe, name) if value is None else value
+            for name, value in values.items()
+        }
     missing = [name for name, value in values.items() if value is None]
     if missing and kind != "files":
         needs = ", ".join(f"split.{name}" for name in missing)
@@ -192,12 +180,8 @@ def _draw_per_class(
 
     InputError if there are too few.
     """
-    if graph.label_kind != "multiclass":
-        raise InputError(
-            "split=per_class needs one class per node, and these nodes have"
-            f" {_SEVERAL[graph.label_kind]}: set split=fraction"
-        )
-    count, num_val, num_test = (_count(name, values[name]) for name in SPLITS)
+    _check_classes(graph, "split=per_class", "set split=fraction")
+    count, num_val, num_test = (values[name] for name in SPLITS)
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
     if sizes.min() < count:
         smallest = int(sizes.argmin())
@@ -219,24 +203,28 @@ def _draw_per_class(
     ]
 
 
-def _count(name: str, value: Any) -> int:
-    """Return a setting as a number of nodes; InputError otherwise."""
-    if type(value) is not int or value < 0:
+def _check_classes(graph: GraphData, setting: str, remedy: str) -> None:
+    """Raise InputError unless nodes have one class each."""
+    if graph.label_kind != "multiclass":
+        raise InputError(
+            f"{setting} needs one class per node, and these nodes have"
+            f" {_SEVERAL[graph.label_kind]}: {remedy}"
+        )
+
+
+def _check_number(name: str, value: Any, kind: str) -> None:
+    """Raise InputError unless a setting is a number of nodes (per_class), or a share in [0, 1]."""
+    is_count = type(value) is int and value >= 0
+    if kind == "per_class" and not is_count:
         raise InputError(
             f"split.{name}={value}: with split=per_class this is a number of nodes, from 0 on; set"
             " split=fraction for shares"
         )
-    return value
-
-
-def _share(name: str, value: Any) -> float:
-    """Return a setting as a share in [0, 1]; InputError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+    if kind != "per_class" and not ((is_count or type(value) is float) and 0 <= value <= 1):
         raise InputError(
             f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in"
             " [0, 1]; set split=per_class for numbers of nodes"
         )
-    return float(value)
 
 
 def _nodes_in_order(
@@ -254,11 +242,7 @@ def _nodes_in_order(
         return nodes[np.argsort(_find_times(graph, nodes), kind="stable")]
     if not settings.stratify:
         return nodes
-    if graph.label_kind != "multiclass":
-        raise InputError(
-            "split.stratify=true needs one class per node; these nodes have"
-            f" {_SEVERAL[graph.label_kind]}: leave it out"
-        )
+    _check_classes(graph, "split.stratify=true", "leave it out")
     classes = graph.labels[nodes].astype(np.int64)
     sizes = np.bincount(classes)
     by_class = np.argsort(classes, kind="stable")
@@ -293,7 +277,7 @@ def _draw_fraction(
     The bounds are rounded, so shares that add up to 1 leave no node out. With `sources` they are
     shares of the sources, each of which has all its nodes in one set.
     """
-    shares = [_share(name, values[name]) for name in SPLITS]
+    shares = [values[name] for name in SPLITS]
     if sum(shares) > 1 + 1e-9:
         shares_text = ", ".join(
             f"split.{name}={share:g}" for name, share in zip(SPLITS, shares, strict=True)
@@ -392,20 +376,27 @@ def read_index(path: Path, num_nodes: int, setting: str, nodes: "Nodes | None" =
     Raises:
         InputError: names the setting, the file and the row.
     """
-    where = f"{setting}={path}"
+    try:
+        return _read_listed(path, num_nodes, nodes)
+    except InputError as error:  # which begins with the file
+        raise InputError(f"{setting}={error}") from None
+
+
+def _read_listed(path: Path, num_nodes: int, nodes: "Nodes | None") -> Ids:
+    """Read the nodes that a file lists, see `read_index`."""
+    from partitioning.datasets.array_files import read_npy
+    from partitioning.datasets.nodes import check_ids
+
+    where = str(path)
     if not path.exists():
         raise InputError(f"{where}: there is no such file")
-    ids = None
-    if path.suffix == ".npy":
-        ids = _read_npy_index(path, num_nodes, where, has_ids=nodes is not None)
-    if ids is None:
-        try:
-            ids = _read_table_index(path, where, nodes)
-        except InputError as error:
-            text = str(error)
-            raise InputError(text if text.startswith(where) else f"{setting}={text}") from None
-    elif ids.dtype == np.bool_:
-        return np.flatnonzero(ids)
+    if path.suffix != ".npy":
+        ids = _read_table_index(path, nodes)
+    else:
+        array = np.asarray(read_npy(path))
+        if array.dtype == np.bool_:
+            return np.flatnonzero(check_mask(array, num_nodes, where))
+        ids = check_integers(array, where) if nodes is None else check_ids(array, where)
     if nodes is not None and _are_positions(ids, nodes):
         log.warning("%s: no id is below %d: its numbers are positions, from 0", where, num_nodes)
         nodes = None
@@ -417,12 +408,7 @@ def read_index(path: Path, num_nodes: int, setting: str, nodes: "Nodes | None" =
         rows = ids
     else:
         rows = nodes.find_rows(ids, where, remedy=", as the nodes have ids")
-    first = np.unique(rows, return_index=True)[1]
-    if len(first) < len(rows):
-        again = int(np.setdiff1d(np.arange(len(rows)), first)[0])
-        raise InputError(
-            f"{where}: row {again} lists node {ids[again]} for the second time; list each node once"
-        )
+    check_unique(rows, where, ids)
     return rows
 
 
@@ -430,44 +416,16 @@ def _are_positions(numbers: NDArray[Any], nodes: "Nodes") -> bool:
     """Return whether numbers, [K], can only be positions: below N, where no node has its id."""
     if numbers.dtype.kind != "i" or nodes.named or nodes.ids is None:
         return False
-
-    def can_be(values: NDArray[Any]) -> NDArray[np.bool_]:
-        return np.asarray((values >= 0) & (values < nodes.num_nodes))
-
-    return bool(can_be(numbers).all()) and not can_be(nodes.ids).any()
+    fit, ids_fit = ((values >= 0) & (values < nodes.num_nodes) for values in (numbers, nodes.ids))
+    return bool(fit.all()) and not ids_fit.any()
 
 
-def _read_npy_index(path: Path, num_nodes: int, where: str, *, has_ids: bool) -> NDArray[Any]:
-    """Return the ids, int64 or str objects, or the mask, bool [num_nodes], of an npy file.
-
-    Integers are positions where nodes have no ids. Raises InputError for other arrays.
-    """
-    with reading(path, "npy array", where=where):
-        array = load_npy(path)
-    if not isinstance(array, np.ndarray) or array.ndim != 1:
-        raise InputError(
-            f"{where}: expected an npy array of one dimension; found {np.shape(array)}"
-        )
-    if array.dtype == np.bool_:
-        if len(array) != num_nodes:
-            raise InputError(f"{where}: a mask of {len(array)} nodes; the graph has {num_nodes}")
-        return array
-    if array.dtype.kind in "US" and has_ids:
-        return array.astype(str).astype(object)
-    if array.dtype.kind not in "iu":
-        raise InputError(
-            f"{where}: dtype {array.dtype}; expected integers (ids of nodes, or positions if they"
-            " have none) or a boolean mask"
-        )
-    return array.astype(np.int64)
-
-
-def _read_table_index(path: Path, where: str, known: "Nodes | None") -> NDArray[Any]:
+def _read_table_index(path: Path, known: "Nodes | None") -> NDArray[Any]:
     """Return the ids or positions that a csv or parquet file lists."""
     from partitioning.datasets.table_files import KINDS, column_names, kind_of, read_columns
 
     if kind_of(path) not in KINDS:
-        raise InputError(f"{where}: expected a .npy or .csv file")
+        raise InputError(f"{path}: expected a .npy or .csv file")
     names = column_names(path, header=False)
     cells = read_columns(path, exact=names, header=False)
     is_csv = KINDS[kind_of(path)] == "csv"
@@ -477,26 +435,13 @@ def _read_table_index(path: Path, where: str, known: "Nodes | None") -> NDArray[
     usual = [name for name in names if find_usual("id", [first[name]])]
     if len(names) != 1 and len(usual) != 1:
         raise InputError(
-            f"{where}: has {len(names)} columns; expected one of nodes, or one that is named id"
+            f"{path}: has {len(names)} columns; expected one of nodes, or one that is named id"
         )
     name = (usual or names)[0]
-    nodes = cells[name]
-    is_number = first[name].lstrip("-").isdecimal()
-    has_header = len(names) > 1 or not (is_number or _is_id(first[name], known))
-    if is_csv and has_header:
+    nodes, text = cells[name], np.array([first[name]], object)
+    is_id = first[name].lstrip("-").isdecimal()
+    if known is not None and known.named:
+        is_id = is_id or known.find_rows(text, "", keep_unknown=True)[0] >= 0
+    if is_csv and (len(names) > 1 or not is_id):
         nodes = replace(nodes, data=nodes.data.slice(1))  # after the header
     return nodes.ids() if known else nodes.whole_numbers("expected one node position per line")
-
-
-def _is_id(text: str, known: "Nodes | None") -> bool:
-    """Return whether a text is the name of a node.
-
-    False where nodes have integer ids, or are known by position (`known` is None).
-    """
-    if known is None:
-        return False
-    try:
-        matches = known.find_rows(np.array([text], object), "", keep_unknown=True)
-    except InputError:  # ids are integers
-        return False
-    return bool(matches[0] >= 0)

@@ -39,12 +39,13 @@ from partitioning.datasets import (
     synthetic_hetero,
     wikics,
 )
-from partitioning.datasets.download import Archive, Remote, ensure, library
+from partitioning.datasets.download import FETCH_AGAIN, Archive, Remote, ensure
 from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_now, encode_tables
 from partitioning.features.encoder import EncodedFeatures as EncodedFeatures
+from partitioning.file_io import explaining
 from partitioning.graph_data import GraphData, HeteroGraphData
 from partitioning.partition_settings import DatasetSettings, SplitSettings
 from partitioning.reverse_relations import add_reverse_relations
@@ -206,7 +207,8 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     if not files:
         return add_reverse(chosen.load(settings), settings, symmetrize=chosen.symmetrize)
     places = ensure(name, files, settings.dataset_max_gib)
-    with library(name, places[0] if places[0].is_dir() else places[0].parent):
+    folder = places[0] if places[0].is_dir() else places[0].parent
+    with explaining(f"dataset_name={name}: {folder}", "copy of this data set", FETCH_AGAIN):
         graph = chosen.load(settings, *places)
     if settings.target not in (None, graph.target) and isinstance(graph, HeteroGraphData):
         raise InputError(

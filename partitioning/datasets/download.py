@@ -9,7 +9,6 @@ put it there. The checksum of each file is kept beside it (published_checksums.p
 import contextlib
 import io
 import logging
-import lzma
 import re
 import tempfile
 import time
@@ -26,7 +25,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from partitioning.datasets.published_checksums import check_published, check_unchanged
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, open_regular, reading, rename_durably, written_beside
+from partitioning.file_io import explaining, open_regular, reading, rename_durably, written_beside
 from partitioning.unpacked_size import check_unpacked_size
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ class Archive:
             InputError: larger than `max_gib`, changed, or damaged.
         """
         log.info("unpacking %s", self.zip)
-        try:
+        with explaining(str(self.zip), "zip", f"remove it and {self.by_hand()}"):
             check_unpacked_size(self.zip, max_gib)
             check_unchanged(self.zip, self.url)
             with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
@@ -109,12 +108,6 @@ class Archive:
                 with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
                     archive.extractall(inside)
                 rename_durably(self._find_content(inside), self.folder)
-        except InputError:
-            raise
-        except (*UNREADABLE, lzma.LZMAError) as error:
-            raise InputError(
-                f"{self.zip}: cannot be unpacked ({error}); remove it and {self.by_hand()}"
-            ) from None
 
     def _find_content(self, unpacked: Path) -> Path:
         """Return the folder of an unpacked zip that has the first needed file.
@@ -298,25 +291,3 @@ def open_published(path: Path) -> Iterator[IO[bytes]]:
     """Within the block, open a file of a public data set; errors there are an InputError."""
     with reading(path, "file of this data set", FETCH_AGAIN), open_regular(path) as file:
         yield file
-
-
-@contextlib.contextmanager
-def library(dataset: str, folder: Path) -> Iterator[None]:
-    """Run a library's loader; log what it prints, and turn its errors into an InputError."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            yield
-    except InputError:
-        raise
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a damaged file can raise any error
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-        raise InputError(
-            f"dataset_name={dataset}: the files in {folder} cannot be read ({reason}); remove them"
-            " and fetch them again"
-        ) from error
-    finally:
-        log.debug("%s: %s", dataset, printed.getvalue())

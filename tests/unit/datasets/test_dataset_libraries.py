@@ -146,7 +146,7 @@ def test_musae(tmp_path, name, file):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"PK rubbish", "cannot be unpacked .*remove it and fetch https://data.dgl.ai"),
+        (b"PK rubbish", r"not a readable zip \(.*\); remove it and fetch https://data.dgl.ai"),
         (
             zipped({"feats.npy": bytes(1 << 24)}),
             r"grows by 0\.0156 GiB, .* set dataset_max_gib=1, which is 0\.01$",

@@ -353,10 +353,10 @@ def test_nodes_go_where_their_files_say(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "message"),
     [
-        ("studio.npy", None, r": has no studio\.npy or studio\.csv"),
-        ("studio.npy", np.zeros(4, int), r"/studio\.npy: has shape \[4\], .* each of its 5 nodes"),
-        ("movie.npy", np.full(40, 3), r"/movie\.npy: row 0 is 3, outside \[0, 3\)"),
-        ("person.npy", PARTS["person"], r": has person\.csv and person\.npy; remove one"),
+        ("studio.npy", None, r": has 0 of studio\.npy and studio\.csv; expected one, .* 5 nodes"),
+        ("studio.npy", np.zeros(4, int), r"/studio\.npy has 4 rows; expected 5, one per node"),
+        ("movie.npy", np.full(40, 3), r"/movie\.npy: row 0 is 3; expected a partition in \[0, 3\)"),
+        ("person.npy", PARTS["person"], r": has 2 of person\.npy and person\.csv; expected one"),
         (
             "actor.npy",
             np.zeros(3, int),

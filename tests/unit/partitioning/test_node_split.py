@@ -208,7 +208,7 @@ def test_multilabel_graphs_split_by_fraction_only():
         (
             split_settings("given", stratify=True),
             GIVEN,
-            r"split\.stratify=true has no meaning with",
+            r"split\.stratify=True has no meaning with",
         ),
         (split_settings("files", train=0.5), THIRDS, "split.train=0.5.*path of an index file"),
         (
@@ -247,8 +247,8 @@ def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
         ("t.npy", np.array([0, -1]), "row 1 is -1"),
         ("t.npy", np.array([0.0, 1.0]), "dtype float64"),
         ("t.npy", np.array([[0, 1]]), "one dimension"),
-        ("t.npy", np.array([True]), "a mask of 1 nodes; the graph has 6"),
-        ("t.npy", np.array([0, 1, 0]), "row 2 lists node 0 for the second time"),
+        ("t.npy", np.array([True]), "has 1 rows; expected 6, one per node"),
+        ("t.npy", np.array([0, 1, 0]), "rows 0 and 2 are both 0; expected each id once"),
         ("t.npy", np.array([{}], dtype=object), "not a readable npy"),
         ("t.npy", b"rubbish", "not a readable npy"),
         ("t.csv", b"0\nx7\n", "row 1 is 'x7'"),
