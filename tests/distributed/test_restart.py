@@ -43,9 +43,11 @@ from support import (
     write_partitions,
 )
 
+from partitioning.errors import InputError
 from retexo.apps import partition_data, train
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
+from retexo.launch import rendezvous
 from retexo.launch.heartbeat import Progress
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
@@ -419,6 +421,21 @@ def test_without_restarts_left_the_cause_ends_the_run(
         train.run(settings, tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert (summary["status"], summary["restarts"]["count"]) == ("failed", 1)
+
+
+def test_nodes_that_refuse_a_restart_end_the_run_with_its_cause(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = iter([rendezvous.connect_nodes, refuse_node])
+    monkeypatch.setattr(train, "main", always_killed)
+    monkeypatch.setattr(rendezvous, "connect_nodes", lambda *node: next(attempts)(*node))
+    settings = compose([*settings_of(base, "classes"), "distributed.max_restarts=3"])
+    with pytest.raises(TrainingError, match=r"has other settings; restarted because rank 1"):
+        train.run(settings, tmp_path)
+
+
+def refuse_node(*_: Any) -> Any:
+    raise InputError("node 1 has other settings")
 
 
 def always_killed(rank: int, *_: Any) -> None:
