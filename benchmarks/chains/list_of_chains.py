@@ -173,7 +173,6 @@ TRAINING = (
             "+optimizer.momentum=0.9",
             "lr=[0.1]",
             "scheduler=cosine",
-            "max_grad_norm=1",
             "model.norm=none",
             "model.activation=elu",
             "compute.precision=bf16",

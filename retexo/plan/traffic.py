@@ -259,11 +259,7 @@ def max_count_messages(settings: TrainSettings, layer: int, *, validates: bool) 
     With validation nodes it may end every `patience` rounds; without them, after each round from
     `patience` on. See retexo.rounds.training_loop.run_rounds.
     """
-    limit: int
-    patience, limit = (
-        settings.stopping.patience_of(layer, settings.model.depth),
-        settings.num_rounds[layer],
-    )
+    patience, limit = settings.stopping.patience, int(settings.num_rounds[layer])
     if patience is None:
         return 1
     return 1 + (max(0, limit - 1) // patience if validates else max(0, limit - patience))

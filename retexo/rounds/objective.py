@@ -13,7 +13,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.models.convolution import Inputs
 from retexo.models.matrix import Matrix, RowIndex
 from retexo.models.stage import Stage
@@ -54,13 +53,12 @@ def choose_precision(settings: TrainSettings, info: GraphInfo) -> str:
 def choose_patience(settings: TrainSettings, objective: "Objective") -> int | None:
     """Return the number of rounds without improvement after which the layer ends, or None.
 
-    batch_size=auto needs more patience, because its steps are noisier. An end-to-end network has
-    the last layer's patience.
+    batch_size=auto needs more patience, because its steps are noisier.
     """
-    num_layers, total = settings.model.depth, objective.graph_info.num_train
-    layer = num_layers - 1 if objective.traffic_layer == WHOLE_RUN else objective.layer
-    factor = math.sqrt(total / AUTO_BATCH_SIZE) if _uses_auto_batches(settings, total) else 1
-    return settings.stopping.patience_of(layer, num_layers, factor)
+    patience, total = settings.stopping.patience, objective.graph_info.num_train
+    if patience is None or not _uses_auto_batches(settings, total):
+        return patience
+    return math.ceil(math.sqrt(total / AUTO_BATCH_SIZE) * patience)
 
 
 def choose_val_stride(settings: TrainSettings, total: int, num_val: int) -> int:

@@ -5,16 +5,16 @@
     step        2^-floor(t / S)
     plateau     2^-k, where k counts how often S rounds brought no improvement
 
-with S = scheduler_rounds. Early stopping says what an improvement is, so a
-schedule needs no message, and all workers take the same steps.
+with S = NUM_ROUNDS. Early stopping says what an improvement is, so a schedule needs no message, and
+all workers take the same steps.
 """
 
 import math
 
 from retexo.settings.run_settings import OptimizerSettings
 
-DEFAULT_ROUNDS = {"step": 50, "plateau": 5}
-"""scheduler_rounds by schedule; for a plateau less than stopping.patience."""
+NUM_ROUNDS = {"step": 50, "plateau": 5}
+"""S: a fourth of the default num_rounds for a step; for a plateau a fourth of stopping.patience."""
 
 
 class Schedule:
@@ -23,7 +23,6 @@ class Schedule:
     def __init__(self, settings: OptimizerSettings, num_rounds: int) -> None:
         """Begin with the first of at most `num_rounds` rounds, T."""
         self.name, self.limit = settings.scheduler, num_rounds
-        self.rounds = settings.scheduler_rounds or DEFAULT_ROUNDS.get(self.name, 1)
         self.num_cuts, self.last_cut = 0, 0
         """For plateau: k, and the round in which k changed last."""
 
@@ -35,9 +34,9 @@ class Schedule:
         if self.name == "cosine":
             return (1 + math.cos(math.pi * number / max(1, self.limit))) / 2
         if self.name == "step":
-            return 0.5 ** (number // self.rounds)
+            return 0.5 ** (number // NUM_ROUNDS["step"])
         if self.name == "plateau":
-            if number - max(last_improvement, self.last_cut) > self.rounds:
+            if number - max(last_improvement, self.last_cut) > NUM_ROUNDS["plateau"]:
                 self.num_cuts, self.last_cut = self.num_cuts + 1, number
             return 0.5**self.num_cuts
         return 1.0

@@ -67,7 +67,7 @@ def run_rounds(
     optimizer = build_optimizer(settings, settings.learning_rate[layer], objective.module)
     round_state = RoundState(
         layer,
-        LocalOptimizer(flat, optimizer, objective, settings.max_grad_norm),
+        LocalOptimizer(flat, optimizer, objective),
         build_message(objective, settings, comm, flat),
         EarlyStopping(
             choose_patience(settings, objective),

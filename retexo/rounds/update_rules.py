@@ -44,8 +44,6 @@ class LocalOptimizer:
     flat: FlatParameters
     optimizer: torch.optim.Optimizer | Adam
     objective: Objective
-    max_grad_norm: float | None = None
-    """Largest norm of the gradient of a step."""
 
     def backward(self) -> float:
         """Write the gradient of the summed loss to flat.gradient; return the summed loss.
@@ -61,16 +59,6 @@ class LocalOptimizer:
             total += float(loss.detach())
         return total
 
-    def step(self) -> None:
-        """Clip flat.gradient in place to max_grad_norm (None: not), and update the parameters.
-
-        The norm is summed in float64: workers with other numbers of threads add in other orders.
-        """
-        if self.max_grad_norm is not None:
-            norm = float(torch.linalg.vector_norm(self.flat.gradient, dtype=torch.float64))
-            self.flat.gradient *= min(1.0, self.max_grad_norm / max(norm, 1e-30))
-        self.optimizer.step()
-
 
 class SynchronousSGD:
     """One exact full-batch step per round: the mean gradient over all training nodes."""
@@ -85,7 +73,7 @@ class SynchronousSGD:
     def apply(self) -> None:
         """Take one optimiser step with the mean gradient over all training nodes."""
         self.local.flat.gradient /= self.local.objective.graph_info.num_train
-        self.local.step()
+        self.local.optimizer.step()
 
 
 class LocalSGD:
@@ -126,7 +114,7 @@ class LocalSGD:
         """
         loss = self.local.backward()
         self.local.flat.gradient /= max(1, self.local.objective.num_train)
-        self.local.step()
+        self.local.optimizer.step()
         return loss
 
     def apply(self) -> None:

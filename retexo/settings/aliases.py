@@ -39,6 +39,9 @@ _ROUNDS = (
 )
 _GPU = "device=cuda uses the GPUs of this machine; num_partitions is the number of workers"
 _DATA = "dataset_name=NAME, or dataset_name=file dataset_file=PATH for data of your own"
+_HALVED = (
+    "scheduler=step halves the learning rate every 50 rounds, plateau after 5 without improvement"
+)
 _FOLDER = "hydra.run.dir=DIR is the folder of a run"
 MEANT: dict[str, str] = {
     **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "n_epochs", "iterations"), _ROUNDS),
@@ -60,12 +63,16 @@ MEANT: dict[str, str] = {
     **dict.fromkeys(("layers", "n_layers", "depth"), "did you mean num_layers?"),
     **dict.fromkeys(("hidden", "hidden_size", "units"), "did you mean hidden_dim?"),
     "lr_scheduler": "did you mean scheduler?",
-    "scheduler.step_size": "did you mean scheduler_rounds?",
-    "scheduler.gamma": "the learning rate is halved; scheduler_rounds says how often",
-    "scheduler_factor": "the learning rate is halved; scheduler_rounds says how often",
+    "scheduler.step_size": _HALVED,
+    "scheduler.gamma": _HALVED,
+    "scheduler_factor": _HALVED,
+    "scheduler_rounds": _HALVED,
     "momentum": "+optimizer.momentum=VALUE, with optimizer._target_=torch.optim.SGD",
     "fanout": "trainer=sampled has sampled.fanout",
     "features.max_categories": "64 categories have a column each, rarer ones share one",
+    "max_grad_norm": "the gradient is not clipped; lower learning_rate",
+    "stopping.hidden_patience": "stopping.patience holds for all layers",
+    "task.label_smoothing": "the loss has no label smoothing",
     "histogram_bins": "scores are counted in 512 bins",
     "sampled.trainers": "a partition has one trainer; more partitions have more",
     "serve.reload": "a new checkpoint is loaded within 2 seconds",

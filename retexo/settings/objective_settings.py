@@ -49,11 +49,6 @@ class TaskSettings(PairSettings):
         "(mae) or Huber error",
         one_of(*LOSSES["node_classification"], *LOSSES["node_regression"]),
     )
-    label_smoothing: float = setting(
-        0.0,
-        "share of the target that is spread over all classes",
-        BELOW_ONE,
-    )
     class_weights: Any = setting(
         "auto",
         "in the loss; balanced: the same total for each class; auto: balanced where a class "
@@ -116,17 +111,3 @@ class StoppingSettings(Checked):
         at_least(0),
         FINITE,
     )
-    hidden_patience: int | None = setting(
-        None,
-        "patience of the layers before the last; null: stopping.patience",
-        at_least(1),
-    )
-
-    def patience_of(self, layer: int, num_layers: int, factor: float = 1) -> int | None:
-        """Return the patience of a layer in rounds; None: no early stopping.
-
-        `factor` stretches `patience`, not `hidden_patience`.
-        """
-        if layer < num_layers - 1 and self.hidden_patience is not None:
-            return self.hidden_patience
-        return None if self.patience is None else math.ceil(factor * self.patience)

@@ -3,7 +3,6 @@
 partitioning/setting_fields.py defines `setting`; CONTRIBUTING.md shows how to add one.
 """
 
-import math
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -65,18 +64,8 @@ class OptimizerSettings(Checked):
     scheduler: str = setting(
         "none",
         "learning rate over a layer's rounds; cosine: falls to 0 at num_rounds; step: is halved "
-        "every scheduler_rounds; plateau: the same after scheduler_rounds without improvement",
+        "every 50; plateau: the same after 5 without improvement",
         one_of("none", "cosine", "plateau", "step"),
-    )
-    scheduler_rounds: int | None = setting(
-        None,
-        "rounds before it falls; null: 50 for step, 5 for plateau",
-        at_least(1),
-    )
-    max_grad_norm: float | None = setting(
-        None,
-        "largest norm of the gradient of all workers, or with gradient=local of each step",
-        Check(lambda value: 0 < value < math.inf, "must be above 0 and finite"),
     )
 
 

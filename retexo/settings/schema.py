@@ -38,11 +38,15 @@ FORMER = {
 CONSTANTS = {
     "histogram_bins": 512,
     "features.max_categories": 64,
+    "max_grad_norm": None,
     "sampled.trainers": 1,
     "scheduler_factor": 0.5,
+    "scheduler_rounds": None,
     "serve.reload": 2.0,
     "serve.timeout": 10.0,
+    "stopping.hidden_patience": None,
     "task.head": "mlp",
+    "task.label_smoothing": 0.0,
     "task.paths": True,
     "update.again": False,
 }

@@ -49,7 +49,6 @@ class NodeClassification:
     loss_name: str = "cross_entropy"
     focal_gamma: float = 2.0
     """The exponent, which its authors found best."""
-    label_smoothing: float = 0.0
     positive: int = 1
     """The one of two classes whose ranking is scored."""
     threshold: float = 0.5
@@ -85,7 +84,6 @@ class NodeClassification:
             metric_name,
             settings.stopping.use_loss or metric_name == "loss",
             loss_name=task.loss,
-            label_smoothing=task.label_smoothing,
             class_names=class_names,
         )
         by_fixed_rule = metric_name in ("accuracy", "micro_f1", "loss") and not task_made.is_binary
@@ -178,7 +176,7 @@ class NodeClassification:
     @property
     def unweighted(self) -> Self:
         """Return the task with plain cross-entropy as loss."""
-        return replace(self, weights=None, loss_name="cross_entropy", label_smoothing=0.0)
+        return replace(self, weights=None, loss_name="cross_entropy")
 
     def make_round_metric(self) -> NodeMetric:
         """Return the metric that chooses the best round of a layer."""
@@ -210,12 +208,8 @@ class NodeClassification:
             return self._label_losses(logits, labels).sum() / self.num_classes
         weight = None if self.weights is None else self.weights[0].to(logits)
         if self.loss_name == "cross_entropy":
-            return functional.cross_entropy(
-                logits, labels, weight, reduction="sum", label_smoothing=self.label_smoothing
-            )
-        losses = functional.cross_entropy(
-            logits, labels, weight, reduction="none", label_smoothing=self.label_smoothing
-        )
+            return functional.cross_entropy(logits, labels, weight, reduction="sum")
+        losses = functional.cross_entropy(logits, labels, weight, reduction="none")
         probability = logits.softmax(dim=1).gather(1, labels[:, None])[:, 0]
         return ((1 - probability) ** self.focal_gamma * losses).sum()
 
@@ -223,8 +217,7 @@ class NodeClassification:
         """Return the loss of each label, [N, C]; 0 where it is unknown."""
         known = ~labels.isnan()
         actual = torch.where(known, labels, 0)
-        target = actual * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        losses = functional.binary_cross_entropy_with_logits(logits, actual, reduction="none")
         if self.loss_name == "focal":
             probability = torch.sigmoid(torch.where(actual > 0.5, logits, -logits))
             losses = (1 - probability) ** self.focal_gamma * losses

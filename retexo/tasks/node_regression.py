@@ -270,7 +270,6 @@ def check_settings(settings: TrainSettings) -> None:
         )
     of_classes: Mapping[str, tuple[Any, Any]] = {
         "task.class_weights": (task.class_weights, ("auto", "none")),
-        "task.label_smoothing": (task.label_smoothing, (0.0,)),
         "threshold": (settings.threshold, ("auto", 0.5)),
     }
     for name, (value, unset) in of_classes.items():

@@ -62,11 +62,9 @@ OPTIMIZER = (
     "base=published",
     "checkpoint.every=1",
     "stopping=none",
-    "stopping.min_delta=0.9",  # no round improves, so every other one lowers the learning rate
+    "stopping.min_delta=0.9",  # no round improves, so the sixth lowers the learning rate
     "num_rounds=[2,9]",
     "scheduler=plateau",
-    "scheduler_rounds=1",
-    "max_grad_norm=0.1",
     *MOMENTUM,
     "model=gat",
     "heads=2",
