@@ -58,9 +58,7 @@ COMPARISONS = {
     "parts": {
         "all": "+experiment=exact num_partitions=1",
         "no own half": "+experiment=exact num_partitions=1 model.self_weight=false",
-        "no second hop": (
-            "+experiment=exact num_partitions=1 model.input_skip=false model.output=activation"
-        ),
+        "no second hop": ("+experiment=exact num_partitions=1 model.input_skip=false"),
         "no smoothing": "+experiment=exact num_partitions=1 smoothing.steps=0",
         "last layer only": "+experiment=exact num_partitions=1 classifiers=last",
         "first layer alone": "+experiment=exact num_partitions=1 num_layers=1",

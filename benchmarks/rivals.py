@@ -38,7 +38,7 @@ SEARCH = [
     for rate, dropout in product((0.01, 0.003), (0, 0.3, 0.6))
 ]
 SAME = (
-    "base=default model.output=activation classifiers=last smoothing.reach=computed"
+    "base=default classifiers=last smoothing.reach=computed"
     " gradient.compression=powersgd gradient.precision=int6 gradient.rank=2"
 )
 """The defaults of the lazy trainer, as far as a network that is trained at once has them."""

@@ -55,7 +55,6 @@ PLAN = "plan train evaluate predict"
 SCORED = "train evaluate predict"
 TABLES = ("columns.label=subject", "symmetrize=true", "split=default")
 LINKS = (
-    "task.dim=8",
     "task.spectral=4",
     "task.negatives=16",
     "task=link_prediction",

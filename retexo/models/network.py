@@ -31,7 +31,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from retexo.models.conv.rgcn import NUM_BASES
 from retexo.models.conv_registry import build_convolution, find_convolution, hidden_convolution
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
@@ -172,9 +174,12 @@ class Architecture:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the inverse of to_json.
 
-        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, or widths that
-        are out of range.
+        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, widths that are
+        out of range, or a number of bases that earlier versions let users set.
         """
+        num_bases = content.get("num_bases", NUM_BASES)
+        if num_bases != NUM_BASES:
+            raise InputError(f"model.num_bases={num_bases}: is always {NUM_BASES} now")
         find_convolution(content["name"])
         kind = MODELS[content["name"]]
         model = kind(**{field.name: content[field.name] for field in fields(kind)})

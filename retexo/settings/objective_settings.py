@@ -14,6 +14,7 @@ from partitioning.setting_fields import (
     at_least,
     at_most,
     group,
+    not_a_setting,
     one_of,
     setting,
 )
@@ -55,12 +56,6 @@ class TaskSettings(PairSettings):
         "is very rare",
         Check(_are_class_weights, "must be auto, none, balanced, or a list of positive numbers"),
     )
-    dim: int = setting(
-        64,
-        "links: width of the embeddings that are scored",
-        at_least(1),
-        at_most(MAX_WIDTH),
-    )
     scorer: str = setting(
         "auto",
         "links: score of two embeddings; labelled edges: mlp, or a weighted product (dot), of "
@@ -83,6 +78,8 @@ class TaskSettings(PairSettings):
         "links: number of sources whose pairs are ranked for a score; more are sampled",
         at_least(1),
     )
+    dim: int = not_a_setting(64)
+    """Links: width of the embeddings that are scored; earlier versions had a setting for it."""
 
 
 @group("stopping")

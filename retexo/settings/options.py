@@ -64,22 +64,19 @@ class ModelSettings(Checked):
         True,
         "skip connections from the features and their aggregate to every later layer",
     )
-    output: str = setting(
-        "aggregate",
-        "input of the next layer: the activation, or the weighted aggregate before it (not "
-        "gat and pooling)",
-        one_of("activation", "aggregate"),
-    )
     residual: bool = setting(
         False,
-        "residual layers, for deep networks; needs model.self_weight, sets model.output=activation",
+        "residual layers, for deep networks; needs model.self_weight",
     )
     lookahead: int = setting(
         0,
-        "1: train each layer together with the next one, which sets model.output=activation",
+        "1: train each layer together with the next one",
         within(0, 1),
     )
 
+    output: str | None = not_a_setting(None)
+    """Input of the next layer: "activation", or "aggregate" (the weighted one before it, but of gat
+    and pooling); None: TrainSettings decides it."""
     num_layers: int | str = not_a_setting(2)
     """This and the next ones: the settings without a group, which NetworkSettings sets here."""
     max_layers: int = not_a_setting(8)
@@ -132,17 +129,6 @@ class GATOptions(ModelSettings):
     self_loops: bool = setting(
         True,
         "attention includes the node itself; false: as in the public Retexo code",
-    )
-
-
-@group("model")
-class RGCNOptions(ModelSettings):
-    """R-GCN, with model=rgcn only."""
-
-    num_bases: int = setting(
-        8,
-        "basis matrices for the relations with the same source type",
-        at_least(1),
     )
 
 
@@ -205,7 +191,7 @@ MODELS: dict[str, type[ModelSettings]] = {
     "gin": ModelSettings,
     "hetero_sage": ModelSettings,
     "rgat": ModelSettings,
-    "rgcn": RGCNOptions,
+    "rgcn": ModelSettings,
     "rgcn_union": ModelSettings,
     "sage": SAGEOptions,
 }

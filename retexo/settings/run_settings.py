@@ -251,6 +251,10 @@ class TrainSettings(
         Repeat lists for all layers, and set what is auto.
         """
         self.decide_by_network(links=self.task.links)
+        if self.model.output is None:  # not that of a checkpoint
+            by_layer = self.trainer.name == "lazy"
+            output = "aggregate" if by_layer and self.model.input_skip else "activation"
+            self.model = replace(self.model, output=output)
         self.num_rounds = self.of_layers(self.num_rounds)
         self.learning_rate = self.of_layers(self.learning_rate)
         precision = self.of_layers(self.exchange.precision)

@@ -39,12 +39,14 @@ CONSTANTS = {
     "histogram_bins": 512,
     "features.max_categories": 64,
     "max_grad_norm": None,
+    "model.num_bases": 8,
     "sampled.trainers": 1,
     "scheduler_factor": 0.5,
     "scheduler_rounds": None,
     "serve.reload": 2.0,
     "serve.timeout": 10.0,
     "stopping.hidden_patience": None,
+    "task.dim": 64,
     "task.head": "mlp",
     "task.label_smoothing": 0.0,
     "task.paths": True,
@@ -58,11 +60,14 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Former settings stay only where they had another value than the program has now.
     """
+    by_layer = stored.get("trainer.name", "lazy") == "lazy"
+    output = "aggregate" if by_layer and stored.get("model.input_skip", True) else "activation"
+    former = {**CONSTANTS, "model.output": output}
     current = {
         name: value
         for name, value in stored.items()
         if name not in (*FORMER, "task.neighbour_dropout")  # which follows dropout now
-        and not (name in CONSTANTS and value == CONSTANTS[name])
+        and not (name in former and value == former[name])
     }
     if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
         current["task.scorer"] = "auto"

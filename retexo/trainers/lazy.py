@@ -43,7 +43,6 @@ class LazyTrainer(Trainer):
     HETEROGENEOUS_ONLY: ClassVar[dict[str, Any]] = {
         "model.self_weight": True,
         "model.input_skip": True,
-        "model.output": "aggregate",
         "model.residual": False,
         "model.lookahead": 0,
     }

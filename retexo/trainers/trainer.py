@@ -17,7 +17,6 @@ ONLY_LAZY: dict[str, Any] = {
     "compute.precision": "fp32",
     "model.self_weight": False,
     "model.input_skip": False,
-    "model.output": "activation",
     "model.residual": False,
     "model.lookahead": 0,
 }

@@ -46,6 +46,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.errors import TrainingError
+from retexo.models.conv import rgcn
 from retexo.models.network import Architecture, build_network, projections
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
@@ -82,7 +83,7 @@ COMMON = (
     "smoothing.steps=3",
 )
 CASES = {
-    "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3", "+experiment=exact"),
+    "rgcn": ("model=rgcn", "num_layers=3", "+experiment=exact"),
     "sage": (
         "model=hetero_sage",
         "model.norm=none",
@@ -184,6 +185,13 @@ def alone(case: str) -> dict[str, Any]:
 LONG = pytest.mark.long("this case runs with another number of parts")
 
 
+@pytest.fixture
+def one_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All relations of R-GCN with the same source type share one matrix."""
+    monkeypatch.setattr(rgcn, "NUM_BASES", 1)
+
+
+@pytest.mark.usefixtures("one_base")
 @pytest.mark.parametrize(
     ("case", "num_parts"),
     [
@@ -248,6 +256,7 @@ def attended(conv: Any, place: int, name: Any, rows: Tensor, own: Tensor, weight
     return torch.cat(heads, dim=1)
 
 
+@pytest.mark.usefixtures("one_base")
 @pytest.mark.parametrize("case", ["rgcn", "sage", "rgat"])
 def test_closed_form(case: str) -> None:
     """Stage by stage with the trained parameters, and one step of smoothing."""
@@ -385,7 +394,7 @@ END_TO_END = (
     "weight_decay=0",
 )
 MODELS = {
-    "rgcn": ("model=rgcn", "model.num_bases=1", "num_layers=3"),
+    "rgcn": ("model=rgcn", "num_layers=3"),
     "sage": ("model=hetero_sage", "num_layers=2"),
     "rgat": ("model=rgat", "heads=2", "num_layers=3"),
 }
@@ -406,6 +415,7 @@ def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert wanted["losses"][-1] < wanted["losses"][0]
 
 
+@pytest.mark.usefixtures("one_base")
 @pytest.mark.parametrize(("model", "num_parts"), [("rgcn", 4), ("sage", 4), ("rgat", 2)])
 def test_full_graph_equals_one_part(model: str, num_parts: int) -> None:
     found = train_parts(settings_of(model, num_parts, "trainer=full_graph"))
@@ -413,6 +423,7 @@ def test_full_graph_equals_one_part(model: str, num_parts: int) -> None:
     assert found["sent"]["embeddings"] > 0
 
 
+@pytest.mark.usefixtures("one_base")
 def test_local_training_has_the_edges_within_parts() -> None:
     owner, within = random_assignment(GRAPH, 4), {}
     for (source, name, to), edges in GRAPH.relations.items():

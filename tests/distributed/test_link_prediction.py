@@ -41,6 +41,7 @@ from retexo.models.matrix import to_dense
 from retexo.models.network import build_network
 from retexo.models.stage import OutputHeads
 from retexo.rounds.graph_info import agree_on_graph_info
+from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import ranking
 from retexo.trainers import registry
 from retexo.trainers.context import Clock
@@ -53,7 +54,6 @@ COMMON = (
     "+experiment=exact",
     "num_layers=2",
     "hidden_dim=12",
-    "task.dim=6",
     "dropout=0",
     "task.ranked=70",
     "stopping=none",
@@ -127,9 +127,15 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
     return find_partition_directory([folder / f"toy-{num_parts}"], num_parts)
 
 
+def link_settings(*overrides: str) -> TrainSettings:
+    """Settings with embeddings of 6 columns, less than a quarter of WIDTH."""
+    settings = train_settings(*COMMON, *overrides)
+    return dataclasses.replace(settings, task=dataclasses.replace(settings.task, dim=6))
+
+
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
-    settings = train_settings(*COMMON, *overrides, f"num_partitions={directory.num_parts}")
+    settings = link_settings(*overrides, f"num_partitions={directory.num_parts}")
     graphs = [
         read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)
     ]
@@ -218,7 +224,7 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
     [
         (("model=sage",), None),
         (("model=sage", "model.self_weight=false"), None),
-        (("model=sage", "model.input_skip=false"), None),
+        (("model=sage", "model.input_skip=false"), -1),
         (("model=sage", "base=published"), 0),
         (("model=rgcn_union",), -1),
     ],
@@ -230,7 +236,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     directory = directory_of(tmp_path, 1, with_relations() if "rgcn" in overrides[0] else None)
 
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
-        settings = train_settings(*COMMON, *overrides, "num_partitions=1")
+        settings = link_settings(*overrides, "num_partitions=1")
         found = read_graph(directory, 0, task=settings.task)
         info = dataclasses.replace(
             agree(directory, [found], settings)[0], num_classes=settings.task.dim
@@ -343,7 +349,7 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
             np.stack((np.repeat(pairs[:, 0], 3), rng.integers(NODES, size=3 * len(pairs))), axis=1),
         )
     directory.meta.links["evaluator"] = evaluator  # type: ignore[union-attr]
-    settings = train_settings(*COMMON, "model=gcn", "num_partitions=7")
+    settings = link_settings("model=gcn", "num_partitions=7")
     graphs = [read_graph(directory, part, task=settings.task) for part in range(7)]
     info = agree(directory, graphs, settings)[0]
     rows = torch.from_numpy(rng.standard_normal((NODES, 6))).float()
@@ -387,7 +393,6 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
 
 LEAN = (
     "hidden_dim=12",
-    "task.dim=6",
     "num_rounds=4",
     "device=cpu",
     "cluster.threads=1",

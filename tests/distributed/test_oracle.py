@@ -58,7 +58,6 @@ POWERSGD = "gradient.compression=powersgd"
 SKIPS = (
     "model.self_weight=true",
     "model.input_skip=true",
-    "model.output=aggregate",
     "output_heads=validation",
     "smoothing.steps=3",
     "smoothing.reach=computed",

@@ -163,7 +163,7 @@ COMMON = (
 )
 TASKS = {
     "classes": (),
-    "links": ("task=link_prediction", "task.dim=4", "num_rounds=9"),
+    "links": ("task=link_prediction", "num_rounds=9"),
     "types": ("model=rgcn", "hidden_dim=8"),
 }
 LONG = pytest.mark.long("another phase, victim, task or transport, of which some are in the sample")

@@ -52,7 +52,6 @@ OPTIONS = {
     "skips": (
         "model.self_weight=true",
         "model.input_skip=true",
-        "model.output=aggregate",
         "classifiers=validation",
         "smoothing.steps=2",
         "smoothing.reach=computed",

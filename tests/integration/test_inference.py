@@ -132,7 +132,6 @@ MODELS = {
         "model=sage",
         "model.self_weight=true",
         "model.input_skip=true",
-        "model.output=aggregate",
         "classifiers=validation",
         "smoothing.steps=3",
         "smoothing.reach=computed",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from partitioning.errors import InputError
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
@@ -172,3 +173,10 @@ def test_a_checkpoint_keeps_the_model(hetero: bool) -> None:
     assert type(shape).from_json(shape.to_json()) == shape
     assert [shape.model.features_dropout(width) for width in (16, 17)] == [0, 0.5]
     assert replace(model, input_dropout=0.1).features_dropout(WIDTH) == 0.1
+
+
+def test_a_checkpoint_with_other_bases_is_refused() -> None:
+    shape = Architecture(model_of("rgcn"), SCHEMA, CLASSES)
+    assert Architecture.from_json({**shape.to_json(), "num_bases": 8}) == shape
+    with pytest.raises(InputError, match=r"^model\.num_bases=4: is always 8 now"):
+        Architecture.from_json({**shape.to_json(), "num_bases": 4})

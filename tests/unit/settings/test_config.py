@@ -347,7 +347,6 @@ def test_ranks_of_a_node(parts: int, per_node: object, node: int, ranks: list[in
 PUBLISHED = {
     "model.self_weight": False,
     "model.input_skip": False,
-    "model.output": "activation",
     "model.input_dropout": 0.6,
     "dropout": 0.6,
     "classifiers": "last",
@@ -387,7 +386,6 @@ def test_published_settings_of_other_trainers(choice: str) -> None:
     [
         "model.self_weight=True",
         "model.input_skip=True",
-        "model.output=aggregate",
         "batch_size=9",
         "compute.precision=bf16",
     ],
