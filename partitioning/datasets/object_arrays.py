@@ -7,8 +7,9 @@ an object is converted, refused, or named in the log as left out.
 import contextlib
 import logging
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,35 @@ PYG_TYPED_EDGES = (
 )
 DGL_NODES = OF_ALL | {"feat": "feat", "feature": "feat", "label": "label"}
 """From the names of attributes to ours; so are those above."""
+
+
+@dataclass(frozen=True)
+class CellKind:
+    """What an attribute of a node or edge may be."""
+
+    expected: str
+    """For messages."""
+    fits: Callable[[Array], bool]
+    """Whether a value may be one; NaN stands for a blank one."""
+    dtype: type[np.generic] | None = None
+    """Of the array; None: that of the values."""
+
+
+def _is_number(value: Array) -> bool:
+    return value.dtype.kind in "biuf"
+
+
+OF_WEIGHT = CellKind("a number", lambda value: _is_number(value) and not value.ndim, np.float64)
+OF_MASK = CellKind(
+    "True or False", lambda value: OF_WEIGHT.fits(value) and value in (0, 1), np.bool_
+)
+OF_FEATURES = CellKind(
+    "a number or a list of numbers", lambda value: _is_number(value) and value.ndim < 2, np.float32
+)
+OF_LABEL = CellKind(
+    "a number or a text, or of several labels a list of 0 and 1",
+    lambda value: OF_FEATURES.fits(value) or (value.dtype.kind == "U" and not value.ndim),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +206,8 @@ def read_networkx(
     if isinstance(graph, type) or not hasattr(graph, "is_directed"):
         raise InputError(f"this {type(graph).__name__}: expected a graph of networkx")
     nodes = dict(graph.nodes(data=True))
-    there = set().union(*nodes.values())
+    pairs = chain.from_iterable(attributes.items() for attributes in nodes.values())
+    there = {name for name, value in pairs if value is not None}
     for setting, name in (("label", label), ("feat", feat)):
         if not isinstance(name, str) or (name != setting and name not in there):
             names_there = join_names(sorted(map(str, there)), "`") or "none"
@@ -191,16 +222,12 @@ def read_networkx(
     for name, ours in names.items():
         if name not in there or not (with_labels or ours == "feat"):
             continue
-        values = {node: attributes.get(name) for node, attributes in nodes.items()}
-        what = f"node attribute {name!r}"
-        if ours in MASKS:
-            arrays[ours] = np.array([_to_bool(value, what, node) for node, value in values.items()])
-        elif ours == "feat":
-            arrays |= _to_rows(values, what, ours, "a number or a list of numbers")
-        elif any(map(_is_list, values.values())):
-            arrays |= _to_rows(values, what, ours, "of several labels a list of 0 and 1")
-        else:
-            arrays[ours] = _to_values(values.items(), what)
+        absent = False if ours in MASKS else None
+        cells = [(f"of node {node!r}", given.get(name, absent)) for node, given in nodes.items()]
+        kind = OF_MASK if ours in MASKS else OF_LABEL if ours == "label" else OF_FEATURES
+        arrays[ours] = _to_column(cells, f"node attribute {name!r}", kind)
+    if "feat" in arrays:
+        arrays["feat"] = arrays["feat"].reshape(len(nodes), -1)
     edges = list((graph if graph.is_directed() else graph.to_directed(True)).edges(data=True))
     row = {node: at for at, node in enumerate(nodes)}
     ends = np.array([(row[src], row[dst]) for src, dst, _ in edges], np.int64).reshape(-1, 2)
@@ -224,11 +251,8 @@ def _weights_of(edges: list[tuple[Any, Any, dict[str, Any]]]) -> Arrays:
             len(edges),
             bare[0],
         )
-    weights = []
-    for src, dst, attributes in edges:
-        where = f"edge attribute 'weight' of {src!r} to {dst!r}"
-        weights.append(_to_scalar(attributes.get("weight", 1), where, "a number", int | float))
-    return {"edge_weight": np.array(weights, np.float64)}
+    cells = [(f"of {src!r} to {dst!r}", given.get("weight", 1)) for src, dst, given in edges]
+    return {"edge_weight": _to_column(cells, "edge attribute 'weight'", OF_WEIGHT)}
 
 
 def _name_nodes(nodes: list[Any]) -> Array:
@@ -310,7 +334,8 @@ def _convert(
         if name in INDICES:
             array = _mask_of(array, what, count)
         if array.dtype.hasobject and array.ndim == 1 and ours in ("label", "node_id"):
-            array = _to_values(enumerate(array), what)
+            cells = [(f"of node {node}", value) for node, value in enumerate(array)]
+            array = _to_column(cells, what, OF_LABEL)
         is_sparse = sp.issparse(array)
         if array.dtype.hasobject or (is_sparse and ours != "feat"):
             kind = "sparse" if is_sparse else array.dtype
@@ -351,53 +376,32 @@ def _mask_of(nodes: Array, what: str, count: int) -> Array:
     return make_mask(check_endpoints(nodes, count, what), count)
 
 
-def _to_bool(value: Any, what: str, node: Any) -> bool:
-    """Return what an attribute of a node says of its mask; a node without it is not in the mask."""
-    where, expected = f"{what} of node {node!r}", "True or False"
-    number = 0 if value is None else _to_scalar(value, where, expected)
-    if number not in (0, 1):
-        raise InputError(f"{where} is {value!r:.60}; expected {expected}")
-    return bool(number)
+def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> Array:
+    """Return an attribute as numbers or texts [n], or if a cell is a list as numbers [n, K].
 
+    A blank cell is NaN, or "" among texts. Cells have as many numbers each.
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
-
-
-def _to_scalar(value: Any, where: str, expected: str, types: Any = int | float | str) -> Any:
-    """Return a number or text of Python's; None for a blank value."""
-    with converting(where, expected):
-        scalar = value.item() if hasattr(value, "item") and not _is_list(value) else value
-    if scalar is None or type(scalar).__name__ in ("NAType", "NaTType"):
-        return None
-    if not isinstance(scalar, types):
-        raise InputError(f"{where} is {value!r:.60}; expected {expected}")
-    return scalar if scalar == scalar else None
-
-
-def _to_values(values: Iterable[tuple[Any, Any]], what: str) -> Array:
-    """Return the labels or names of nodes: numbers, NaN for a blank; or texts, "" for a blank."""
-    expected = "a number or a text"
-    scalars = [_to_scalar(value, f"{what} of node {node!r}", expected) for node, value in values]
-    if any(isinstance(value, str) for value in scalars):
-        return np.array(["" if value is None else str(value) for value in scalars])
-    return np.array([np.nan if value is None else value for value in scalars])
-
-
-def _to_rows(values: Mapping[Any, Any], what: str, ours: str, expected: str) -> Arrays:
-    """Return a row of numbers for each node, all NaN for a blank; nothing if all are blank."""
-    rows: dict[Any, Array] = {}
-    for node, value in values.items():
-        if value is not None:
-            rows[node] = np.atleast_1d(_to_array(value, f"{what} of node {node!r}"))
-            if rows[node].dtype.kind not in "biuf" or rows[node].ndim != 1:
-                raise InputError(f"{what} of node {node!r} is {value!r:.60}; expected {expected}")
-    widths = {len(row) for row in rows.values()}
+    Args:
+        cells: Whose each is, for messages, and its value: a number, a text, a list or None.
+        what: The attribute, for messages.
+        kind: What a cell may be.
+    """
+    rows: list[Array] = []
+    for whose, value in cells:
+        is_blank = value is None or type(value).__name__ in ("NAType", "NaTType")
+        row = np.asarray(np.nan if is_blank else _to_array(value, f"{what} {whose}"))
+        if not kind.fits(row):
+            raise InputError(f"{what} {whose} is {value!r:.60}; expected {kind.expected}")
+        rows.append(row)
+    is_text = any(row.dtype.kind == "U" for row in rows)
+    known = [row for row in rows if row.ndim or row == row]
+    widths = {row.size for row in known} or {1}
     if len(widths) > 1:
         raise InputError(
             f"{what} has {min(widths)} to {max(widths)} numbers; expected as many at each node,"
-            f" {expected}"
+            f" {kind.expected}"
         )
-    blank = np.full(max(widths, default=0), np.nan)
-    matrix = np.array([rows.get(node, blank) for node in values])
-    return {ours: matrix.astype(np.float32) if ours == "feat" else matrix} if rows else {}
+    blank = np.full(max(widths), "" if is_text else np.nan)
+    cells_by_row = [row.reshape(-1) if row.ndim or row == row else blank for row in rows]
+    matrix = np.array(cells_by_row, kind.dtype)
+    return matrix if any(row.ndim for row in rows) else matrix.reshape(-1)
