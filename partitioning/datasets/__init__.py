@@ -67,7 +67,7 @@ class Recipe:
     split: SplitSettings
     symmetrize: bool = False
     """Whether the source has one direction per edge, so that reverse edges are added."""
-    files: Callable[[str, str], Sequence[Remote | Archive]] = lambda _name, _folder: ()
+    files: Callable[[str, str], Sequence[Remote]] = lambda _name, _folder: ()
     """What has to be downloaded, by name and dataset_dir."""
 
 

@@ -41,7 +41,7 @@ def archive(name: str, folder: str) -> Archive:
     root = Path(folder)
     by_name = root / name
     place = by_name if by_name.is_dir() else root / f"{name}_{digest}"
-    return Archive(name, url, root / f"{name}.zip", place, FILES[name])
+    return Archive(url, root / f"{name}.zip", place, FILES[name])
 
 
 def load(settings: DatasetSettings, folder: Path) -> GraphData:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 from numpy.lib.format import MAGIC_PREFIX
 
@@ -55,105 +55,98 @@ BEGINNINGS = {
 
 
 @dataclass(frozen=True)
-class Archive:
-    """A zip to download and the folder of its contents."""
-
-    dataset: str
-    url: str
-    zip: Path
-    folder: Path
-    needed: tuple[str, ...]
-    """Files that the folder must have, as relative paths."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether nothing has to be downloaded."""
-        return self.folder.exists() or self.zip.exists()
-
-    def ensure(self, max_gib: float) -> None:
-        """Download the zip if it is missing, and unpack it if the folder is missing.
-
-        max_gib: the setting dataset_max_gib.
-        """
-        if not self.folder.exists():
-            if not self.zip.exists():
-                fetch(self.url, self.zip, self.by_hand(), limit=LARGEST_ZIP)
-            self._unpack(max_gib)
-        missing = [name for name in self.needed if not (self.folder / name).is_file()]
-        if missing:
-            raise InputError(
-                f"dataset_name={self.dataset}: {self.folder} lacks {', '.join(missing)}; remove the"
-                f" folder and {self.by_hand()}"
-            )
-
-    def by_hand(self) -> str:
-        """Return the sentence that says where to put the file if it cannot be downloaded."""
-        return (
-            f"fetch {self.url} and put it at {self.zip}, or unpack it so that"
-            f" {self.folder / self.needed[0]} exists"
-        )
-
-    def _unpack(self, max_gib: float) -> None:
-        """Unpack beside the folder, then rename it, so that no incomplete folder remains.
-
-        Raises:
-            InputError: larger than `max_gib`, changed, or damaged.
-        """
-        log.info("unpacking %s", self.zip)
-        with explaining(str(self.zip), "zip", f"remove it and {self.by_hand()}"):
-            check_unpacked_size(self.zip, max_gib)
-            check_unchanged(self.zip, self.url)
-            with tempfile.TemporaryDirectory(dir=self.zip.parent, prefix=".unpack-") as name:
-                inside = Path(name) / "inside"
-                with open_regular(self.zip) as packed, zipfile.ZipFile(packed) as archive:
-                    archive.extractall(inside)
-                rename_durably(self._find_content(inside), self.folder)
-
-    def _find_content(self, unpacked: Path) -> Path:
-        """Return the folder of an unpacked zip that has the first needed file.
-
-        It is the top folder, or one right below; InputError if none has it.
-        """
-        for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
-            if (folder / self.needed[0]).is_file():
-                return folder
-        raise InputError(f"{self.zip}: has no {self.needed[0]}; remove it and {self.by_hand()}")
-
-
-@dataclass(frozen=True)
 class Remote:
     """A file to download and its place."""
 
     url: str
     path: Path
+    limit: ClassVar[int] = LARGEST_FILE
 
     @property
     def is_local(self) -> bool:
         """Whether nothing has to be downloaded."""
         return self.path.exists()
 
+    @property
+    def by_hand(self) -> str:
+        """What to do where the file cannot be downloaded."""
+        return f"fetch {self.url} and put it at {self.path}"
 
-def ensure(dataset: str, files: Sequence[Remote | Archive], max_gib: float) -> list[Path]:
-    """Put files and folders of zips in their places, and return these."""
-    for archive in (file for file in files if isinstance(file, Archive)):
-        archive.ensure(max_gib)
-    ensure_files(dataset, [file for file in files if isinstance(file, Remote)])
-    return [file.path if isinstance(file, Remote) else file.folder for file in files]
+    def prepare(self, max_gib: float) -> Path:
+        """Return what loaders read; InputError for a file that changed since its first use."""
+        check_unchanged(self.path, self.url)
+        return self.path
 
 
-def ensure_files(dataset: str, files: list[Remote]) -> None:
-    """Download the files that are missing; InputError for one that changed since its first use."""
-    missing = [file for file in files if not file.path.exists()]
-    places = "; ".join(f"{file.url} -> {file.path}" for file in missing)
+@dataclass(frozen=True)
+class Archive(Remote):
+    """A zip to download and the folder of its contents."""
+
+    folder: Path
+    needed: tuple[str, ...]
+    """Files that the folder must have, as relative paths."""
+    limit = LARGEST_ZIP
+
+    @property
+    def is_local(self) -> bool:
+        return self.folder.exists() or self.path.exists()
+
+    @property
+    def by_hand(self) -> str:
+        return f"{super().by_hand}, or unpack it so that {self.folder / self.needed[0]} exists"
+
+    def prepare(self, max_gib: float) -> Path:
+        """Return the folder; the zip is unpacked if it is missing.
+
+        Raises:
+            InputError: the zip is larger than `max_gib`, changed, or damaged; or a file is missing.
+        """
+        if not self.folder.exists():
+            self._unpack(max_gib)
+        missing = [name for name in self.needed if not (self.folder / name).is_file()]
+        if missing:
+            raise InputError(
+                f"{self.folder} lacks {', '.join(missing)}; remove the folder and {self.by_hand}"
+            )
+        return self.folder
+
+    def _unpack(self, max_gib: float) -> None:
+        """Unpack beside the folder, then rename it, so that no incomplete folder remains."""
+        log.info("unpacking %s", self.path)
+        with explaining(str(self.path), "zip", f"remove it and {self.by_hand}"):
+            check_unpacked_size(self.path, max_gib)
+            check_unchanged(self.path, self.url)
+            with tempfile.TemporaryDirectory(dir=self.path.parent, prefix=".unpack-") as name:
+                inside = Path(name) / "inside"
+                with open_regular(self.path) as packed, zipfile.ZipFile(packed) as archive:
+                    archive.extractall(inside)
+                rename_durably(self._find_content(inside), self.folder)
+
+    def _find_content(self, unpacked: Path) -> Path:
+        """Return the folder of an unpacked zip that has the first needed file.
+
+        It is the top folder, or one right below; ValueError if none has it.
+        """
+        for folder in (unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())):
+            if (folder / self.needed[0]).is_file():
+                return folder
+        raise ValueError(f"it has no {self.needed[0]}")
+
+
+def ensure(dataset: str, files: Sequence[Remote], max_gib: float) -> list[Path]:
+    """Download the files that are missing; return the files, and the folders of unpacked zips.
+
+    Args:
+        max_gib: The setting dataset_max_gib.
+
+    Raises:
+        InputError: a file cannot be downloaded, unpacked, or has changed since its first use.
+    """
+    missing = [file for file in files if not file.is_local]
+    by_hand = "; ".join(file.by_hand for file in missing)
     for file in missing:
-        fetch(
-            file.url,
-            file.path,
-            f"fetch by hand and put in place: {places}",
-            f"dataset_name={dataset}: ",
-        )
-    for file in files:
-        check_unchanged(file.path, file.url)
+        fetch(file.url, file.path, by_hand, f"dataset_name={dataset}: ", file.limit)
+    return [file.prepare(max_gib) for file in files]
 
 
 class Refused(OSError):

@@ -40,7 +40,7 @@ def archive(name: str, folder: str) -> Archive:
     """Describe the zip, `dataset_dir`/HGB/ACM.zip; its folder is `dataset_dir`/HGB/ACM."""
     title, number = FILES[name]
     root = Path(folder) / "HGB"
-    return Archive(name, f"{URL}{number}", root / f"{title}.zip", root / title, _NEEDED)
+    return Archive(f"{URL}{number}", root / f"{title}.zip", root / title, _NEEDED)
 
 
 def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:

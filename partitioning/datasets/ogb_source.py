@@ -66,7 +66,7 @@ def archive_of(name: str, folder: str, url: str, needed: Iterable[str]) -> Archi
     """Describe a zip of OGB; its folder is `dataset_dir`/ogbn_arxiv ..., with OGB's layout."""
     root = Path(folder)
     place, file = root / name.replace("-", "_"), root / url.rpartition("/")[2]
-    return Archive(name, url, file, place, tuple(needed))
+    return Archive(url, file, place, tuple(needed))
 
 
 def archive(name: str, folder: str) -> Archive:

@@ -534,7 +534,7 @@ def test_a_zip_that_cannot_be_fetched_is_named_with_its_place(tmp_path, name):
     files = source.archive(name, str(tmp_path))
     with pytest.raises(InputError) as refusal:
         load(name, tmp_path)
-    for part in (files.url, str(files.zip), str(files.folder), "offline"):
+    for part in (files.url, str(files.path), str(files.folder), "offline"):
         assert part in str(refusal.value)
     assert not list(tmp_path.iterdir())
 

@@ -19,7 +19,7 @@ from support import dataset_settings, split_settings
 
 from partitioning import datasets
 from partitioning.datasets import download, gnn_benchmark, heterophilous, hgb, wikics
-from partitioning.datasets.download import Archive, Remote, ensure_files
+from partitioning.datasets.download import Remote, ensure
 from partitioning.datasets.published_checksums import PUBLISHED
 from partitioning.errors import InputError
 from retexo.apps.partition_request import requested_settings
@@ -321,14 +321,14 @@ def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, mo
     checksum = hashlib.sha256(CONTENT).hexdigest()
     table.write_text(f"{checksum}  {url}\n")
     remote = Remote(url, tmp_path / "new" / "a.npz")
-    ensure_files("facebook", [remote])
+    ensure("facebook", [remote], max_gib=4)
     record = tmp_path / "new" / "a.npz.sha256"
     assert record.read_text() == f"{checksum}  a.npz\n"
     remote.path.write_bytes(b"other")
     with pytest.raises(InputError, match=r"a\.npz: has changed since its first use"):
-        ensure_files("facebook", [remote])
+        ensure("facebook", [remote], max_gib=4)
     record.unlink()
-    ensure_files("facebook", [remote])
+    ensure("facebook", [remote], max_gib=4)
     assert "differs from the published file" in caplog.text
 
 
@@ -345,4 +345,4 @@ def test_every_published_checksum_is_of_a_data_set():
         assert url in {each.url for each in archives}
     assert len(lines) == len(set(lines)) == 35
     assert all(each.url.startswith("https://") for each in archives)
-    assert all(isinstance(each, Archive | Remote) for each in archives)
+    assert all(isinstance(each, Remote) for each in archives)
