@@ -11,6 +11,7 @@ import logging
 import lzma
 import os
 import secrets
+import shutil
 import socket
 import stat
 import time
@@ -18,11 +19,9 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path, PurePosixPath
 from tokenize import TokenError
-from types import UnionType
-from typing import IO, Any, Literal, get_args, get_origin, get_type_hints
+from typing import IO, Any, Literal
 
 from safetensors import SafetensorError
 
@@ -254,20 +253,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_types(read: Any) -> None:
-    """Raise ValueError where JSON gave a field another type, a negative or a huge number."""
-    hints = get_type_hints(type(read))
-    for name in (field.name for field in fields(read)):
-        hint, value = hints[name], getattr(read, name)
-        choices = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        allowed = tuple(get_origin(choice) or choice for choice in choices)
-        allowed = (*allowed, int) if float in allowed else allowed
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise ValueError(f"{name} is {value!r}")
-        if isinstance(value, int | float) and not 0 <= value < 2**63:
-            raise ValueError(f"{name} is {value}")
-
-
 def _sync(path: Path) -> None:
     """Flush a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -293,9 +278,9 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """Yield the place of a new file, which replaces `path` at the end, or is removed on failure.
+    """Yield the place of a new file or folder, which replaces the file `path` at the end.
 
-    Folders above are made.
+    On failure it is removed. Folders above are made.
     """
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -304,7 +289,7 @@ def written_beside(path: Path) -> Iterator[Path]:
         rename_durably(unfinished, path)
     finally:
         with contextlib.suppress(OSError):
-            unfinished.unlink()
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -1,13 +1,12 @@
 """Writes graphs of other libraries as files for dataset_name=file (file.py), and returns the path.
 
-N nodes, E directed edges. What is written appears when it is complete.
+N nodes, E directed edges. Each file and folder appears when it is complete, those of nodes last.
 """
 
-import contextlib
 import os
-import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from partitioning.datasets.object_arrays import (
 from partitioning.datasets.tables import check_name
 from partitioning.errors import InputError
 from partitioning.features.schema import Frame
-from partitioning.file_io import UNREADABLE, check_path, open_regular
+from partitioning.file_io import UNREADABLE, check_path, open_regular, written_beside
 from partitioning.graph_data import SEPARATOR, EdgeType
 
 if TYPE_CHECKING:
@@ -89,12 +88,9 @@ def from_pandas(
     """
     import pyarrow.parquet as pq
 
-    tables = {"nodes": to_table(nodes, "nodes"), "edges": to_table(edges, "edges")}
-    with _writing(path, overwrite, ("nodes.parquet",)) as folder:
-        folder.mkdir()
-        for name, table in tables.items():
-            pq.write_table(table, folder / f"{name}.parquet")
-    return str(path)
+    tables = {"edges": to_table(edges, "edges"), "nodes": to_table(nodes, "nodes")}
+    writers = {f"{name}.parquet": partial(pq.write_table, table) for name, table in tables.items()}
+    return _write_entries(path, writers, overwrite)
 
 
 def to_frame(given: Any, what: str) -> Frame:
@@ -156,12 +152,11 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
         raise InputError(
             f"the graph has no labels, which are what is learned: give {whose} a class, or -1"
         )
+    target = _check_target(path)
     if plain is not None:
-        if _check_target(path).suffix != ".npz":
+        if target.suffix != ".npz":
             raise InputError(f"path={path}: expected the name of an .npz")
-        with _writing(path, overwrite) as part, open_regular(part, "xb") as file:
-            np.savez(file, **plain)
-        return str(path)
+        return _write_entries(target, {"": partial(_save_npz, plain)}, overwrite)
     names = {*graph.types, *(name for edge_type in graph.relations for name in edge_type)}
     for name in sorted(names, key=str):
         check_name(name, "the graph")
@@ -173,23 +168,15 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
     if unknown or not graph.relations:
         named = f"relation {unknown[0]}" if unknown else "the graph"
         raise InputError(f"{named}: expected edges between types that have nodes (num_nodes)")
-    target = _check_target(path)
+    relations = {
+        SEPARATOR.join(edge_type): _name_ends(graph, edge_type) for edge_type in graph.relations
+    }
+    writers = {
+        "edges": partial(_save_folder, relations),
+        "nodes": partial(_save_folder, graph.types),
+    }
     folder = target.with_suffix("") if target.suffix == ".npz" else target
-    with _writing(folder, overwrite, ("nodes", "edges")) as part:
-        for below, tables in (
-            ("nodes", graph.types),
-            (
-                "edges",
-                {
-                    SEPARATOR.join(edge_type): _name_ends(graph, edge_type)
-                    for edge_type in graph.relations
-                },
-            ),
-        ):
-            (part / below).mkdir(parents=True)
-            for name, arrays in tables.items():
-                np.savez(part / below / f"{name}.npz", **arrays)
-    return str(folder)
+    return _write_entries(folder, writers, overwrite)
 
 
 def _name_ends(graph: ArrayGraph, edge_type: EdgeType) -> dict[str, Any]:
@@ -208,46 +195,35 @@ def _check_target(path: Any) -> Path:
     return check_path("path", os.fspath(path))
 
 
-@contextlib.contextmanager
-def _writing(path: str | Path, overwrite: bool, own: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield a path beside `path`; what is written there takes its place, or is removed.
+def _save_npz(arrays: Mapping[str, Any], path: Path) -> None:
+    with open_regular(path, "xb") as file:
+        np.savez(file, **arrays)
 
-    Folders above are made. Of an existing folder, which has to have the entries `own`, only the
-    entries that are written are replaced.
+
+def _save_folder(tables: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    folder.mkdir()
+    for name, arrays in tables.items():
+        _save_npz(arrays, folder / f"{name}.npz")
+
+
+def _write_entries(path: Any, writers: Mapping[str, Callable[[Path], Any]], overwrite: bool) -> str:
+    """Write the entries of a folder, or one file, named "", each beside its place; return the path.
+
+    Folders above are made. Of an existing folder, which has to have these entries, only they are
+    replaced.
     """
-    target = _check_target(path)
-    is_own = all((target / name).exists() for name in own) and target.is_dir() == bool(own)
+    target, is_file = _check_target(path), "" in writers
+    is_own = all((target / name).exists() for name in writers) and target.is_dir() != is_file
     if target.exists() and not (overwrite and is_own):
-        how = " of a folder written before" if own else ""
+        how = "" if is_file else " of a folder written before"
         raise InputError(f"path={path}: exists; choose another, or overwrite=True{how}")
-    new = [folder for folder in target.parents if not folder.exists()]
-    part = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        _move(part, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
-            for folder in new:
-                folder.rmdir()
-        if isinstance(error, OSError):
-            cause = error.strerror or error
-            raise InputError(f"path={path}: cannot be written ({cause}); choose another") from error
-        raise
-
-
-def _move(part: Path, target: Path) -> None:
-    """Move a file or folder to its place, or its entries into a folder that is there.
-
-    Entries with the same names are replaced, and others stay.
-    """
-    if not target.is_dir():
-        part.replace(target)
-        return
-    for entry in part.iterdir():
-        place = target / entry.name
-        if place.is_dir():
-            shutil.rmtree(place)
-        entry.replace(place)
-    part.rmdir()
+        for name, write in writers.items():
+            with written_beside(target / name) as part:
+                write(part)
+                if (target / name).is_dir():
+                    shutil.rmtree(target / name)
+    except OSError as error:
+        cause = error.strerror or error
+        raise InputError(f"path={path}: cannot be written ({cause}); choose another") from error
+    return str(path)

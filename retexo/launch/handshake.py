@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from partitioning.file_io import check_types
+from partitioning.json_shape import WHOLE, check_shape
 from retexo import __version__
 from retexo.launch.addresses import split_address
 from retexo.launch.channels import (
@@ -32,6 +32,18 @@ from retexo.settings.cluster_settings import ClusterSettings
 MISMATCH_WAIT = 5.0
 """Seconds that node 0 waits after a mismatch for a matching node in the same place, and for the
 other nodes, which it tells of the mismatch."""
+
+
+SHAPE = {
+    **dict.fromkeys(("run_key", "code", "address", "credentials"), str),
+    "node": WHOLE,
+    "run": {
+        "settings": {"*": object},
+        **dict.fromkeys(("partition", "partition_mismatch?"), str),
+        "num_saved?": (WHOLE, None),
+    },
+}
+"""Of a NodeInfo as JSON."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +81,8 @@ def parse_node_info(message: Message) -> NodeInfo:
     """Return the NodeInfo in a message; ChannelClosed without one, or for one of another form."""
     try:
         content = message["node"]
+        check_shape(content, SHAPE, "node")
         info = NodeInfo(**{**content, "run": RunInfo(**content["run"])})
-        check_types(info)
-        check_types(info.run)
         split_address(info.address)
     except (KeyError, TypeError, ValueError) as error:
         raise ChannelClosed("not a node of this program's version") from error
