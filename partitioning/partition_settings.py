@@ -23,7 +23,7 @@ MAX_PARTITIONS = 100_000
 FEATURES = ("given", "degree", "random", "positional", "neighbours")
 MAX_COUNT = at_most(2**32 - 1)
 REGRESSION, LINKS = "node_regression", "link_prediction"
-TASKS = ("node_classification", REGRESSION, LINKS)
+TASKS = ("node_classification", REGRESSION, "edge_classification", "edge_regression", LINKS)
 SHARE = Check(
     lambda value: isinstance(value, int | float | str),
     "must be a share in [0, 1], a number, or a file",
@@ -175,12 +175,6 @@ class LabelSettings(Checked):
         "as Action|Comedy",
         one_of("auto", "multiclass", "multilabel"),
     )
-    of: str = setting(
-        "nodes",
-        "what has the labels; set by task=edge_classification and edge_regression",
-        one_of("nodes", "edges"),
-        of_partitioner=True,
-    )
     unknown: Any = setting(
         None,
         "what stands for no label besides blank cells and -1, such as [unknown,-100]",
@@ -269,7 +263,7 @@ class PairSettings(Checked):
 
     name: str = setting(
         TASKS[0],
-        "what is predicted: classes or numbers of nodes, or links",
+        "what is predicted: classes or numbers of nodes or of edges, or links",
         one_of(*TASKS),
         is_group=True,
     )
@@ -301,8 +295,18 @@ class PairSettings(Checked):
 
     @property
     def regression(self) -> bool:
-        """Whether the task is node regression: labels are numbers."""
-        return self.name == REGRESSION
+        """Whether labels are numbers."""
+        return self.name.endswith("_regression")
+
+    @property
+    def of_edges(self) -> bool:
+        """Whether edges have the labels."""
+        return self.name.startswith("edge_")
+
+    @property
+    def of_nodes(self) -> str:
+        """Return the name, of labelled edges that of nodes, as which they are learned."""
+        return self.name.replace("edge_", "node_")
 
 
 @group()
@@ -368,7 +372,7 @@ class DatasetSettings(Checked):
     @property
     def of_edges(self) -> bool:
         """Whether edges have the labels."""
-        return self.labels.of == "edges"
+        return self.task.of_edges
 
 
 @group("partition")

@@ -60,7 +60,6 @@ OF_TRAINING_GRAPH = (
     "duplicates",
     "relations.reverse",
     "task.relation",
-    "labels.of",
 )
 """Settings of the training graph that a new graph takes over."""
 D = TypeVar("D", bound=DatasetSettings)
@@ -90,6 +89,8 @@ def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
     given: names of settings that stay, except for task.name, which is always the model's.
     """
     values: dict[str, Any] = {"task.name": checkpoint.task_name}
+    if checkpoint.graph.get("labels.of") == "edges":
+        values["task.name"] = checkpoint.task_name.replace("node_", "edge_")
     if not any(name.split(".")[0] == "split" for name in given):
         values["split.kind"] = "none"
     if "features" in checkpoint.graph and "features.kind" not in given:

@@ -1,4 +1,4 @@
-"""Edges with labels become nodes of a type of their own, to which both their ends send (labels.of).
+"""Edges with labels become nodes of a type of their own, to which both their ends send.
 
     (SOURCE, "source", EDGE) and (DESTINATION, "destination", EDGE)
 

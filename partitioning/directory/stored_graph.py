@@ -96,7 +96,7 @@ def read_meta(path: Path) -> Meta:
             f"{path}: was not partitioned by this program, so it cannot be changed; set"
             f" partition_dir to a directory of app=partition_data itself{there}"
         )
-    task = "task=link_prediction" if meta.links else "labels.of=edges"
+    task = "task=link_prediction" if meta.links else "labels of edges"
     if meta.links or meta.request.get("labels.of") == "edges":
         raise InputError(
             f"{path}: made with {task}, whose split and messages depend on the whole graph;"

@@ -110,7 +110,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
             f"trainer={checkpoint.trainer}; leave it out"
         )
-    name, trained = settings.task.name, checkpoint.task_name
+    name, trained = settings.task.of_nodes, checkpoint.task_name
     if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
         raise InputError(
             f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
@@ -141,6 +141,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
+    trained = trained.replace("node_", "edge_") if settings.of_edges else trained
     task = replace(task, name=trained, **checkpoint.task_settings)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)

@@ -45,7 +45,7 @@ OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit")}
 ONE_COLUMN = {f"columns.{name}" for name in ("id", "label", "src", "dst")}
 """Settings of which a request has a list of one column as that column."""
 OPTIONAL = {
-    *("split.stratify", "split.index", "labels.of", "labels.unknown", "target"),
+    *("split.stratify", "split.index", "labels.unknown", "target"),
     *("relations.reverse", "tables.nodes", "tables.edges", "features.spec", "partition_file"),
     *(name for name in FIXED - ONE_COLUMN - {"columns.weight"} if name.startswith("columns.")),
 }
@@ -123,8 +123,10 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     }
     if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
         request["edges.unknown"] = "add"
+    if settings.of_edges:
+        request["labels.of"] = "edges"
     if settings.task.links or settings.task.regression:
-        request["task"] = settings.task.name
+        request["task"] = settings.task.of_nodes
     if settings.task.links and settings.task.spectral and settings.stopping.metric != "auto":
         request[SPECTRAL_METRIC] = settings.stopping.metric
     if settings.dataset_name in ("synthetic", "synthetic_hetero"):

@@ -70,6 +70,7 @@ MEANT: dict[str, str] = {
     "momentum": "+optimizer.momentum=VALUE, with optimizer._target_=torch.optim.SGD",
     "fanout": "trainer=sampled has sampled.fanout",
     "features.max_categories": "64 categories have a column each, rarer ones share one",
+    "labels.of": "task=edge_classification and edge_regression read labels of edges",
     "model.num_bases": "more than 8 relations with the same source type share 8 bases",
     "model.output": "the weighted aggregate with model.input_skip=true, else the activation",
     "task.dim": "links have embeddings of 64 columns",

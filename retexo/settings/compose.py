@@ -23,7 +23,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.partition_settings import REGRESSION
 from partitioning.setting_fields import refuse
 from retexo.settings.app_settings import DISTRIBUTED_APPS
 from retexo.settings.command_line import prepare_overrides
@@ -128,7 +127,8 @@ def check_sweeper(config: DictConfig) -> None:
     if _of_hydra("mode") == RunMode.MULTIRUN:
         content: Any = OmegaConf.to_container(config)
         names = DEFINED["objective"].normalise(content["objective"])
-        metric, regression = str(config.stopping.metric), config.task.name == REGRESSION
+        metric = str(config.stopping.metric)
+        regression = str(config.task.name).endswith("_regression")
         check_direction(names, metric, _of_hydra("sweeper"), regression=regression)
 
 

@@ -38,6 +38,7 @@ FORMER = {
 CONSTANTS = {
     "histogram_bins": 512,
     "features.max_categories": 64,
+    "labels.of": "nodes",
     "max_grad_norm": None,
     "model.num_bases": 8,
     "sampled.trainers": 1,
@@ -71,6 +72,9 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     }
     if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
         current["task.scorer"] = "auto"
+    if "task.name" in stored and stored.get("labels.of") == "edges":
+        current["task.name"] = stored["task.name"].replace("node_", "edge_")
+        del current["labels.of"]
     renamed = {new: stored.get(former) for former, new in FORMER.items()}
     return current | {name: value for name, value in renamed.items() if value is not None}
 

@@ -65,7 +65,7 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
     relations for a model that reads them.
     """
     has_pairs = directory.meta is not None and bool(directory.meta.links)
-    name = settings.task.name
+    name = settings.task.of_nodes
     if settings.task.links != has_pairs:
         other = (
             "link_prediction" if has_pairs else _node_task_of(directory) or "node_classification"

@@ -18,7 +18,7 @@ from retexo.errors import TrainingError
 from retexo.settings.aliases import ALIASES, rename_override
 from retexo.settings.compose import compose
 from retexo.settings.flatten import flatten
-from retexo.settings.schema import DEFINED, keys, normal_form, usual_values
+from retexo.settings.schema import DEFINED, keys, normal_form, usual_values, with_current_names
 from retexo.settings.search import MAX_NAME, check_direction, find_objective, shorten_name
 from retexo.settings.table import help_text
 
@@ -94,6 +94,35 @@ def test_a_setting_that_a_stored_run_does_not_have() -> None:
     assert (known["hidden_dim"], known["split.seed"], known["num_rounds"]) == (256, 3, 30)
     assert (known["model.norm"], known["model.input_dropout"]) == ("layer", None)
     assert "no.such" not in known
+
+
+@pytest.mark.parametrize(
+    ("stored", "current"),
+    [
+        ({"task.dim": 64, "model.num_bases": 8, "max_grad_norm": None}, {}),
+        ({"task.dim": 32, "scheduler_rounds": 3}, {"task.dim": 32, "scheduler_rounds": 3}),
+        ({"model.output": "aggregate"}, {}),
+        ({"model.output": "activation"}, {"model.output": "activation"}),
+        (
+            {"model.output": "activation", "trainer.name": "full_graph"},
+            {"trainer.name": "full_graph"},
+        ),
+        (
+            {"model.output": "activation", "model.input_skip": False},
+            {"model.input_skip": False},
+        ),
+        (
+            {"task.name": "node_regression", "labels.of": "edges"},
+            {"task.name": "edge_regression"},
+        ),
+        ({"task.name": "node_regression", "labels.of": "nodes"}, {"task.name": "node_regression"}),
+        ({"labels.of": "edges"}, {"labels.of": "edges"}),  # of a partition directory
+    ],
+)
+def test_stored_settings_of_earlier_versions(
+    stored: dict[str, Any], current: dict[str, Any]
+) -> None:
+    assert with_current_names(stored) == current
 
 
 def test_every_alias_names_a_setting_and_is_none_itself() -> None:
