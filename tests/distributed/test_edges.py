@@ -128,8 +128,6 @@ def test_a_directory_of_dgl_with_edata(trained: Any, tmp_path: Path) -> None:
 
 def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
     graph = graph_of("features")
-    assert graph.edge_weight is not None
-    assert graph.edge_feat is not None
     part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read_part(0)
     in_degree = part.edges.sum_at(part.edges.dst, part.num_inner)
     got = edge_means(part.edges, in_degree, torch.float64)

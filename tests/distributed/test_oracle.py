@@ -472,7 +472,6 @@ def _after_steps(
         ).backward()
         with torch.no_grad():
             for parameter in own.parameters():
-                assert parameter.grad is not None
                 parameter -= settings.learning_rate[layer] * (parameter.grad + 0.01 * parameter)
     return len(group), [parameter.detach() for parameter in own.parameters()]
 

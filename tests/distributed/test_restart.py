@@ -71,8 +71,6 @@ def terminate(disk: Path) -> None:
     Goes on once the parent has passed it on, where that does not end it.
     """
     parent = parent_process()
-    assert parent is not None
-    assert parent.pid is not None
     told, handler = threading.Event(), signal.getsignal(signal.SIGTERM)
     if callable(handler):
         signal.signal(signal.SIGTERM, lambda number, frame: (handler(number, frame), told.set()))

@@ -538,7 +538,6 @@ def test_a_rounded_exchange_is_right_on_average_in_both_directions(precision: An
             received, after = exchange.run(own, zero, comm, MessageTag("embeddings"))
             ((received * weights[comm.rank]).sum() + after).backward()
             values += received.detach() / repeats
-            assert own.grad is not None
             gradients += own.grad / repeats
         return values, gradients
 

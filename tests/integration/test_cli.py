@@ -439,7 +439,6 @@ def test_optuna_finds_the_best_run_and_continues(sweep_place: Path) -> None:
     assert found["best_value"] == min(losses.values())
     assert losses[found["best_params"]["dropout"]] == found["best_value"]
     best = re.search(r"best of 2 jobs: \S+ in (.+)", again.stdout)
-    assert best is not None
     summary = json.loads(Path(best[1], "summary.json").read_text(encoding="utf-8"))
     assert summary["val"]["log_loss"] == found["best_value"]
     assert len(list(sweep_place.glob("data/partitions/*/toy-random-vol-2"))) == 1

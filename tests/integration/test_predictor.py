@@ -139,10 +139,8 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     nodes = pd.DataFrame({"id": graph.node_ids[-NEW:], "x": list(graph.features[-NEW:])})
     edges = pd.DataFrame({"src": graph.src[~old] + 1000, "dst": graph.dst[~old] + 1000})
     if weighted:
-        assert graph.edge_weight is not None
         edges["weight"] = graph.edge_weight[~old]
     if num_features:
-        assert graph.edge_feat is not None
         edges["f"] = list(graph.edge_feat[~old])
     predictor.attach(smaller)
     before = predictor.predict()

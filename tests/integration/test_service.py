@@ -390,7 +390,6 @@ def test_the_command(tmp_path: Path) -> None:
     data = ("dataset_name=file", "dataset_file=run/tables", "columns.id=customer")
     process = start_cli(*common, *data, cwd=tmp_path)
     try:
-        assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
         address = next(line for line in lines if line.startswith("http://127.0.0.1:")).split()[0]
         with urllib.request.urlopen(f"{address}/health", timeout=30) as answer:

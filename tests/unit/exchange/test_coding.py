@@ -290,7 +290,6 @@ def test_columns_that_would_be_lost_get_exponents(
 def test_divided_columns_come_back(as_csr: bool) -> None:
     rows = table(1, 60, 3000, zeros=0.3)
     exponents = choose_exponents(rows, "int4")
-    assert exponents is not None
     given = csr_array(rows.numpy()) if as_csr else rows.clone()
     for encoding in ENCODINGS:
         row_format = RowFormat(encoding, "full")

@@ -156,7 +156,6 @@ def exchanged(
         part = whole.partition(comm.rank, rows)
         plan = make_plan(part, plan_options, comm)
         held, out_degree = part.edges, part.labelled.out_degree
-        assert out_degree is not None
         in_degree = held.sum_at(held.dst, held.num_inner)
         edges = InEdges.build(held.src, held.dst, in_degree, out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])

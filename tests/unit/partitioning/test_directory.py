@@ -73,7 +73,6 @@ def test_round_trip(directory: PartitionDirectory) -> None:
         everyone = np.array(global_ids(parts, part)) - 1000
         held, out_degree = part.edges, part.labelled.out_degree
         assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
-        assert out_degree is not None
         assert out_degree.tolist() == out[everyone].tolist()
         assert (held.halo_owner != rank).all()
         edges += list(zip(everyone[held.src].tolist(), everyone[held.dst].tolist(), strict=True))
@@ -117,7 +116,6 @@ def test_edges_come_sorted_and_chunks_change_nothing(
         edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
         assert edges == sorted(edges)
         assert (dst < whole.read_part(rank).num_inner).all()
-    assert whole.meta is not None
     assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
 
 

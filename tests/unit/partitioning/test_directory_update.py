@@ -369,7 +369,6 @@ def test_a_move_may_make_another_one_worth_while(tmp_path: Path) -> None:
     src, dst = [40, 41, 42, 0, 1, 2], [0, 0, 0, 1, 0, 1]
     graph = replace(random_graph(80), src=np.array(src), dst=np.array(dst))
     directory = write_partitions(tmp_path, graph, thirds(80), np.repeat([0, 1], 40), 2)
-    assert directory.meta is not None
     stored = stored_graph.read_graph(directory.path, directory.meta)
     (parts,) = rebalance(stored).values()
     assert np.flatnonzero(parts != np.repeat([0, 1], 40)).tolist() == [0, 1]
@@ -526,7 +525,6 @@ def test_words_of_boolean_labels_are_their_classes(tmp_path: Path) -> None:
     update(path, new_nodes=write_csv(tmp_path / "new.csv", text))
     part = node_folder(path / "part0", PLAIN_TYPE)
     names = Names.read(part)
-    assert names is not None
     labels = dict(zip(names.tolist(), np.load(part / "label.npy").tolist(), strict=True))
     assert (labels["gus"], labels["hal"]) == (1, 0)
 
@@ -552,7 +550,6 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
         new_edges=write_csv(tmp_path / "b.csv", new_edges),
     )
     made = Meta.read(path)
-    assert made is not None
     assert made.num_edges > len(edges)
     again = update(  # an edge that the same change deletes may be there
         path,
@@ -619,7 +616,6 @@ def test_wrong_changes_are_named_and_lose_nothing(
 
 def test_a_change_is_applied_once_by_one_process(path: Path, tmp_path: Path) -> None:
     before = Meta.read(path)
-    assert before is not None
     change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1 bob,bob,1"})
     with writing(path), pytest.raises(InputError, match="in use by process"):
         update(path, **change)

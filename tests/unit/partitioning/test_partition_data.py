@@ -66,7 +66,6 @@ def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
     before = Meta.read(parts)
-    assert before is not None
     after = made(folder, "partition.dgl_files=true")
     assert len([*parts.rglob("*.dgl")]) == 6
     assert after.digest() == before.digest()
@@ -451,7 +450,6 @@ def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
     data = [each for each in data if not each.startswith("split.")]
     directory = find_or_make_partitions(compose(data, "link_prediction_gcn"))
     links = directory.read_part(1).links
-    assert links is not None
     assert links["spectral"].shape == (directory.read_part(1).num_inner, width)
 
 
@@ -465,7 +463,6 @@ def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> Non
         partition_data.run(compose(by_auc))
     stored = find_or_make_partitions(compose(by_auc, "link_prediction_gcn")).meta
     again = partition_data.run(compose([*by_auc, "overwrite=true"]))
-    assert stored is not None
     assert (chosen, stored.links["spectral_metric"], again.links["spectral_metric"]) == (
         *("mrr", "mrr"),
         "auc",

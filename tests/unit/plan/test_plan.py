@@ -222,7 +222,6 @@ SPLITS = {"all": "split.test=0.93", "few": "split.test=0.01"}
 
 def case_of(settings: Settings, power_law: float = 2.5) -> by_size.Case:
     meta = find_or_make_partitions(settings).meta
-    assert meta is not None
     shares = {
         name: sum(getattr(part, name) for part in meta.parts) / 6000
         for name in ("train", "val", "test")

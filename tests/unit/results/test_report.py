@@ -132,7 +132,6 @@ def only(folder: Path) -> DataSet:
 def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
     first, second = ({str(draw): pair[side] for draw, pair in enumerate(pairs)} for side in (0, 1))
     found = compare_pairs(first, second)
-    assert found is not None
     differences = np.array([b - a for a, b in pairs])
     if differences.std() < 1e-9:  # scipy divides by zero there, or by rounding noise
         return
@@ -145,7 +144,6 @@ def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]
 
 def test_equal_differences_have_no_width() -> None:
     found = compare_pairs({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
-    assert found is not None
     assert found == {"n": 2, "mean": 0, "low": 0, "high": 0}
 
 
@@ -201,7 +199,6 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
     assert [run.status for run in runs] == ["damaged", "done"]
     assert told in runs[0].reason
     table = unfinished_table(runs)
-    assert table is not None
     assert table.rows == [[str(tmp_path / "bad"), "damaged", runs[0].reason]]
     assert len(only(tmp_path).methods[0].done) == 1
 
@@ -341,7 +338,6 @@ def test_pairs_share_seeds_split_and_parts(tmp_path: Path) -> None:
             partition_digest=digest,
         )
     table = comparison_table(only(tmp_path))
-    assert table is not None
     interval = scipy.stats.ttest_1samp([0.1, 0.2], 0).confidence_interval()
     assert table.rows[0][:4] == [
         "sage minus gcn",
@@ -609,7 +605,6 @@ def test_methods_are_compared_by_what_stopping_looked_at(tmp_path: Path) -> None
     assert data.headline == "test ROC AUC"
     assert {"test ROC AUC", "test accuracy"} <= set(results_table(data).columns)
     table = comparison_table(data)
-    assert table is not None
     assert (table.title, table.rows[0][2]) == ("Test ROC AUC, paired", "-0.1000")
 
 

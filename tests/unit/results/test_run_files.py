@@ -270,7 +270,6 @@ def test_the_owner_is_named_and_its_death_frees_the_folder(tmp_path: Path) -> No
         stdout=subprocess.PIPE,
     )
     try:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
         with pytest.raises(InputError) as caught, exclusive_run_dir(tmp_path, 0):
             pass
