@@ -315,6 +315,7 @@ sys.exit(main())
 
 ADDED_SETTINGS = (
     *("app=train", "dataset_name=two-rings", "num_partitions=2", "num_rounds=[3]"),
+    *("model=graphconv", "model.reduce=mean"),
     *("stopping.metric=matthews", "objective=val.matthews", "exchange.precision=fp16"),
     *("smoothing.steps=0", "hydra.run.dir=run"),
 )

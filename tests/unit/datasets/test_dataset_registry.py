@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import dataset_settings
 
 from partitioning import datasets
-from partitioning.datasets import gnn_benchmark, synthetic_hetero
+from partitioning.datasets import synthetic_hetero
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.datasets.synthetic import generate
 from partitioning.errors import InputError
@@ -45,31 +45,6 @@ def asked(name, file=None, symmetrize=None):
 def test_an_unknown_name_gets_the_nearest(name, message):
     with pytest.raises(InputError, match=message):
         datasets.load_graph(asked(name))
-
-
-def test_recipes_are_the_published_ones():
-    assert datasets.canonical_name("cora") == "cora_torch"
-    assert datasets.recipe("cora") is datasets.recipe("cora_torch")
-    numbers = {name: datasets.recipe(name).split for name in datasets.NAMES}
-    per_class = {
-        name: (split.train, split.val, split.test)
-        for name, split in numbers.items()
-        if split.kind == "per_class" and name not in ("karateclub", *gnn_benchmark.FILES)
-    }
-    cora = (86, 300, 1806)
-    assert per_class == {
-        "cora": cora,
-        "cora_torch": cora,
-        "citeseer_torch": (178, 357, 1902),
-        "pubmed_torch": (1461, 2190, 13144),
-    }
-    assert (numbers["synthetic"].train, numbers["synthetic"].val, numbers["synthetic"].test) == (
-        0.08,
-        0.02,
-        0.9,
-    )
-    one_way = {name for name in datasets.NAMES if datasets.recipe(name).symmetrize}
-    assert {name for name in one_way if name.startswith("og")} == {"ogbn-arxiv", "ogbn-papers100M"}
 
 
 def multigraph(edges, num_nodes=5):

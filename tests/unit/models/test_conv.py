@@ -1,26 +1,19 @@
 """Convolutions compared with closed forms on dense matrices.
 
-The registry, which finds an added one; and what they are made of: sums over in-edges, blocks,
-products and dropout.
+And what they are made of: sums over in-edges, products and dropout.
 """
 
-import re
-from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hydra.core.config_store import ConfigStore
-from support import ROOT, dense_conv
+from support import dense_conv
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from retexo.models import aggregate
-from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
+from retexo.models.aggregate import edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block, HaloRows, InEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
@@ -32,10 +25,6 @@ from retexo.models.dropout import fast_dropout
 from retexo.models.matrix import SparseMatrix, is_sparse, matmul
 from retexo.models.network import Architecture, Schema, build_network
 from retexo.models.streaming_aggregate import AggregateAccumulator
-from retexo.settings import options
-from retexo.settings.compose import compose
-from retexo.settings.schema import CONFIG_DIR
-from retexo.trainers import registry
 
 NODES, WIDTH, OUT = 6, 9, 4
 # 5 has no edges at all, 4 none that comes in; (0, 1) is there twice
@@ -205,15 +194,6 @@ def test_sparse_dropout_scales_what_it_keeps() -> None:
     assert set(dropped.values[kept].tolist()) == {1 / 0.75}
 
 
-def test_every_convolution_has_its_files() -> None:
-    assert options.MODELS.keys() == CONVOLUTIONS.keys()
-    found = {
-        path.stem.removeprefix("node_classification_")
-        for path in CONFIG_DIR.glob("node_classification_*.yaml")
-    }
-    assert found <= CONVOLUTIONS.keys()
-
-
 KINDS = {name: hidden_convolution(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
 PLAIN = [name for name, kind in KINDS.items() if not (kind.relational or kind.reads_relations)]
 
@@ -231,59 +211,6 @@ def test_parameters_depend_on_the_seed_and_the_layer_only(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(one[key], same[key]) for key in one)
     assert not all(torch.equal(one[key], other[key]) for key in one)
-
-
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_a_check_makes_no_parameters(name: str) -> None:
-    conv = hidden_convolution(default_model_settings(name, 2, 8))
-    assert {parameter.device.type for parameter in conv.parameters()} == {"meta"}
-
-
-def added_lines(file: str) -> str:
-    """The lines that the first hunk of CONTRIBUTING.md's diff adds to a file."""
-    page = (ROOT / "CONTRIBUTING.md").read_text()
-    diff = re.search(rf"b/{file}\n@@ [^\n]*\n(.*?)\n(?:diff|@@) ", page, re.DOTALL)
-    assert diff
-    return "\n".join(line[1:] for line in diff.group(1).splitlines() if line[0] == "+")
-
-
-@pytest.fixture
-def graphconv() -> Iterator[None]:
-    """The convolution that CONTRIBUTING.md adds."""
-    module, settings = ModuleType("graphconv"), dict(vars(options))
-    exec(added_lines("retexo/settings/options.py"), settings)
-    cls = settings["GraphConvOptions"]
-    with (
-        mock.patch.object(options, "GraphConvOptions", cls, create=True),
-        mock.patch.dict(options.MODELS, graphconv=cls),
-        mock.patch.dict(CONVOLUTIONS, graphconv=module),
-    ):
-        exec(added_lines("retexo/models/conv/graphconv.py"), vars(module))
-        store = ConfigStore.instance()
-        store.store(group="model", name="graphconv", node=cls(name="graphconv"))
-        yield
-        del store.repo["model"]["graphconv.yaml"]
-
-
-@pytest.mark.parametrize("reduce", ["add", "mean"])
-@pytest.mark.usefixtures("graphconv")
-def test_a_convolution_that_is_added_is_found(reduce: str) -> None:
-    settings = compose(["model=graphconv", f"model.reduce={reduce}", "hidden_dim=8"])
-    registry.check_trainer_settings(settings)
-    assert default_model_settings("graphconv", 2, 8).own == " with model.reduce=add"
-    conv = (
-        build_network(Architecture(settings.model, Schema.of_plain_graph(WIDTH), 3), seed=1)[0]
-        .conv.double()
-        .eval()
-    )
-    x, count = (
-        rows("dense"),
-        COUNT / COUNT.sum(1, keepdim=True).clamp(min=1) if reduce == "mean" else COUNT,
-    )
-    weight_root, weight = conv.first_weights
-    torch.testing.assert_close(
-        outputs(conv, x, list(range(NODES))), x @ weight_root + count @ x @ weight
-    )
 
 
 def block(
@@ -328,30 +255,6 @@ def test_softmax(edges: Block) -> None:
     assert alpha.isfinite().all()
 
 
-def test_no_tensor_has_a_row_for_each_edge() -> None:
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            nonlocal largest
-            made = func(*args, **(kwargs or {}))
-            for tensor in made if isinstance(made, tuple | list) else (made,):
-                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
-                    largest = max(largest, tensor.numel())
-            return made
-
-    edges = block(50, 40, 5000)
-    rows = torch.randn(len(edges.nodes), 16, requires_grad=True)
-    score = torch.randn(len(edges.src), 2, requires_grad=True)
-    with Watch():
-        alpha = edge_softmax(edges, score)
-        total = edge_sum(edges, rows) + edge_sum(edges, rows, alpha[:, 1].contiguous())
-        (total + edge_max(edges, torch.relu(rows))).sum().backward()
-    assert 2 * 5003 <= largest < 3 * 5003
-
-
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_biases_begin_with_zero(name: str) -> None:
     shape = Architecture(default_model_settings(name, 2, 8), Schema.of_plain_graph(5), 3)
@@ -359,20 +262,6 @@ def test_biases_begin_with_zero(name: str) -> None:
     parameters = [each for stage in stages for each in stage.conv.named_parameters()]
     biases = [parameter for path, parameter in parameters if "bias" in path]
     assert not any(parameter.any() for parameter in biases)
-
-
-@pytest.mark.parametrize("edges", [1, 3, 100])
-def test_chunks_are_the_nodes_in_order_with_few_edges_each(edges: int) -> None:
-    degree = torch.tensor([0, 2, 0, 5, 1, 1, 1, 0])
-    row_ptr = torch.cat((torch.zeros(1, dtype=torch.int64), degree.cumsum(0)))
-    in_edges = InEdges(torch.zeros(10, dtype=torch.int64), row_ptr, torch.zeros(8), torch.zeros(8))
-    nodes = torch.tensor([0, 1, 3, 4, 5, 6, 7])
-    chunks = in_edges.chunks(nodes, edges)
-    assert torch.cat(chunks).tolist() == nodes.tolist()
-    for chunk in chunks:
-        assert int(degree[chunk[:-1]].sum()) <= edges
-    assert len(chunks) == {1: 6, 3: 3, 100: 1}[edges]
-    assert list(in_edges.chunks(nodes[:0], edges)) == []
 
 
 def test_products_in_bfloat16() -> None:

@@ -62,14 +62,6 @@ def test_the_attempt_with_the_fewest_halo_rows_is_taken(monkeypatch: pytest.Monk
     assert parts.tolist() == [3] * 4
 
 
-def test_nets_follow_the_direction_of_edges() -> None:
-    graph = graph_of([(0, 1), (0, 1), (0, 2), (3, 3), (2, 0)], 4)
-    assert hypergraph.pin_lists(hypergraph.make_nets(graph.src, graph.dst, 4)) == [
-        [0, 1, 2],
-        [0, 2],
-    ]
-
-
 @given(problems(), st.randoms(use_true_random=False))
 def test_a_move_costs_what_it_is_said_to_cost(
     problem: tuple[GraphData, np.ndarray, int], random: object
@@ -115,13 +107,6 @@ def test_any_assignment_is_brought_within_the_tolerance(
 
 
 # --- the library ----------
-
-
-def test_it_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    star = graph_of([(0, leaf) for leaf in range(60)] + [(leaf, 0) for leaf in range(60)], 60)
-    for num_parts in (3, 2):
-        hypergraph.partition(star, None, num_parts, np.random.default_rng(0))
-    assert capfd.readouterr() == ("", "")
 
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""app=plan: the prediction beside a run of the same command, options, memory and mistakes.
+"""app=plan: the prediction beside a run of the same command, options and memory.
 
 Bytes and memory from sizes alone.
 """
@@ -298,26 +298,3 @@ def test_bytes_memory_and_the_networks_least_time(
     assert printed["memory per worker, bytes"] == f"{memory:,}"
     seconds = sum(sizes.values()) / 4 * 2 * (2 / 3) / (0.01e9 / 8)
     assert printed["network, at least, seconds"] == f"{seconds:,.1f}"
-
-
-WRONG = {
-    "nodes": {"nodes": "0"},
-    "edges": {"edges": "many"},
-    "features": {"features": None},
-    "cut": {"cut": "1.5"},
-    "per-node": {"per-node": "3"},
-    "train": {"train": "0.9", "test": "0.9"},
-    "power-law": {"power-law": "1.5"},
-    "rounds": {"rounds": "-1"},
-}
-
-
-@pytest.mark.parametrize("option", WRONG)
-def test_a_mistake_ends_with_status_2(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = {name: value for name, value in {**SIZES, **WRONG[option]}.items() if value is not None}
-    with pytest.raises(SystemExit) as ended:
-        run_script(monkeypatch, given)
-    assert ended.value.code == 2
-    assert f"--{option}" in capsys.readouterr().err.splitlines()[-1]

@@ -1,11 +1,10 @@
-"""The rounds of a layer: messages, seconds of phases, updates by hand, the best round.
+"""The rounds of a layer: messages, updates by hand, the best round.
 
 And the predictions of +experiment=exact, compared with closed forms on dense matrices.
 """
 
 import copy
 import math
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,7 +56,7 @@ from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_up
 from retexo.settings.communication_settings import CommunicationSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import NodeClassification
-from retexo.trainers.context import PHASES, Clock
+from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
 from retexo.worker.make_context import make_context
 
@@ -350,23 +349,6 @@ def test_a_lower_loss_keeps_training_on_though_the_metric_falls() -> None:
     assert again.state_dict() == stopping.state_dict()
     assert not again.out_of_patience(4)
     assert again.out_of_patience(5)
-
-
-def test_no_second_is_in_two_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: sum(now))
-    wait = now.append
-    clock = Clock()
-    wait(100)
-    with clock.phase("evaluate"):
-        wait(1)
-        with clock.phase("exchange"):
-            wait(2)
-        wait(4)
-    with clock.phase("exchange"):
-        wait(8)
-    expected = {"evaluate": 5, "exchange": 10}
-    assert clock.seconds == dict.fromkeys(PHASES, 0.0) | expected
 
 
 SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0")

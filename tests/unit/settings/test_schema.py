@@ -5,7 +5,6 @@ Also the number that a run returns to a sweeper.
 
 import json
 import runpy
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +66,6 @@ def test_a_run_has_the_defaults_of_the_definitions() -> None:
 def test_checks_name_the_setting_as_users_do(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Example(**fields)
-
-
-def test_settings_do_not_change() -> None:
-    with pytest.raises(FrozenInstanceError, match=r"example.mode"):
-        Example().mode = "b"
 
 
 def test_settings_and_groups_of_names_are_left_out() -> None:
