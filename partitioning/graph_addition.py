@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import check_dense, check_edge_weight
 from partitioning.datasets.edge_tables import read_edges
-from partitioning.datasets.node_tables import Table, read_table
+from partitioning.datasets.node_tables import read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
 from partitioning.datasets.raw import RawRelation, check_and_merge_edges, check_table
@@ -165,7 +165,8 @@ def _new_nodes(
     nodes = NodeTable(np.zeros((table.rows, 0), np.float32), ids, names)
     width = held.encoded.nodes[name].features.shape[1]
     if width:
-        raw, schema, featured = check_node_rows(table, width, state, what)
+        given, _ = table.values.get("feat", (None, ""))
+        raw, schema, featured = check_rows(given, table.schema, table.rows, width, state, what)
         nodes = replace(nodes, features=raw, schema=schema, featured=featured)
         kinds = kinds_of(held.settings.features.kind, held.encoded.nodes)[name]
         features, featured, _ = encode_nodes(nodes, held.settings.features, None, kinds, state)
@@ -198,13 +199,15 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
     return frame.loc[:, is_used]
 
 
-def check_node_rows(
-    table: Table, width: int, state: State | None, what: str
+def check_rows(
+    given: Any, schema: Schema | None, num_rows: int, width: int, state: State | None, what: str
 ) -> tuple[NDArray[np.float32], Schema | None, NDArray[np.bool_] | None]:
     """Check the features of a later table, which a fitted pipeline is to encode.
 
     Args:
-        table: The table.
+        given: The features of the table [n, W]; None: it has none.
+        schema: Of the table; None: the features are a matrix.
+        num_rows: n.
         width: Columns of the encoded features.
         state: The pipeline; None: the features of the graph are as they were given.
         what: The table, for messages.
@@ -213,8 +216,8 @@ def check_node_rows(
         The features [n, W], their schema (None: without a pipeline), and [n] whether a row has some
         (None: all have).
     """
-    given: Any = table.values["feat"][0] if "feat" in table.values else np.zeros((table.rows, 0))
-    schema: Schema | None = replace(table.schema or Schema(what, ()), path=what)
+    given = np.zeros((num_rows, 0), np.float32) if given is None else given
+    schema = replace(schema or Schema(what, ()), path=what)
     if state is None or is_matrix(state):
         if given.shape[1] != width:
             raise InputError(
@@ -223,36 +226,39 @@ def check_node_rows(
             )
         schema = Schema.of_matrix(what, width)
     where = f"{what}: features"
-    checked, featured, schema = check_table(given, schema, table.rows, lambda _: where)
+    checked, featured, checked_schema = check_table(given, schema, num_rows, lambda _: where)
     features = np.asarray(checked)
     if state is None:
-        features, schema = check_dense(features, table.rows, where), None
-    return features, schema, None if featured.all() else featured
+        features, checked_schema = check_dense(features, num_rows, where), None
+    return features, checked_schema, None if featured.all() else featured
 
 
-def encode_node_rows(
-    table: Table,
+def encode_rows(
+    given: Any,
+    schema: Schema | None,
+    num_rows: int,
     width: int,
     state: State | None,
     what: str,
-    unusual: dict[str, int],
+    unusual: dict[str, int] | None = None,
 ) -> NDArray[np.float32]:
     """Encode the features of a later table by a fitted pipeline, [n, F]; blank cells are filled.
 
     InputError for blank cells of a matrix, which was trained without.
 
-    Arguments as of `check_node_rows`, and unusual: counts by column of rows unlike those that the
-    pipeline was fitted to; added to.
+    Arguments as of `check_rows`, and unusual: counts by column of rows unlike those that the
+    pipeline was fitted to; added to. None: they are not counted.
     """
     if not width:
-        return np.zeros((table.rows, 0), np.float32)
-    features, schema, featured = check_node_rows(table, width, state, what)
+        return np.zeros((num_rows, 0), np.float32)
+    features, schema, featured = check_rows(given, schema, num_rows, width, state, what)
     if featured is not None and (state is None or is_matrix(state)):
         raise InputError(f"{what}: a blank feature; the model was trained without blanks")
     if state is None or schema is None:
         return features
     made = apply_pipeline(state, features, schema)
-    unusual.update(count_unusual(state, features, schema))
+    if unusual is not None:
+        unusual.update(count_unusual(state, features, schema))
     return np.asarray(made.toarray(), np.float32)
 
 
@@ -340,23 +346,9 @@ def read_edge_data(
             " weights; add it, 1 for an edge that counts once"
         )
     if relation.edge_feat is not None and (table.feat is not None or is_new):
-        data["edge_feat"] = encode_edge_rows(table, relation.edge_feat.shape[1], state, what)
+        width = relation.edge_feat.shape[1]
+        data["edge_feat"] = encode_rows(table.feat, table.schema, num_edges, width, state, what)
     return data
-
-
-def encode_edge_rows(
-    table: RawRelation, width: int, state: State | None, what: str
-) -> NDArray[np.float32]:
-    """Encode the features of later edges, [E, K]; arguments as of `encode_node_rows`."""
-    raw = np.zeros((len(table.src), 0), np.float32) if table.feat is None else table.feat
-    schema = table.schema
-    if schema is None or state is None or is_matrix(state):
-        if raw.shape[1] != width:
-            raise InputError(f"{what}: {raw.shape[1]} features; the model was trained with {width}")
-        raw, schema = check_dense(raw, len(raw), f"{what}: features"), Schema.of_matrix(what, width)
-    if state is None:
-        return raw
-    return np.asarray(apply_pipeline(state, raw, replace(schema, path=what)).toarray(), np.float32)
 
 
 def _add_reverse(

@@ -111,13 +111,12 @@ def _run(arguments: list[str], library: str, seconds: float) -> None:
     if ended.returncode == 0:
         return
     log.error("%s wrote: %s", where, ended.stderr.strip() or "nothing")
-    if ended.returncode == -signal.SIGKILL:
-        raise InputError(f"{where} was killed (SIGKILL), as the system does without memory; {ELSE}")
+    cause = f"failed: {[*ended.stderr.strip().splitlines(), f'status {ended.returncode}'][-2:][0]}"
     if ended.returncode < 0:
-        name = signal.Signals(-ended.returncode).name
-        raise InputError(f"{where} crashed on this graph ({name}); {ELSE}")
-    last = [*ended.stderr.strip().splitlines(), f"status {ended.returncode}"][-2:][0]
-    raise InputError(f"{where} failed: {last}; {ELSE}")
+        cause = f"crashed on this graph ({signal.Signals(-ended.returncode).name})"
+    if ended.returncode == -signal.SIGKILL:
+        cause = "was killed (SIGKILL), as the system does without memory"
+    raise InputError(f"{where} {cause}; {ELSE}")
 
 
 # --- in the child ----------

@@ -36,7 +36,7 @@ from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import columns_of_relation
 from partitioning.file_io import check_path
-from partitioning.graph_addition import encode_node_rows, read_edge_data
+from partitioning.graph_addition import encode_rows, read_edge_data
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -329,7 +329,9 @@ def _read_values(
     if is_new or "feat" in arrays:
         unusual: dict[str, int] = {}
         state, what = state_of(meta, name), str(table.path)
-        values["feat"] = encode_node_rows(table, width, state, what, unusual)
+        values["feat"] = encode_rows(
+            arrays.get("feat"), table.schema, num_rows, width, state, what, unusual
+        )
         for column, count in unusual.items():
             notes.append(
                 f"{what}: column `{column}`: {count} of {num_rows} rows are unlike those that the"
