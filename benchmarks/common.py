@@ -42,9 +42,10 @@ from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.label_propagation import make_smoother
-from retexo.worker.graph import find_trainer, make_architecture, read_graph
+from retexo.trainers.registry import find_trainer
+from retexo.worker.graph import make_architecture, read_graph
 from retexo.worker.make_context import make_context
-from retexo.worker.measure import gather_measurements
+from retexo.worker.process import gather_measurements
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ("gcn", "sage", "gat")

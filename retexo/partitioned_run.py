@@ -29,9 +29,8 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.ranking import EmbeddedNodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.worker.compatibility import check_fits
+from retexo.worker.compatibility import check_directory, check_fits
 from retexo.worker.graph import (
-    check_directory,
     make_inference_context,
     read_graph,
     task_of_checkpoint,

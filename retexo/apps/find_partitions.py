@@ -31,7 +31,7 @@ from retexo.apps.partition_request import (
 )
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import DEFAULTS, DEFINED, keys
-from retexo.worker.graph import check_directory
+from retexo.worker.compatibility import check_directory
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from retexo.worker.make_context import (
     link_task,
     make_context,
 )
-from retexo.worker.measure import gather_measurements
+from retexo.worker.process import gather_measurements
 
 ROW_KINDS = ("features", "embeddings", "aggregates")
 PHASE_NAMES = {TRAIN_PHASE: "rounds", INFER_PHASE: "embed"}

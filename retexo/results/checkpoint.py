@@ -25,8 +25,7 @@ from partitioning.file_io import (
 )
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.models.network import Architecture, build_network
-from retexo.models.stage import OutputHeads, Stage
-from retexo.models.target_scale import TargetScale
+from retexo.models.stage import OutputHeads, Stage, TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.options import ModelSettings

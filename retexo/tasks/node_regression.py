@@ -20,8 +20,7 @@ from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.traffic_meter import METRICS
-from retexo.models.stage import OutputHeads
-from retexo.models.target_scale import TargetScale
+from retexo.models.stage import OutputHeads, TargetScale
 from retexo.rounds.graph_info import GraphInfo
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.round_metrics import CountMetric

@@ -14,16 +14,16 @@ from retexo.scores import check_stopping_metric
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
-from retexo.trainers import bns, fedgcn, full_graph, lazy, local, sampled, sign
+from retexo.trainers import lazy, sampled, sign, whole_networks
 from retexo.trainers.trainer import ONLY_LAZY, Trainer
 
 TRAINERS: dict[str, Trainer] = {
     "lazy": lazy.LazyTrainer(),
-    "full_graph": full_graph.FullGraphTrainer(),
-    "bns": bns.BNSTrainer(),
-    "local": local.LocalTrainer(),
+    "full_graph": whole_networks.FullGraphTrainer(),
+    "bns": whole_networks.BNSTrainer(),
+    "local": whole_networks.LocalTrainer(),
     "sign": sign.SIGNTrainer(),
-    "fedgcn": fedgcn.FedGCNTrainer(),
+    "fedgcn": whole_networks.FedGCNTrainer(),
     "sampled": sampled.SampledTrainer(),
 }
 
@@ -45,10 +45,18 @@ def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
     return TRAINERS[name]
 
 
+def find_trainer(settings: TrainSettings) -> Trainer:
+    """Return the settings' trainer, for plain or heterogeneous graphs by the model.
+
+    Raises InputError where there is none.
+    """
+    heterogeneous = hidden_convolution(settings.model).relational
+    return trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
+
+
 def check_trainer_settings(settings: TrainSettings) -> None:
     """Raise InputError for settings that the chosen model or trainer does not support."""
-    heterogeneous = hidden_convolution(settings.model).relational
-    trainer = trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
+    trainer, heterogeneous = find_trainer(settings), hidden_convolution(settings.model).relational
     check_stopping_metric(settings.stopping.metric, links=settings.task.links)
     scorer = settings.task.scorer
     if scorer not in ("auto", "mlp") and not (

@@ -1,4 +1,4 @@
-"""Check whether a trained model fits a graph, and number the graph's classes as in training."""
+"""Check whether settings or a trained model fit a graph; number its classes as in training."""
 
 import logging
 from collections.abc import Sequence
@@ -12,9 +12,13 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
+from retexo.models.conv_registry import hidden_convolution, models_that
 from retexo.models.network import Architecture
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
+from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.node_classification import check_objective
+from retexo.trainers import registry
 
 log = logging.getLogger(__name__)
 
@@ -223,3 +227,109 @@ def renumber_classes(
         for name in ("train_mask", "val_mask", "test_mask")
     }
     return replace(partition, labels=labels, **masks)
+
+
+def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """Raise InputError for a directory that the task, the model or the trainer cannot use."""
+    _check_task(settings, directory)
+    _check_kind_of_graph(settings, directory)
+    if settings.model.lookahead and directory.sites and not settings.sites.share_aggregates:
+        raise InputError(
+            "model.lookahead=1: the sites would send aggregates of boundary nodes, which sum up "
+            "rows of nodes that no other site needs, and with one in-neighbour are its row; "
+            "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
+        )
+    check_inductive(settings, directory)
+    registry.find_trainer(settings).check_directory(settings, directory)
+
+
+def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """Raise InputError if the directory does not fit the task, the objective or the model.
+
+    It has another task or kind of labels, classes that `objective` cannot be used for, or no
+    relations for a model that reads them.
+    """
+    has_pairs = directory.meta is not None and bool(directory.meta.links)
+    name = settings.task.of_nodes
+    if settings.task.links != has_pairs:
+        other = (
+            "link_prediction" if has_pairs else _node_task_of(directory) or "node_classification"
+        )
+        raise InputError(
+            f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
+            f" choose task={other}, or partition with task={name}"
+        )
+    labels_task = _node_task_of(directory)
+    if not has_pairs and labels_task not in (None, name):
+        kind = "numbers" if labels_task == "node_regression" else "classes"
+        raise InputError(
+            f"{directory.path}: its labels are {kind}; choose task={labels_task}, or partition with"
+            f" task={name}"
+        )
+    if directory.meta is not None and name == "node_classification":
+        is_multilabel = directory.meta.task == "multilabel"
+        check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
+    if hidden_convolution(settings.model).reads_relations and not (
+        directory.meta and directory.meta.links.get("relations")
+    ):
+        raise InputError(
+            f"model={settings.model.name}: {directory.path} has no relations; choose another model,"
+            " or partition a heterogeneous graph with task=link_prediction task.relation="
+        )
+
+
+def _node_task_of(directory: PartitionDirectory) -> str | None:
+    """Return the task that the labels of a directory are for.
+
+    None if it has no labels, or does not say.
+    """
+    if directory.stated_task is None or not directory.stated_classes:
+        return None
+    return "node_regression" if directory.stated_task == "regression" else "node_classification"
+
+
+def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """Raise InputError if the model and the directory are for different kinds of graphs."""
+    heterogeneous = directory.is_hetero
+    if hidden_convolution(settings.model).relational == heterogeneous:
+        return
+    models = models_that(lambda conv: conv.relational == heterogeneous and not conv.reads_relations)
+    fitting = [f"node_classification_{name}" for name in models]
+    kind = "a heterogeneous graph" if heterogeneous else "a plain graph, without types"
+    raise InputError(
+        f"model={settings.model.name}: {directory.path} is {kind}; choose --config-name one of "
+        f"{', '.join(fitting)}"
+    )
+
+
+FREE_KINDS = ("given", "random")
+"""Kinds of features that do not depend on edges."""
+
+
+def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> None:
+    """Raise InputError where held-out nodes cannot be hidden."""
+    if not settings.split.inductive:
+        return
+    where = "split.inductive=true"
+    if settings.task.links:
+        raise InputError(f"{where}: held-out pairs of links are always hidden; leave it out")
+    if not registry.trainer_named(settings.trainer.name).INDUCTIVE:
+        raise InputError(
+            f"{where}: trainer={settings.trainer.name} has no such training; choose one of"
+            f" {registry.names_with(lambda trainer: trainer.INDUCTIVE)}"
+        )
+    if directory.sites:
+        raise InputError(f"{where}: not supported between sites; leave it out")
+    if directory.graph_settings.get("labels.of") == "edges":
+        raise InputError(
+            f"{where}: task.message_edges says which labelled edges carry messages; leave it out"
+        )
+    kinds = directory.graph_settings.get("features", [])
+    kinds_of_features = kinds.values() if isinstance(kinds, dict) else [kinds]
+    for kinds_of_type in kinds_of_features:
+        for kind in [kinds_of_type] if isinstance(kinds_of_type, str) else kinds_of_type:
+            if kind not in FREE_KINDS:
+                raise InputError(
+                    f"{where}: features={kind} of {directory.path} were made with the edges of all"
+                    " nodes; partition with features=given or random"
+                )

@@ -11,19 +11,15 @@ from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import hidden_convolution, models_that
+from retexo.models.conv_registry import hidden_convolution
 from retexo.models.network import Architecture
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks.node_classification import check_objective
-from retexo.trainers import registry
 from retexo.trainers.context import Clock, Context
-from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import describe_missing_weights, renumber_classes
-from retexo.worker.hide_held_out import check_inductive
 from retexo.worker.make_context import (
     NodeTask,
     link_task,
@@ -33,88 +29,6 @@ from retexo.worker.make_context import (
 )
 
 log = logging.getLogger(__name__)
-
-
-def find_trainer(settings: TrainSettings) -> Trainer:
-    """Return the settings' trainer, for plain or heterogeneous graphs by the model.
-
-    Raises InputError where there is none.
-    """
-    heterogeneous = hidden_convolution(settings.model).relational
-    return registry.trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
-
-
-def check_directory(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError for a directory that the task, the model or the trainer cannot use."""
-    _check_task(settings, directory)
-    _check_kind_of_graph(settings, directory)
-    if settings.model.lookahead and directory.sites and not settings.sites.share_aggregates:
-        raise InputError(
-            "model.lookahead=1: the sites would send aggregates of boundary nodes, which sum up "
-            "rows of nodes that no other site needs, and with one in-neighbour are its row; "
-            "set sites.share_aggregates=true at every site to allow that, or model.lookahead=0"
-        )
-    check_inductive(settings, directory)
-    find_trainer(settings).check_directory(settings, directory)
-
-
-def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError if the directory does not fit the task, the objective or the model.
-
-    It has another task or kind of labels, classes that `objective` cannot be used for, or no
-    relations for a model that reads them.
-    """
-    has_pairs = directory.meta is not None and bool(directory.meta.links)
-    name = settings.task.of_nodes
-    if settings.task.links != has_pairs:
-        other = (
-            "link_prediction" if has_pairs else _node_task_of(directory) or "node_classification"
-        )
-        raise InputError(
-            f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
-            f" choose task={other}, or partition with task={name}"
-        )
-    labels_task = _node_task_of(directory)
-    if not has_pairs and labels_task not in (None, name):
-        kind = "numbers" if labels_task == "node_regression" else "classes"
-        raise InputError(
-            f"{directory.path}: its labels are {kind}; choose task={labels_task}, or partition with"
-            f" task={name}"
-        )
-    if directory.meta is not None and name == "node_classification":
-        is_multilabel = directory.meta.task == "multilabel"
-        check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
-    if hidden_convolution(settings.model).reads_relations and not (
-        directory.meta and directory.meta.links.get("relations")
-    ):
-        raise InputError(
-            f"model={settings.model.name}: {directory.path} has no relations; choose another model,"
-            " or partition a heterogeneous graph with task=link_prediction task.relation="
-        )
-
-
-def _node_task_of(directory: PartitionDirectory) -> str | None:
-    """Return the task that the labels of a directory are for.
-
-    None if it has no labels, or does not say.
-    """
-    if directory.stated_task is None or not directory.stated_classes:
-        return None
-    return "node_regression" if directory.stated_task == "regression" else "node_classification"
-
-
-def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
-    """Raise InputError if the model and the directory are for different kinds of graphs."""
-    heterogeneous = directory.is_hetero
-    if hidden_convolution(settings.model).relational == heterogeneous:
-        return
-    models = models_that(lambda conv: conv.relational == heterogeneous and not conv.reads_relations)
-    fitting = [f"node_classification_{name}" for name in models]
-    kind = "a heterogeneous graph" if heterogeneous else "a plain graph, without types"
-    raise InputError(
-        f"model={settings.model.name}: {directory.path} is {kind}; choose --config-name one of "
-        f"{', '.join(fitting)}"
-    )
 
 
 def weighted_relations(part: Partition, info: GraphInfo) -> list[EdgeType]:

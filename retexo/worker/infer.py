@@ -25,8 +25,7 @@ from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.graph import load_graph, make_inference_context, read_graph
 from retexo.worker.link_predictions import write_links
-from retexo.worker.measure import MemoryWatch, gather_measurements
-from retexo.worker.process import Job, configure, serve
+from retexo.worker.process import Job, MemoryWatch, configure, gather_measurements, serve
 
 LOADED_DIFFERENTLY = "read other parameters than rank 0; copy the same checkpoint to every node"
 

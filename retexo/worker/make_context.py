@@ -1,6 +1,11 @@
 """Makes a trainer's context from a partition: exchange plans, degrees, device, checkpoint.
 
-H halo nodes, I inner nodes, F features.
+Inductive training (split.inductive) hides validation and test nodes: no message comes from a hidden
+node. The edges that leave it are dropped, and degrees count what is left. A training node is then
+computed as if hidden nodes did not exist; a hidden node as if it alone had just joined, with its
+edges from the others.
+
+I inner nodes, H halo nodes of a type, F features.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +22,16 @@ from partitioning.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes
-from retexo.exchange.exchange_plan import PlanOptions, Use, compute_global_out_degree
+from retexo.exchange.exchange_plan import (
+    PlanOptions,
+    Use,
+    compute_global_out_degree,
+    request_halo_flags,
+)
 from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
 from retexo.models.network import Schema
-from retexo.models.target_scale import TargetScale
+from retexo.models.stage import TargetScale
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
@@ -36,7 +46,6 @@ from retexo.trainers.layerwise import PRECISIONS
 from retexo.trainers.link_objective import make_link_objective
 from retexo.trainers.out_edges import OutEdges, build_in_edges, find_required_layers
 from retexo.trainers.registry import refuse_edge_data
-from retexo.worker.hide_held_out import hide_held_out
 from retexo.worker.process import choose_device
 
 NodeTask = NodeClassification | NodeRegression
@@ -329,3 +338,27 @@ def _vector_bytes(settings: TrainSettings, features: Tensor) -> tuple[int, int]:
         for most in (max(first, hidden), hidden)
     )
     return train, infer
+
+
+def hide_held_out(
+    part: Partition, sizes: Mapping[str, tuple[int, ...]], comm: Communicator
+) -> Partition:
+    """Return a partition without the edges that leave held-out nodes.
+
+    The out-degrees of a plain graph then count the edges between visible nodes. All workers call
+    it. `sizes`: the numbers of inner nodes, by type and rank.
+    """
+    hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.labelled
+    everything = torch.ones(nodes.num_halo, dtype=torch.bool)
+    flags = request_halo_flags(nodes, everything, hidden, sizes[target], comm)
+    everywhere = torch.cat((hidden, flags))
+    relations = {
+        edge_type: edges.keep(~everywhere[edges.src.long()]) if edge_type[0] == target else edges
+        for edge_type, edges in part.relations.items()
+    }
+    part = replace(part, relations=relations)
+    if not part.is_plain:
+        return part
+    visible = part.edges.keep(~hidden[part.edges.dst.long()])
+    out_degree = compute_global_out_degree(visible, sizes[target], comm)
+    return replace(part, nodes={target: replace(nodes, out_degree=out_degree)})

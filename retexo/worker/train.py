@@ -32,18 +32,25 @@ from retexo.tasks.task_context import Scores
 from retexo.trainers.context import Clock, Context, return_freed_memory
 from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.lazy import infer
+from retexo.trainers.registry import find_trainer
 from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
 from retexo.worker.graph import (
-    find_trainer,
     load_graph,
     make_architecture,
     weighted_relations,
     with_weights_of,
 )
 from retexo.worker.make_context import link_task, make_context
-from retexo.worker.measure import MemoryWatch, gather_measurements
-from retexo.worker.process import Job, catch_termination, choose_device, configure, serve
+from retexo.worker.process import (
+    Job,
+    MemoryWatch,
+    catch_termination,
+    choose_device,
+    configure,
+    gather_measurements,
+    serve,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -58,9 +58,9 @@ from retexo.plan.baselines import baseline_bytes
 from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
-from retexo.trainers import bns, end_to_end, registry, sampled, sign
+from retexo.trainers import end_to_end, registry, sampled, sign, whole_networks
 from retexo.trainers.sampled_dgl.client import SHARED_MEMORY
-from retexo.worker import graph
+from retexo.worker import compatibility
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
 CPU = torch.device("cpu")
@@ -358,7 +358,7 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
     share, graph, parts = 0.5, oracle_graph("dense"), assignment(4)
     taken: dict[tuple[int, int], np.ndarray] = {}  # by epoch and receiver, bool [N]
     ids: dict[int, Any] = {}
-    original = bns.draw_boundary
+    original = whole_networks.draw_boundary
 
     def draw(plan: Any, rank: int, share: float, seed: int, epoch: int) -> Any:
         sample = original(plan, rank, share, seed, epoch)
@@ -373,7 +373,7 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
         halo = zip(part.edges.halo_owner.tolist(), part.edges.halo_index.tolist(), strict=True)
         ids[rank] = np.array([int(own[owner].node_ids[index]) - 1000 for owner, index in halo], int)
     settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
-    with mock.patch.object(bns, "draw_boundary", draw):
+    with mock.patch.object(whole_networks, "draw_boundary", draw):
         outcomes = trained(directory, settings)
     whole = whole_edges(graph)
 
@@ -708,10 +708,10 @@ def test_graphs_of_other_kinds_are_refused(parts: Path) -> None:
     need_dgl()
     given = train_settings("trainer=sampled", "num_partitions=2")
     directory = find_partition_directory([parts / "toy-random-vol-2"], WORLD)
-    graph.check_directory(given, directory)
+    compatibility.check_directory(given, directory)
     words = "dataset_name=parts: trainer=sampled lets all workers read all rows and label"
     with pytest.raises(InputError, match=words):
-        graph.check_directory(given, replace(directory, sites=("a", "b")))
+        compatibility.check_directory(given, replace(directory, sites=("a", "b")))
     for known in ({"weighted": True}, {"num_edge_features": 3}):
         context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
         with pytest.raises(InputError, match="does not support edge weights or edge features"):

@@ -33,7 +33,7 @@ from retexo.models.network import Architecture, Schema, build_network
 from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
 from retexo.settings.compose import compose
-from retexo.worker.hide_held_out import hide_held_out
+from retexo.worker.make_context import hide_held_out
 
 NEW = 3
 """Nodes that join a graph."""

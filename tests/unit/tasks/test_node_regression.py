@@ -15,7 +15,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.masks import PairwiseMasks
 from retexo.comm.thread_transport import run_threads
 from retexo.models.scorer import Scorer
-from retexo.models.target_scale import TargetScale
+from retexo.models.stage import TargetScale
 from retexo.tasks.link_prediction import LinkSeeds
 from retexo.tasks.metrics import rank_among
 from retexo.tasks.node_regression import NodeRegression, agree_on_scale
