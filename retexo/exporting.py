@@ -18,31 +18,9 @@ from torch.export import Dim, ExportedProgram
 from partitioning.errors import InputError, require_packages
 from partitioning.graph_data import SEPARATOR
 from retexo.results.atomic_write import atomic_write
-from retexo.trainers.graph_module import TypedGraphModule
 
 TOLERANCE = 1e-4
 """Largest difference of a logit between the module and what onnxruntime computes."""
-
-
-class _NamedRelations(nn.Module):
-    """A typed network whose relations are text, SOURCE__RELATION__DESTINATION.
-
-    A file of torch.export cannot be called with tuples as keys.
-    """
-
-    def __init__(self, module: TypedGraphModule) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any = None) -> Tensor:
-        """Return the logits; arguments as of TypedGraphModule.forward, with text as keys."""
-        edges, weights = (
-            None
-            if argument is None
-            else {tuple(key.split(SEPARATOR)): argument[key] for key in argument}
-            for argument in (edge_index_dict, edge_weight_dict)
-        )
-        return self.module(x_dict, edges, weights)  # type: ignore[no-any-return]
 
 
 def name_relations(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -88,8 +66,7 @@ def write_module(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: s
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
-    if isinstance(module, TypedGraphModule):
-        module, inputs = _NamedRelations(module), name_relations(inputs)
+    inputs = name_relations(inputs)
     if kind == "pt2":
         torch.export.save(to_program(module, inputs), content)
     else:

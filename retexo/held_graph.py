@@ -50,6 +50,7 @@ from retexo.tasks.known_edges import KnownEdges
 from retexo.tasks.output_heads import apply_heads
 from retexo.tasks.ranking import EmbeddedNodes, find_top_destinations
 from retexo.trainers.context import Context
+from retexo.trainers.graph_module import make_arguments
 from retexo.trainers.label_propagation import propagate
 from retexo.trainers.lazy import InferenceResult, infer, run_layers
 from retexo.trainers.out_edges import OutEdges
@@ -270,13 +271,9 @@ class HeldGraph:
             if relation.edge_weight is not None:
                 weights[edge_type] = to_tensor(relation.edge_weight)
             feat = None if relation.edge_feat is None else to_tensor(relation.edge_feat)
-        if isinstance(graph, HeteroGraphData):
-            return (x_dict, ends, weights) if weights else (x_dict, ends)
-        (x,), ((relation_name, edge_index),) = x_dict.values(), ends.items()
         if feat is not None and self._num_relations:
             feat = torch.nn.functional.one_hot(feat[:, 0].long(), self._num_relations).float()
-        arguments = (x, edge_index, weights.get(relation_name), feat)
-        return arguments[: 4 if feat is not None else 3 if weights else 2]
+        return make_arguments(x_dict, ends, weights, feat)
 
     @torch.no_grad()
     def predict_new(self, added: Addition) -> Predictions:

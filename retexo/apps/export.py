@@ -16,7 +16,7 @@ from retexo.predictor import Predictor, load
 from retexo.results.atomic_write import write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings
-from retexo.trainers.graph_module import TypedGraphModule
+from retexo.trainers.graph_module import TypedGraphModule, make_arguments
 
 EXAMPLE_NODES, EXAMPLE_EDGES = 7, 11
 """Sizes of the graph that is traced; the program takes others."""
@@ -59,34 +59,23 @@ def example_inputs(predictor: Predictor) -> tuple[Any, ...]:
     x, edge_index, weights or None, and edge features; by type for a heterogeneous model. Inputs
     that the model does not read are left out at the end.
     """
-    architecture = predictor.checkpoint.architecture
+    checkpoint, schema = predictor.checkpoint, predictor.checkpoint.architecture.schema
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        schema = architecture.schema
-        if not schema.is_plain:
-            sizes = {name: EXAMPLE_NODES + place for place, name in enumerate(schema.widths)}
-            x_dict = {
-                name: torch.randn(sizes[name], width) for name, width in schema.widths.items()
-            }
-            edges = {
-                edge_type: torch.stack(
-                    [
-                        torch.randint(sizes[edge_type[end]], (EXAMPLE_EDGES + place,))
-                        for end in (0, 2)
-                    ]
-                )
-                for place, edge_type in enumerate(schema.relations)
-            }
-            weighted = [
-                edge_type for edge_type in edges if edge_type in predictor.checkpoint.weighted
-            ]
-            weights = {edge_type: torch.rand(edges[edge_type].shape[1]) for edge_type in weighted}
-            return (x_dict, edges, weights) if weights else (x_dict, edges)
-        x = torch.randn(EXAMPLE_NODES, architecture.num_features)
-        ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES))
-        weight = torch.rand(EXAMPLE_EDGES) if predictor.checkpoint.weighted else None
-        reads_weight = weight is not None and predictor.stages[0].conv.attention_heads > 0
-        num_features = architecture.num_edge_features - reads_weight
-        if num_features:
-            return x, ends, weight, torch.randn(EXAMPLE_EDGES, num_features)
-        return (x, ends) if weight is None else (x, ends, weight)
+        sizes = {name: EXAMPLE_NODES + place for place, name in enumerate(schema.widths)}
+        x = {name: torch.randn(sizes[name], width) for name, width in schema.widths.items()}
+        ends = {
+            relation: torch.stack(
+                [torch.randint(sizes[relation[end]], (EXAMPLE_EDGES + place,)) for end in (0, 2)]
+            )
+            for place, relation in enumerate(schema.relations)
+        }
+        weights = {
+            relation: torch.rand(ends[relation].shape[1])
+            for relation in schema.relations
+            if relation in checkpoint.weighted
+        }
+        reads_weight = bool(weights) and predictor.stages[0].conv.attention_heads > 0
+        num_features = checkpoint.architecture.num_edge_features - reads_weight
+        feat = torch.randn(EXAMPLE_EDGES, num_features) if num_features > 0 else None
+        return make_arguments(x, ends, weights, feat)

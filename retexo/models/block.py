@@ -401,21 +401,23 @@ class NumberedEdges:
         )
 
 
-def gather_source_rows(block: Block, own: Tensor, sources: Sources) -> tuple[Tensor, Tensor]:
+def gather_source_rows(
+    block: Block, own: Tensor, sources: Sources, num_pairs: int = 0
+) -> tuple[Tensor, Tensor]:
     """Return two tensors: rows [num_unprojected, F] of sources, and rows after the weights [m, D].
 
     Args:
         own: [I, F] rows of the inner nodes.
         sources: as given to cut_block.
+        num_pairs: numbers between the inner nodes and the received vectors.
     """
+    first = len(own) + num_pairs
     nodes, projected = block.nodes[: block.num_unprojected], block.nodes[block.num_unprojected :]
     num_own = int((nodes < len(own)).sum())  # own rows come first
     rows = own.new_empty(len(nodes), own.shape[1])
     torch.index_select(own, 0, nodes[:num_own], out=rows[:num_own])
-    torch.index_select(
-        sources.unprojected.values, 0, nodes[num_own:] - len(own), out=rows[num_own:]
-    )
-    return rows, sources.projected.values[projected - len(own) - len(sources.unprojected.values)]
+    torch.index_select(sources.unprojected.values, 0, nodes[num_own:] - first, out=rows[num_own:])
+    return rows, sources.projected.values[projected - first - len(sources.unprojected.values)]
 
 
 def make_block(

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
 from retexo.models.linear import NO_PROJECTED_ROWS
@@ -94,6 +95,36 @@ class GraphModule(nn.Module):
             powers.append(take_step(paths, powers[-1], powers[-1], hop))
         return sum_powers(powers, self.heads.alpha)
 
+    def make_blocks(
+        self,
+        x: Mapping[str, Tensor],
+        ends: Mapping[EdgeType, Tensor],
+        weights: Mapping[EdgeType, Tensor | None],
+        feat: Tensor | None = None,
+    ) -> dict[EdgeType, Block]:
+        """Return the block of each relation.
+
+        Args:
+            x: features [N_t, F_t] by type.
+            ends: int64 [2, E] by relation, source and destination.
+            weights: [E] of relations that have them.
+            feat: [E, K] of a plain graph.
+        """
+        blocks, like = {}, x[self.schema.target]
+        for relation in self.schema.relations:
+            num_edges, weight = ends[relation].shape[1], weights.get(relation)
+            self.check_weight(relation, weight, num_edges)
+            blocks[relation] = make_block(
+                ends[relation],
+                (x[relation[0]].shape[0], x[relation[2]].shape[0]),
+                same_type=relation[0] == relation[2],
+                weight=weight,
+                feat=feat,
+                scale=self.scale_of(relation, num_edges, like),
+                like=like,
+            )
+        return blocks
+
     def scale_of(self, relation: EdgeType, num_edges: int, like: Tensor) -> Tensor | None:
         """Return the factors [E] that an explainer gives the messages of a relation.
 
@@ -160,10 +191,15 @@ class PlainGraphModule(GraphModule):
             edge_attr: edge features [E, K], where the model reads them.
         """
         self.check_edge_data(edge_index.shape[1], edge_weight, edge_attr)
-        block, means = self.make_block(x, edge_index, edge_weight, edge_attr)
-        read, by_head = {"rows": x, "features": x}, []
-        if means is not None:
-            read["edges"] = means
+        blocks = self.make_blocks(
+            {PLAIN_TYPE: x}, {PLAIN_RELATION: edge_index}, {PLAIN_RELATION: edge_weight}, edge_attr
+        )
+        block, read, by_head = blocks[PLAIN_RELATION], {"rows": x, "features": x}, []
+        blocks = {PLAIN_RELATION: replace(block, edge_feat=None)}
+        if any("edges" in stage.skips for stage in self.stages):
+            read["edges"] = mean_edge_features(block, x.dtype)
+        feat = self.stages[0].conv.read_edges(block.weight, block.edge_feat)
+        block = replace(block, edge_feat=feat)
         for stage in self.stages:
             inputs = stage.conv.prepare(block, read["rows"].clone(), NO_PROJECTED_ROWS)
             if "aggregate" not in read:  # of the features
@@ -171,37 +207,16 @@ class PlainGraphModule(GraphModule):
             skips = tuple(as_matrix(read[name]) for name in stage.skips)
             read["rows"], logits = stage.outputs(replace(inputs, skips=skips))
             by_head.append(logits)
-        blocks = {PLAIN_RELATION: replace(block, edge_feat=None)}
         return self.predict(by_head, blocks)
 
-    def make_block(
-        self, x: Tensor, edge_index: Tensor, weight: Tensor | None, feat: Tensor | None
-    ) -> tuple[Block, Tensor | None]:
-        """Return the graph's block, and the in-edges' mean features [N, K]; None if unread."""
-        conv, count = self.stages[0].conv, (x.shape[0], x.shape[0])
-        block = make_block(
-            edge_index,
-            count,
-            same_type=True,
-            weight=weight,
-            feat=feat,
-            scale=self.scale_of(PLAIN_RELATION, edge_index.shape[1], x),
-            like=x,
-        )
-        means = None
-        if any("edges" in stage.skips for stage in self.stages):
-            assert block.edge_feat is not None
-            means = mean_edge_features(block, block.edge_feat.to(x.dtype))
-        read = conv.read_edges(block.weight, block.edge_feat)
-        return replace(block, edge_feat=read), means
 
-
-def mean_edge_features(block: Block, feat: Tensor) -> Tensor:
+def mean_edge_features(block: Block, dtype: torch.dtype) -> Tensor:
     """Return the weighted mean of the in-edges' features, [N, K]; 0 without in-edges."""
     weight = block.weight
     if block.scale is not None:
         weight = block.scale if weight is None else weight * block.scale
-    return mean_at_destinations(block.dst, feat, weight, block.in_degree)
+    assert block.edge_feat is not None
+    return mean_at_destinations(block.dst, block.edge_feat.to(dtype), weight, block.in_degree)
 
 
 # --- typed graphs ----------
@@ -213,28 +228,22 @@ class TypedGraphModule(GraphModule):
     def forward(
         self,
         x_dict: dict[str, Tensor],
-        edge_index_dict: dict[EdgeType, Tensor],
-        edge_weight_dict: dict[EdgeType, Tensor] | None = None,
+        edge_index_dict: dict[Any, Tensor],
+        edge_weight_dict: dict[Any, Tensor] | None = None,
     ) -> Tensor:
         """Return the logits of the target type, [N_t, C].
 
         Args:
             x_dict: features [N_t, F_t] of each type; [N_t, 0] of a type without features.
-            edge_index_dict: int64 [2, E] of each relation.
+            edge_index_dict: int64 [2, E] of each relation, a tuple or, as files of torch.export
+                need it, text: SOURCE__RELATION__DESTINATION.
             edge_weight_dict: [E] of the relations that the network was trained on with weights.
         """
-        blocks, target = {}, x_dict[self.schema.target]
-        for relation in self.schema.relations:
-            ends, weight = edge_index_dict[relation], (edge_weight_dict or {}).get(relation)
-            self.check_weight(relation, weight, ends.shape[1])
-            blocks[relation] = make_block(
-                ends,
-                (x_dict[relation[0]].shape[0], x_dict[relation[2]].shape[0]),
-                same_type=relation[0] == relation[2],
-                weight=weight,
-                scale=self.scale_of(relation, ends.shape[1], target),
-                like=target,
-            )
+        ends, weights = (
+            {to_relation(key): by_relation[key] for key in by_relation}
+            for by_relation in (edge_index_dict, edge_weight_dict or {})
+        )
+        blocks = self.make_blocks(x_dict, ends, weights)
         run = self._run_typed if isinstance(self.stages[0], TypedLayer) else self._run_layerwise
         return self.predict(run(x_dict, blocks), blocks)
 
@@ -308,6 +317,28 @@ def make_module(
     """Return the module of a trained network; weighted: see GraphModule."""
     kind = PlainGraphModule if architecture.schema.is_plain else TypedGraphModule
     return kind(architecture, stages, heads, weighted)
+
+
+def to_relation(key: EdgeType | str) -> EdgeType:
+    """Return the relation of a key of a typed module's arguments."""
+    source, name, to = key.split(SEPARATOR) if isinstance(key, str) else key
+    return source, name, to
+
+
+def make_arguments(
+    x: Mapping[str, Tensor],
+    ends: Mapping[EdgeType, Tensor],
+    weights: Mapping[EdgeType, Tensor],
+    feat: Tensor | None = None,
+) -> tuple[Any, ...]:
+    """Return the arguments of a module; those at the end that the graph has not are left out.
+
+    As in GraphModule.make_blocks; feat: [E, K] as the network reads them.
+    """
+    arguments: tuple[Any, ...] = (x, ends, weights)
+    if PLAIN_TYPE in x:
+        arguments = (x[PLAIN_TYPE], ends[PLAIN_RELATION], weights.get(PLAIN_RELATION), feat)
+    return arguments[: 4 if feat is not None else 3 if weights else 2]
 
 
 def add_edge_gates(module: PlainGraphModule | TypedGraphModule) -> None:

@@ -267,10 +267,8 @@ def _choose_plain_plan(
     """
     options, plan, local = context.plan_options, context.plan, context.target.out_edges.local
     one_layer = replace(options.for_targets(partial_sums=True), num_layers=1)
-    if targets is not None and all_are_sources:
-        return _make_one_layer_plan(local, one_layer, context.comm, targets)
     if targets is not None:
-        return _plan_from_sources(context, one_layer, sources, targets)
+        return _plan_one_layer(context, one_layer, None if all_are_sources else sources, targets)
     if context.settings.smoothing.hops > 0:
         if plan.partial_sums or plan.all_halo_rows:
             return plan.merge_phases()
@@ -280,18 +278,18 @@ def _choose_plain_plan(
         return make_plan(local, all_steps, required, context.comm)
     if options.all_nodes and options.use != "nothing" and plan.partial_sums:
         return plan.merge_phases()
-    return _plan_from_sources(context, one_layer, sources, context.computed)
+    return _plan_one_layer(context, one_layer, sources, context.computed)
 
 
-def _plan_from_sources(
-    context: Context, options: PlanOptions, sources: Tensor, computed: Tensor
+def _plan_one_layer(
+    context: Context, options: PlanOptions, sources: Tensor | None, computed: Tensor
 ) -> ExchangePlan:
-    """Make a plan for the edges from sources to computed nodes, bool [I] each.
+    """Make a plan for the edges from sources to computed nodes, bool [I] each; None: from all.
 
     All workers call it: the owners of halo nodes say which of them are sources.
     """
     local, comm = context.target.out_edges.local, context.comm
-    if not context.plan_options.all_nodes:
+    if sources is not None and not context.plan_options.all_nodes:
         used = computed[local.dst]
         halo = torch.zeros(local.num_halo, dtype=torch.bool)
         from_halo = used & (local.src >= local.num_inner)

@@ -24,7 +24,7 @@ from retexo.exchange.exchange_plan import (
     make_plan,
     request_halo_nodes,
 )
-from retexo.models.block import Block, InEdges, NumberedEdges, Sources
+from retexo.models.block import Block, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.conv.sage import SAGEMean
 from retexo.models.convolution import Convolution
 from retexo.models.matrix import as_matrix, matmul, to_dense
@@ -147,9 +147,7 @@ class OutEdges:
         rows: [I, F] of the inner nodes.
         """
         block = self.cut_block(edges, destinations)
-        own = block.nodes < len(rows)
-        received = edges.sources.unprojected.values[block.nodes[~own] - self.local.num_inner]
-        return block, torch.cat((rows[block.nodes[own]], received))
+        return block, gather_source_rows(block, rows, edges.sources, self.num_pairs)[0]
 
     def keep(self, mask: Tensor, conv: Convolution) -> Self:
         """Return the edges in a mask, bool [E], with degrees counted in these."""

@@ -73,7 +73,11 @@ def check_trainer_settings(settings: TrainSettings) -> None:
             f"task.loss={settings.task.loss}: only for task=node_regression; choose cross_entropy"
             " or focal"
         )
-    _check_saves(settings, trainer)
+    if settings.checkpoint.every and not trainer.RESUMES:
+        raise InputError(
+            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"
+            " resume from a saved state; leave it out"
+        )
     _check_growth(settings, trainer)
     if settings.of_edges and not heterogeneous:
         raise InputError(
@@ -183,15 +187,6 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
     )
     if reason:
         raise InputError(f"num_layers=auto: {reason}; give a number of layers")
-
-
-def _check_saves(settings: TrainSettings, trainer: Trainer) -> None:
-    """Raise InputError for checkpoint.every with a trainer that does not resume."""
-    if settings.checkpoint.every and not trainer.RESUMES:
-        raise InputError(
-            f"checkpoint.every={settings.checkpoint.every}: trainer={settings.trainer.name} cannot"
-            " resume from a saved state; leave it out"
-        )
 
 
 def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: GraphInfo) -> None:

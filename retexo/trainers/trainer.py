@@ -65,16 +65,6 @@ class Trainer:
 # --- checks of several trainers ----------
 
 
-def refuse_local_steps(settings: TrainSettings) -> None:
-    """Raise InputError for gradient=local."""
-    if settings.gradient.mode != "sync":
-        raise InputError(
-            f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends gradients of"
-            " rows between workers, which need the same parameters on all of them; set"
-            " gradient=fp32"
-        )
-
-
 def refuse_rounding(settings: TrainSettings) -> None:
     """Raise InputError if exchange.precision rounds rows: this trainer exchanges none."""
     if settings.exchange.rounded:

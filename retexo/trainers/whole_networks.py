@@ -46,7 +46,7 @@ from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.lazy import compute_logits
 from retexo.trainers.link_objective import make_link_network_objective
 from retexo.trainers.network_pass import Pass, Plans, Required, make_pass, make_plans
-from retexo.trainers.trainer import Trainer, refuse_local_steps, refuse_models, refuse_rounding
+from retexo.trainers.trainer import Trainer, refuse_models, refuse_rounding
 
 
 class FullGraphTrainer(Trainer):
@@ -58,7 +58,12 @@ class FullGraphTrainer(Trainer):
 
     def check(self, settings: TrainSettings) -> None:
         """Raise InputError for settings that full-graph training does not support."""
-        refuse_local_steps(settings)
+        if settings.gradient.mode != "sync":
+            raise InputError(
+                f"gradient={settings.gradient.mode}: trainer={settings.trainer.name} sends"
+                " gradients of rows between workers, which need the same parameters on all of"
+                " them; set gradient=fp32"
+            )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Take one step per epoch, on all training nodes; validation has a pass of its own.

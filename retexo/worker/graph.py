@@ -18,6 +18,8 @@ from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.objective_settings import TaskSettings
 from retexo.settings.run_settings import TrainSettings
+from retexo.tasks.node_classification import NodeClassification
+from retexo.tasks.node_regression import NodeRegression
 from retexo.trainers.context import Clock, Context
 from retexo.worker.compatibility import describe_missing_weights, renumber_classes
 from retexo.worker.make_context import (
@@ -25,7 +27,6 @@ from retexo.worker.make_context import (
     link_task,
     make_context,
     schema_of,
-    task_of_model,
 )
 
 log = logging.getLogger(__name__)
@@ -148,12 +149,12 @@ def load_graph(
 
 def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:
     """Return the task of a model for nodes, with what validation chose."""
-    task = task_of_model(
-        checkpoint.architecture.num_classes,
-        multilabel=checkpoint.multilabel,
-        targets=checkpoint.targets,
-        class_names=checkpoint.class_names,
+    names = checkpoint.class_names
+    task: NodeTask = NodeClassification(
+        checkpoint.architecture.num_classes, checkpoint.multilabel, class_names=names
     )
+    if checkpoint.targets is not None:
+        task = NodeRegression(checkpoint.targets, names)
     return task.with_choices(checkpoint.heads)
 
 

@@ -31,7 +31,6 @@ from retexo.exchange.exchange_plan import (
 from retexo.models.block import Sources
 from retexo.models.convolution import Convolution
 from retexo.models.network import Schema
-from retexo.models.stage import TargetScale
 from retexo.results.checkpoint import save_layer
 from retexo.results.run_log import RunLog
 from retexo.rounds.graph_info import GraphInfo
@@ -140,19 +139,6 @@ def link_task(settings: TrainSettings) -> LinkPrediction | None:
     return (
         LinkPrediction(settings.task.dim, settings.stopping.metric) if settings.task.links else None
     )
-
-
-def task_of_model(
-    num_classes: int,
-    *,
-    multilabel: bool = False,
-    targets: TargetScale | None = None,
-    class_names: Sequence[Any] = (),
-) -> NodeTask:
-    """Return the task of a trained model for nodes; targets: of a regression."""
-    if targets is not None:
-        return NodeRegression(targets, class_names)
-    return NodeClassification(num_classes, multilabel, class_names=class_names)
 
 
 def make_layer_saver(
