@@ -2,8 +2,8 @@
 
 from typing import Any
 
-NUMBER, COUNT, WHOLE = "number", "count", "whole number"
-"""A number, or null for a ratio without data; the same from 0 on; an integer from 0 on.
+NUMBER, WHOLE = "number", "whole number"
+"""A number, or null for a ratio without data; an integer from 0 on.
 
 All lie below MAX_NUMBER.
 """
@@ -19,7 +19,7 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
 
     Args:
         value: of JSON.
-        shape: a type, where true and false are no numbers; NUMBER, COUNT or WHOLE; None for null; a
+        shape: a type, where true and false are no numbers; NUMBER or WHOLE; None for null; a
             tuple of shapes, one of which fits; [shape of each item]; {name: shape}, where a name
             that ends with ? may be missing; or {"*": shape of each value}.
         name: of the value.
@@ -27,11 +27,10 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
     said = f"{name} is {repr(value)[:SHOWN]}"
     if isinstance(shape, tuple):
         _check_choices(value, shape, name)
-    elif shape in (NUMBER, COUNT):
-        least = 0 if shape == COUNT else -MAX_NUMBER
+    elif shape == NUMBER:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and least <= value < MAX_NUMBER):
-            raise ValueError(f"{said}, not a {shape}")
+        if value is not None and not (is_number and -MAX_NUMBER <= value < MAX_NUMBER):
+            raise ValueError(f"{said}, not a number")
     elif shape == WHOLE:
         if type(value) is not int or not 0 <= value < MAX_NUMBER:
             raise ValueError(f"{said}, no count")

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,18 @@ def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dic
     objects.
     """
     with _open_npz(path) as archive:
+        arrays: dict[str, Array] = {}
+        for name in archive.files:
+            with reading(path, "array", where=f"{path}: array `{name}`"):
+                _check_member(archive, name)
+                if name in names:
+                    arrays[name] = archive[name]
         others = [name for name in archive.files if name not in names]
-        for name in others:
-            _check_member(archive, name, path)
         if others and warn:
             log.warning(
                 "%s: arrays that have no meaning here are left out: %s", path, join_names(others)
             )
-        return {name: _read_array(archive, name, path) for name in archive.files if name in names}
+        return arrays
 
 
 def list_arrays(path: Path) -> list[str]:
@@ -76,27 +80,16 @@ def _open_npz(path: Path) -> Iterator[Any]:
         yield archive
 
 
-def _check_member(archive: Any, name: str, path: Path) -> None:
-    """Raise InputError for a member of an npz that is no npy file, or that cannot be opened.
+def _check_member(archive: Any, name: str) -> None:
+    """Raise ValueError for a member of an npz that is no npy file, or that cannot be opened.
 
     Zip files name a member twice. One whose names differ cannot be opened, because it may be an
     array that is read.
     """
-    with reading(path, "array", where=f"{path}: array `{name}`"):
-        members = archive.zip.namelist()
-        with archive.zip.open(name if name in members else f"{name}.npy") as member:
-            if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise InputError(
-                    f"{path}: member `{name}` is not an array; expected only .npy members"
-                )
-
-
-def _read_array(archive: Mapping[str, Array], name: str, path: Path) -> Array:
-    with reading(path, "array", where=f"{path}: array `{name}`"):
-        array = archive[name]
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{path}: member `{name}` is not an array; expected only .npy members")
-    return array
+    members = archive.zip.namelist()
+    with archive.zip.open(name if name in members else f"{name}.npy") as member:
+        if member.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+            raise ValueError("expected only .npy members")
 
 
 def read_npy(path: Path) -> Array:
