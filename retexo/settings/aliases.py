@@ -3,6 +3,8 @@
 They are replaced in the arguments of a command; configuration files have the current names.
 """
 
+from typing import Any
+
 ALIASES: dict[str, str] = {
     "lr": "learning_rate",
     "patience": "stopping.patience",
@@ -43,7 +45,26 @@ _HALVED = (
     "scheduler=step halves the learning rate every 50 rounds, plateau after 5 without improvement"
 )
 _FOLDER = "hydra.run.dir=DIR is the folder of a run"
+REMOVED: dict[str, tuple[Any, str]] = {
+    "features.max_categories": (64, "64 categories have a column each, rarer ones share one"),
+    "histogram_bins": (512, "scores are counted in 512 bins"),
+    "labels.of": ("nodes", "task=edge_classification and edge_regression read labels of edges"),
+    "max_grad_norm": (None, "the gradient is not clipped; lower learning_rate"),
+    "model.num_bases": (8, "more than 8 relations with the same source type share 8 bases"),
+    "sampled.trainers": (1, "a partition has one trainer; more partitions have more"),
+    "scheduler_factor": (0.5, _HALVED),
+    "scheduler_rounds": (None, _HALVED),
+    "serve.reload": (2.0, "a new checkpoint is loaded within 2 seconds"),
+    "serve.timeout": (10.0, "a request has 10 seconds"),
+    "stopping.hidden_patience": (None, "stopping.patience holds for all layers"),
+    "task.dim": (64, "links have embeddings of 64 columns"),
+    "task.label_smoothing": (0.0, "the loss has no label smoothing"),
+    "task.paths": (True, "validation chooses the weight of common neighbours, which may be 0"),
+    "update.again": (False, "a change whose rows are in another order can be applied once more"),
+}
+"""Former setting -> the value that the program has had since, and the remedy of the refusal."""
 MEANT: dict[str, str] = {
+    **{name: remedy for name, (_, remedy) in REMOVED.items()},
     **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "n_epochs", "iterations"), _ROUNDS),
     **dict.fromkeys(("gpus", "gpu", "cuda", "accelerator", "devices", "num_gpus"), _GPU),
     **dict.fromkeys(("data", "dataset", "root", "data_dir", "path"), _DATA),
@@ -65,26 +86,11 @@ MEANT: dict[str, str] = {
     "lr_scheduler": "did you mean scheduler?",
     "scheduler.step_size": _HALVED,
     "scheduler.gamma": _HALVED,
-    "scheduler_factor": _HALVED,
-    "scheduler_rounds": _HALVED,
     "momentum": "+optimizer.momentum=VALUE, with optimizer._target_=torch.optim.SGD",
     "fanout": "trainer=sampled has sampled.fanout",
-    "features.max_categories": "64 categories have a column each, rarer ones share one",
-    "labels.of": "task=edge_classification and edge_regression read labels of edges",
-    "model.num_bases": "more than 8 relations with the same source type share 8 bases",
     "model.output": "the weighted aggregate with model.input_skip=true, else the activation",
-    "task.dim": "links have embeddings of 64 columns",
-    "max_grad_norm": "the gradient is not clipped; lower learning_rate",
-    "stopping.hidden_patience": "stopping.patience holds for all layers",
-    "task.label_smoothing": "the loss has no label smoothing",
-    "histogram_bins": "scores are counted in 512 bins",
-    "sampled.trainers": "a partition has one trainer; more partitions have more",
-    "serve.reload": "a new checkpoint is loaded within 2 seconds",
-    "serve.timeout": "a request has 10 seconds",
     "task.neighbour_dropout": "links train with it unless dropout=0",
-    "task.paths": "validation chooses the weight of common neighbours, which may be 0",
     "verify": "app=partition_data checks the files of a directory that is there",
-    "update.again": "a change whose rows are in another order can be applied once more",
     "wandb": "logger=wandb",
     "mlflow": "logger=mlflow",
 }

@@ -83,6 +83,9 @@ def refusal(error: Exception) -> str:
         return unknown_setting(merged[1])
     if overridden or isinstance(cause, ConfigKeyError | ConfigAttributeError):
         return unknown_setting(key)
+    of_group = [name for name in DEFINED if name.startswith(f"{key}.")]
+    if of_group and merged:
+        return f"{key}={merged[2]}: is a group of settings; write {of_group[0]}=VALUE"
     if key in DEFINED:
         return _wrong_value(key, str(getattr(cause, "msg", None) or text).splitlines()[0], merged)
     return _on_one_line(text if error.__cause__ is None else f"{text}: {error.__cause__}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from partitioning.partition_settings import PartitionSettings
 from partitioning.setting_fields import Setting, definitions
-from retexo.settings.aliases import ALIASES
+from retexo.settings.aliases import ALIASES, REMOVED
 from retexo.settings.flatten import flatten
 from retexo.settings.options import MODELS
 from retexo.settings.run_settings import Settings
@@ -35,24 +35,7 @@ FORMER = {
     name: ALIASES[name] for name in ("split.train_per_class", "split.num_val", "split.num_test")
 }
 """Former name of a stored setting -> the current one."""
-CONSTANTS = {
-    "histogram_bins": 512,
-    "features.max_categories": 64,
-    "labels.of": "nodes",
-    "max_grad_norm": None,
-    "model.num_bases": 8,
-    "sampled.trainers": 1,
-    "scheduler_factor": 0.5,
-    "scheduler_rounds": None,
-    "serve.reload": 2.0,
-    "serve.timeout": 10.0,
-    "stopping.hidden_patience": None,
-    "task.dim": 64,
-    "task.head": "mlp",
-    "task.label_smoothing": 0.0,
-    "task.paths": True,
-    "update.again": False,
-}
+CONSTANTS = {name: value for name, (value, _) in REMOVED.items()} | {"task.head": "mlp"}
 """Former settings, and the value that the program has had since; of task.head that of `auto`."""
 
 
@@ -63,12 +46,12 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     """
     by_layer = stored.get("trainer.name", "lazy") == "lazy"
     output = "aggregate" if by_layer and stored.get("model.input_skip", True) else "activation"
-    former = {**CONSTANTS, "model.output": output}
+    constants = {**CONSTANTS, "model.output": output}
     current = {
         name: value
         for name, value in stored.items()
         if name not in (*FORMER, "task.neighbour_dropout")  # which follows dropout now
-        and not (name in former and value == former[name])
+        and not (name in constants and value == constants[name])
     }
     if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
         current["task.scorer"] = "auto"

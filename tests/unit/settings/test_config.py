@@ -211,6 +211,12 @@ def test_what_was_given_is_known() -> None:
         ("threshold=1.5", ["threshold=1.5"]),
         ("threshold=half", ["threshold=half"]),
         ("stopping.metric=auc", ["stopping.metric=auc"]),
+        ("columns=x", ["columns=x: is a group of settings; write columns.id=VALUE"]),
+        (
+            "distributed=[1]",
+            ["distributed=[1]: is a group of settings; write distributed.backend="],
+        ),
+        ("synthetic=null", ["synthetic=null: is a group of settings; write synthetic.nodes=VALUE"]),
         ("=5", ["not a setting; write NAME=VALUE"]),
         ("+=5", ["not a setting; write NAME=VALUE"]),
         ("~", ["not a setting; write NAME=VALUE"]),
