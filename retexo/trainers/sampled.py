@@ -87,10 +87,8 @@ class SampledTrainer(Trainer):
             raise InputError(
                 f"{NAME}: does not support edge weights or edge features; choose another trainer"
             )
-        from retexo.trainers.sampled_dgl.batches import BatchObjective
-
         # imported here, because only this trainer needs DGL
-        from retexo.trainers.sampled_dgl.client import Engine
+        from retexo.trainers.sampled_dgl.client import BatchObjective, Engine
 
         options, fail = (
             settings.sampled,

@@ -21,8 +21,7 @@ from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
 from retexo.models.convolution import Convolution
-from retexo.models.dropout import fast_dropout
-from retexo.models.matrix import SparseMatrix, is_sparse, matmul
+from retexo.models.matrix import SparseMatrix, fast_dropout, is_sparse, matmul
 from retexo.models.network import Architecture, Schema, build_network
 from retexo.models.streaming_aggregate import AggregateAccumulator
 
