@@ -50,8 +50,7 @@ from numpy.typing import NDArray
 
 from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.cover import acceptable_ratio
-from retexo.models.conv_registry import default_model_settings
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import Stage
 from retexo.plan.memory import FLOAT, WorkerSizes, peak_memory
 

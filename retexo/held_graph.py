@@ -41,8 +41,7 @@ from retexo.arrays import repeat_interleave
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import ThreadGroup, ThreadTransport
 from retexo.models.block import InEdges, Sources
-from retexo.models.conv_registry import hidden_convolution
-from retexo.models.network import Schema
+from retexo.models.network import Schema, hidden_convolution
 from retexo.partitioned_run import NodeIds, PartitionedRun
 from retexo.results.predictions import Predictions
 from retexo.settings.communication_settings import ExchangeSettings

@@ -39,7 +39,7 @@ from retexo.held_graph import (
     with_weights,
     without_relation_numbers,
 )
-from retexo.models.conv_registry import hidden_convolution
+from retexo.models.network import hidden_convolution
 from retexo.partitioned_run import PartitionedRun, as_pairs
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.predictions import Predictions

@@ -1,4 +1,7 @@
-"""Networks: what each layer reads of the node types, and its parameters.
+"""Networks: their convolutions by name, what each layer reads of the node types, its parameters.
+
+model=NAME selects the module retexo/models/conv/NAME.py. To add one, add that module, and its
+settings to MODELS of retexo/settings/options.py.
 
 A plain graph has one node type and one relation. A layer of its network is a Stage.
 
@@ -24,22 +27,75 @@ F_t width of a type's features, 0 for none; D width of a group, which q has too;
 layers.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from retexo.models import conv
 from retexo.models.conv.rgcn import NUM_BASES
-from retexo.models.conv_registry import build_convolution, find_convolution, hidden_convolution
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Skip, Stage
 from retexo.settings.options import MODELS, ModelSettings
+
+
+class ConvolutionModule(Protocol):
+    """Interface of a module in retexo/models/conv/."""
+
+    def build(self, layer: LayerShape, options: Any) -> Convolution:
+        """Build the convolution of one layer with initial parameters.
+
+        Args:
+            options: layer.model, an instance of the model's class in retexo.settings.options.
+        Raises:
+            InputError: for settings that the convolution does not support.
+        """
+
+
+CONVOLUTIONS: dict[str, ConvolutionModule] = {
+    module.name: cast(ConvolutionModule, import_module(f"{conv.__name__}.{module.name}"))
+    for module in iter_modules(conv.__path__)
+}
+
+
+def find_convolution(name: str) -> ConvolutionModule:
+    """Return the module of model=NAME. Raises InputError for an unknown name."""
+    if name not in CONVOLUTIONS:
+        raise InputError(f"model={name}: no such model; choose one of {', '.join(CONVOLUTIONS)}")
+    return CONVOLUTIONS[name]
+
+
+def build_convolution(layer: LayerShape) -> Convolution:
+    """Build the convolution of one layer. Raises InputError for bad settings."""
+    return find_convolution(layer.model.name).build(layer, layer.model)
+
+
+def hidden_convolution(model: ModelSettings) -> Convolution:
+    """Build a hidden layer on torch's meta device. Raises InputError for bad settings."""
+    with torch.device("meta"):
+        return build_convolution(LayerShape(1, model.hidden_dim, False, model))
+
+
+def models_that(fits: Callable[[Convolution], bool]) -> list[str]:
+    """Return the names of the models whose convolution, with their own defaults, fits."""
+    kinds = {name: hidden_convolution(default_model_settings(name, 1, 1)) for name in CONVOLUTIONS}
+    return [name for name, kind in kinds.items() if fits(kind)]
+
+
+def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
+    """Return the model's own defaults, but one head, no dropout and no skip connections."""
+    find_convolution(name)
+    sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim, "heads": 1, "dropout": 0.0}
+    none = {"self_weight": False, "input_skip": False, "output": "activation"}
+    return MODELS[name](name=name, **none, **sizes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

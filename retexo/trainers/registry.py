@@ -7,14 +7,14 @@ from collections.abc import Callable
 from operator import attrgetter, methodcaller
 
 from partitioning.errors import InputError
-from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import Convolution
+from retexo.models.network import hidden_convolution
 from retexo.rounds.graph_info import GraphInfo
 from retexo.scores import check_stopping_metric
 from retexo.settings.objective_settings import LOSSES
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import node_regression
-from retexo.trainers import lazy, sampled, sign, whole_networks
+from retexo.trainers import lazy, sign, whole_networks
 from retexo.trainers.trainer import ONLY_LAZY, Trainer
 
 TRAINERS: dict[str, Trainer] = {
@@ -24,7 +24,7 @@ TRAINERS: dict[str, Trainer] = {
     "local": whole_networks.LocalTrainer(),
     "sign": sign.SIGNTrainer(),
     "fedgcn": whole_networks.FedGCNTrainer(),
-    "sampled": sampled.SampledTrainer(),
+    "sampled": whole_networks.SampledTrainer(),
 }
 
 

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo.models.block import Sources
-from retexo.models.conv_registry import hidden_convolution
 from retexo.models.convolution import make_activation, make_norm, xavier
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
+from retexo.models.network import hidden_convolution
 from retexo.models.stage import Stage
 from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.options import ModelSettings

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import hidden_convolution, models_that
 from retexo.models.convolution import Convolution
+from retexo.models.network import hidden_convolution, models_that
 from retexo.models.stage import Stage
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers.context import Context, TrainResult

@@ -12,8 +12,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import hidden_convolution, models_that
-from retexo.models.network import Architecture
+from retexo.models.network import Architecture, hidden_convolution, models_that
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import count_classes
 from retexo.settings.run_settings import TrainSettings

@@ -11,8 +11,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
-from retexo.models.conv_registry import hidden_convolution
-from retexo.models.network import Architecture
+from retexo.models.network import Architecture, hidden_convolution
 from retexo.models.stage import Stage
 from retexo.results.checkpoint import Checkpoint
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info

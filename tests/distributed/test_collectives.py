@@ -25,8 +25,7 @@ from retexo.comm.socket_transport import HEADER, SocketTransport
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
-from retexo.models.conv_registry import default_model_settings
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.settings.compose import compose
 
 WORLD = 4

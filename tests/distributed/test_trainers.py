@@ -58,7 +58,7 @@ from retexo.plan.baselines import baseline_bytes
 from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
-from retexo.trainers import end_to_end, registry, sampled, sign, whole_networks
+from retexo.trainers import end_to_end, registry, sign, whole_networks
 from retexo.trainers.sampled_dgl.client import SHARED_MEMORY
 from retexo.worker import compatibility
 
@@ -715,7 +715,7 @@ def test_graphs_of_other_kinds_are_refused(parts: Path) -> None:
     for known in ({"weighted": True}, {"num_edge_features": 3}):
         context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
         with pytest.raises(InputError, match="does not support edge weights or edge features"):
-            sampled.SampledTrainer().train(context, [])
+            whole_networks.SampledTrainer().train(context, [])
 
 
 def test_it_needs_dgls_files(tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.models.conv_registry import default_model_settings
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import OutputHeads
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model

@@ -24,12 +24,10 @@ from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
 from partitioning.graph_data import PLAIN_RELATION, GraphData, HeteroGraphData
-from retexo.apps.export import example_inputs
+from retexo.apps.export import example_inputs, name_relations, to_program
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.exporting import name_relations, to_program
-from retexo.models.conv_registry import default_model_settings
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import OutputHeads
 from retexo.results.checkpoint import save_layer, save_model
 from retexo.settings.compose import compose

@@ -22,7 +22,7 @@ FLOORS = (
     ("trainers",),
     ("worker",),
     ("plan",),
-    ("partitioned_run", "exporting"),
+    ("partitioned_run",),
     ("held_graph",),
     ("predictor",),
     ("service_limits",),

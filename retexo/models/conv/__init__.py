@@ -1,1 +1,1 @@
-"""Graph convolutions, one per file: model=NAME selects conv/NAME.py (models/conv_registry.py)."""
+"""Graph convolutions, one per file: model=NAME selects conv/NAME.py (models/network.py)."""

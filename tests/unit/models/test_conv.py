@@ -19,10 +19,16 @@ from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
-from retexo.models.conv_registry import CONVOLUTIONS, default_model_settings, hidden_convolution
 from retexo.models.convolution import Convolution
 from retexo.models.matrix import SparseMatrix, fast_dropout, is_sparse, matmul
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import (
+    CONVOLUTIONS,
+    Architecture,
+    Schema,
+    build_network,
+    default_model_settings,
+    hidden_convolution,
+)
 from retexo.models.streaming_aggregate import AggregateAccumulator
 
 NODES, WIDTH, OUT = 6, 9, 4

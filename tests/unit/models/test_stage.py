@@ -10,9 +10,8 @@ from torch import Tensor
 
 from partitioning.errors import InputError
 from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
-from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import Stage
 from retexo.settings.options import ACTIVATIONS, ModelSettings
 from retexo.trainers.sign import SIGN

@@ -27,8 +27,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import exclusive
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
-from retexo.models.conv_registry import default_model_settings
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import OutputHeads
 from retexo.results import run_log, trackers
 from retexo.results.atomic_write import UNFINISHED, write_json

@@ -31,11 +31,10 @@ from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS
 from retexo.errors import TrainingError
 from retexo.models.conv.gcn import GCN
-from retexo.models.conv_registry import default_model_settings
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import as_matrix
-from retexo.models.network import Architecture, Schema, build_network
+from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import OutputHeads, Stage
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info

@@ -26,7 +26,6 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
-from retexo.tasks.class_scaling import fit_class_scaling
 from retexo.tasks.classification_scores import (
     choose_offset_share,
     class_rows,
@@ -39,7 +38,7 @@ from retexo.tasks.classification_scores import (
 )
 from retexo.tasks.metrics import average_precision, roc_auc
 from retexo.tasks.node_classification import NodeClassification
-from retexo.tasks.output_heads import first_step_helps
+from retexo.tasks.output_heads import first_step_helps, fit_class_scaling
 from retexo.tasks.round_metrics import RankingMetric, choose_metric_name
 from retexo.tasks.score_histogram import (
     best_f1_edge,
