@@ -7,25 +7,19 @@ import hashlib
 import io
 import json
 import logging
-import multiprocessing
 import os
-import pickle
 import runpy
 import secrets
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import connection
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -55,7 +49,6 @@ from partitioning.partition_settings import (
 from partitioning.setting_fields import with_values
 from retexo.comm.collectives import Communicator
 from retexo.comm.message_format import as_bytes
-from retexo.comm.process_group import LOOPBACK, Rendezvous, connected
 from retexo.comm.socket_transport import SocketTransport
 from retexo.comm.transport import Pieces, Transport
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
@@ -100,56 +93,6 @@ def torch_threads(count: int) -> Iterator[None]:
 # --- workers ----------
 
 
-def _worker(
-    target: Callable[..., Any], rank: int, rendezvous: Rendezvous, sender: Connection, args: Any
-) -> None:
-    torch.set_num_threads(1)
-    try:
-        with connected(rendezvous, rank, None):
-            _send(sender, ("done", target(rank, rendezvous.world_size, *args)))
-    except BaseException:
-        _send(sender, ("failed", traceback.format_exc()))
-        sys.exit(1)
-
-
-def _send(sender: Connection, outcome: tuple[str, Any]) -> None:
-    """By plain pickle: torch's own would pass tensors in shared memory, which ends too early."""
-    sender.send_bytes(pickle.dumps(outcome))
-
-
-def run_workers(
-    world_size: int, target: Callable[..., Any], folder: Path, *args: Any, timeout: float = 90.0
-) -> list[Any]:
-    """Run target(rank, world_size, *args) in world_size processes that form a process group.
-
-    Their results by rank.
-
-    `target` is a function of a module. A failed worker's traceback, a wrong exit code, or the limit
-    fail the test.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["retexo.worker.preload"])
-    file = Path(tempfile.mkdtemp(dir=folder)) / "rendezvous"
-    rendezvous = Rendezvous(world_size, LOOPBACK, file, timeout, timeout)
-    workers = []
-    try:
-        for rank in range(world_size):
-            receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(
-                target=_worker, args=(target, rank, rendezvous, sender, args), daemon=True
-            )
-            process.start()
-            sender.close()
-            workers.append((process, receiver))
-        return _results(workers, time.monotonic() + timeout)
-    finally:
-        for process, receiver in workers:
-            receiver.close()
-            if process.is_alive():
-                process.kill()
-            process.join()
-
-
 def over_sockets(
     world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0
 ) -> list[Future[Any]]:
@@ -177,28 +120,6 @@ def swap(
     transport.swap(outgoing, incoming)
     received[transport.rank] = own
     return received
-
-
-def _results(workers: list[Any], deadline: float) -> list[Any]:
-    results: dict[int, Any] = {}
-    while len(results) < len(workers):
-        waiting = {
-            receiver: rank for rank, (_, receiver) in enumerate(workers) if rank not in results
-        }
-        ready = connection.wait(list(waiting), timeout=deadline - time.monotonic())
-        assert ready, f"ranks {sorted(waiting.values())} did not end in time"
-        for receiver in ready:
-            rank = waiting[receiver]
-            try:
-                outcome, value = pickle.loads(receiver.recv_bytes())
-            except EOFError:
-                outcome, value = "failed", "it died without a word"
-            assert outcome == "done", f"rank {rank} failed:\n{value}"
-            results[rank] = value
-    for rank, (process, _) in enumerate(workers):
-        process.join(timeout=max(0.0, deadline - time.monotonic()))
-        assert process.exitcode == 0, f"rank {rank} ended with {process.exitcode}"
-    return [results[rank] for rank in range(len(workers))]
 
 
 # --- graphs and their partitions ----------

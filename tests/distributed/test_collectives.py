@@ -5,8 +5,11 @@ by hand.
 """
 
 import json
+import multiprocessing
+import pickle
 import socket
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +17,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import over_sockets, random_graph, run_workers, save_npz, swap, thirds
+from support import over_sockets, random_graph, save_npz, swap, thirds
 from torch import Tensor
 
 from partitioning.directory.read_directory import find_partition_directory
 from retexo.apps import partition_data, train
 from retexo.comm.collectives import Communicator, ReduceInput
-from retexo.comm.process_group import GlooTransport
+from retexo.comm.process_group import LOOPBACK, GlooTransport, Rendezvous, connected
 from retexo.comm.socket_transport import HEADER, SocketTransport
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
+from retexo.launch.fork_server import warm_up
 from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.settings.compose import compose
 
@@ -42,8 +46,11 @@ MANY = 1 << 14
 """Copies of a few values, which are more bytes than one worker adds up for all."""
 
 
-def over_gloo(rank: int, world_size: int) -> dict[str, Any]:
-    return collectives(GlooTransport(rank, world_size))
+def over_gloo(rank: int, rendezvous: Rendezvous) -> bytes:
+    """Return what the collectives give; torch's own pickle would pass shared memory."""
+    torch.set_num_threads(1)
+    with connected(rendezvous, rank, None):
+        return pickle.dumps(collectives(GlooTransport(rank, rendezvous.world_size)))
 
 
 def collectives(transport: Transport) -> dict[str, Any]:
@@ -125,9 +132,13 @@ def found(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
     backend, world = request.param
-    if backend != "sockets":
-        return run_workers(world, over_gloo, Path(tmp_path_factory.mktemp("collectives")))
-    return [future.result() for future in over_sockets(world, collectives)]
+    if backend == "sockets":
+        return [future.result() for future in over_sockets(world, collectives)]
+    warm_up()
+    store = tmp_path_factory.mktemp("collectives") / "store"
+    rendezvous = Rendezvous(world, LOOPBACK, store, 90.0, 90.0)
+    with ProcessPoolExecutor(world, multiprocessing.get_context("forkserver")) as processes:
+        return [*map(pickle.loads, processes.map(over_gloo, range(world), [rendezvous] * world))]
 
 
 def distinct(tensor: Tensor, copies: int) -> list[list[float]]:

@@ -488,38 +488,6 @@ def test_what_hydra_refuses_is_one_line(tmp_path: Path) -> None:
         assert given in ended.stderr.splitlines()[-1]
 
 
-def test_a_callback_that_fails_after_the_last_round_is_logged(
-    place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines: list[Mapping[str, Any]] = []
-
-    class Failing(retexo.Callback):
-        def on_round(self, line: Mapping[str, Any]) -> None:
-            lines.append(line)
-
-        def on_layer(self, line: Mapping[str, Any]) -> None:
-            assert line["layer"] == lines[-1]["layer"]
-
-        def on_progress(self, phase: str, bytes_sent: int) -> None:
-            if phase == "done":
-                raise KeyError("colour")
-
-        def on_end(self, summary: Mapping[str, Any]) -> None:
-            raise RuntimeError("the database is gone")
-
-    monkeypatch.chdir(place)
-    given = [*DATA, *SMALL, "progress=none", "hydra.run.dir=finished"]
-    result = retexo.train(given, callbacks=[Failing()])
-    assert result["status"] == "done"
-    assert [line["round"] for line in lines] == [
-        number for last in result["rounds"] for number in range(last + 1)
-    ]
-    for said in ("'colour'", 'raise KeyError("colour")', "the database is gone"):
-        assert said in caplog.text
-    summary = json.loads((place / "finished" / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["status"], "error" in summary) == ("done", False)
-
-
 def test_a_callback_ends_a_run_in_the_middle_of_a_layer(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

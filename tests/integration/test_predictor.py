@@ -571,22 +571,6 @@ def test_weights_of_new_edges_are_checked(weight: Any, message: str, tmp_path: P
         predictor.predict(new=(BLANK, edges))
 
 
-def test_a_graph_of_networkx(tmp_path: Path) -> None:
-    """test_objects.py has the other forms."""
-    networkx = pytest.importorskip("networkx")
-    graph = random_graph()
-    ends = np.unique(np.stack((graph.src, graph.dst)), axis=1)  # networkx keeps one of equal edges
-    graph = dataclasses.replace(graph, src=ends[0], dst=ends[1])
-    predictor = retexo.load(
-        checkpoint_of(tmp_path / "run", Architecture(model_of("gcn"), Schema.of_plain_graph(6), 3))
-    )
-    wanted, named = predictor.predict(as_data(graph)), networkx.DiGraph()
-    for node, row in zip(graph.node_ids.tolist(), graph.features.tolist(), strict=True):
-        named.add_node(node, feat=row)
-    named.add_edges_from((ends + 1000).T.tolist())
-    pd.testing.assert_frame_equal(predictor.predict(named), wanted, atol=1e-5, rtol=0)
-
-
 def test_pyg_explains_a_module(tmp_path: Path) -> None:
     """Its gradient-based and its learnt masks find the edges that count: those within two hops."""
     explain = pytest.importorskip("torch_geometric.explain")

@@ -121,6 +121,12 @@ def make_dgl_file(folder, feat):
     return folder / "g.dgl"
 
 
+def make_networkx(_folder, feat):
+    graph = pytest.importorskip("networkx").DiGraph([(0, 1), (1, 2)])
+    graph.add_nodes_from((node, {"feat": row.tolist()}) for node, row in enumerate(feat))
+    return graph
+
+
 def make_npz(folder, feat):
     arrays = {"src": [0, 1], "dst": [1, 2], "train_mask": np.arange(5) < 2, **(feat or {})}
     return write_files(folder, {"g.npz": arrays}) / "g.npz"
@@ -144,6 +150,7 @@ CSR = {
         (make_dgl, torch.eye(5)),
         (make_dgl_file, None),
         (make_dgl_file, torch.eye(5)),
+        (make_networkx, torch.eye(5)),
         (make_npz, None),
         (make_npz, {"feat": np.eye(5)}),
         (make_npz, CSR),

@@ -79,16 +79,13 @@ def follow(run_dir: Path, *loggers: str) -> None:
 
 
 def test_a_round_that_a_restarted_run_repeats_is_passed_on_once(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    with observing(
-        train_settings("progress=none"),
-        tmp_path,
-        [lambda line: seen.append((line["layer"], line["round"]))],
-    ) as observers:
+    seen, callback = list[Any](), Mock(spec=Callback)
+    with observing(train_settings("progress=none"), tmp_path, [seen.append, callback]) as observers:
         observers.start(SETTINGS)
         for rounds in (ROUNDS[:3], ROUNDS[:1], ROUNDS[1:], ROUNDS):
             observers.look("round", 0, lines_of(*rounds))
-    assert seen == [(layer, number) for layer, number, *_ in ROUNDS]
+    assert seen == lines_of(*ROUNDS)
+    callback.on_layer.assert_called_once_with(seen[2])
 
 
 def test_csv_and_tensorboard(tmp_path: Path) -> None:
@@ -165,12 +162,14 @@ def test_all_that_have_started_are_told_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = Mock(spec=Callback, **{"on_end.side_effect": ValueError("no space")})
+    broken.on_progress.side_effect = KeyError("colour")
     callbacks = [broken, Mock(spec=Callback)]
     for status in ("failed", "done"):
         with observing(train_settings("progress=none"), tmp_path, callbacks) as observers:
             observers.start(SETTINGS)
             observers.end({"status": status, "bytes": {"total": 0}})
     assert caplog.text.count("ValueError: no space") == 2
+    assert caplog.text.count("KeyError: 'colour'") == 1, "after the last round"
     refusing = Mock(spec=Callback, **{"on_start.side_effect": PermissionError("no key")})
     monkeypatch.setitem(trackers.TRACKERS, "wandb", (lambda: refusing, (), ""))
     with observing(train_settings("logger=[csv,wandb]"), tmp_path, callbacks) as observers:
