@@ -53,11 +53,7 @@ def limit(count: int, num_parts: int) -> int:
 
 
 def partition(
-    graph: GraphData,
-    train_mask: Mask | None,
-    num_parts: int,
-    rng: np.random.Generator,
-    types: Ints | None = None,
+    graph: GraphData, training: Mask, num_parts: int, rng: np.random.Generator, types: Ints
 ) -> Ints:
     """Assign each node to a part so that few halo rows are needed.
 
@@ -67,10 +63,8 @@ def partition(
 
     Args:
         graph: N nodes.
-        train_mask: bool [N]; no part gets more than limit(T, P) of the T training nodes. None: no
-            limit.
+        training: bool [N]; no part gets more than limit(T, P) of the T training nodes.
         types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.
-            None: one type.
 
     Returns:
         int64 [N] in [0, P). It depends on the state of rng and the versions of NumPy and
@@ -78,16 +72,15 @@ def partition(
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
-    types = np.zeros(graph.num_nodes, np.int64) if types is None else types
     attempts = [
-        _attempt(graph, train_mask, types, num_parts, rng.permutation(graph.num_nodes))
+        _attempt(graph, training, types, num_parts, rng.permutation(graph.num_nodes))
         for _ in range(tries)
     ]
     return min(attempts, key=lambda attempt: attempt[0])[1]
 
 
 def _attempt(
-    graph: GraphData, train_mask: Mask | None, types: Ints, num_parts: int, renumber: Ints
+    graph: GraphData, training: Mask, types: Ints, num_parts: int, renumber: Ints
 ) -> tuple[int, Ints]:
     """Return the number of halo rows and the part of each node, int64 [N], for one renumbering.
 
@@ -96,15 +89,11 @@ def _attempt(
     The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """
     nets = make_nets(renumber[graph.src], renumber[graph.dst], graph.num_nodes)
-    training = np.zeros(graph.num_nodes, dtype=np.bool_)
-    if train_mask is not None:
-        training[renumber] = train_mask
     # Trivial: each node gets a part of its own, or no node has a neighbour.
     trivial = graph.num_nodes <= num_parts or nets.nnz == graph.num_nodes
     parts = np.arange(graph.num_nodes) % num_parts if trivial else _run_mt_kahypar(nets, num_parts)
-    renumbered = np.empty_like(types)
-    renumbered[renumber] = types
-    balance(parts, nets, training, num_parts, renumbered)
+    old_number = np.argsort(renumber)
+    balance(parts, nets, training[old_number], num_parts, types[old_number])
     return halo_rows(nets, parts, num_parts), parts[renumber]
 
 
@@ -160,9 +149,7 @@ def pin_lists(nets: csr_array) -> list[list[int]]:
     return [pins[first:end] for first, end in pairwise(nets.indptr.tolist()) if end - first > 1]
 
 
-def balance(
-    parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints | None = None
-) -> None:
+def balance(parts: Ints, nets: csr_array, training: Mask, num_parts: int, types: Ints) -> None:
     """Move nodes until no part exceeds its limits of training nodes and of nodes of a type.
 
     Training nodes move first, then other nodes alone, so that the first result stays. The second
@@ -174,9 +161,8 @@ def balance(
         nets: [N, N], see make_nets.
         training: bool [N], the training nodes.
         num_parts: P.
-        types: int64 [N], type of each node; None: one type.
+        types: int64 [N], type of each node.
     """
-    types = np.zeros(len(parts), np.int64) if types is None else types
     pins, nets_of = count_pins(nets, parts, num_parts), nets.T.tocsr()
     _move_surplus(parts, pins, nets_of, counted=training, movable=training)
     for node_type in range(int(types.max(initial=-1)) + 1):

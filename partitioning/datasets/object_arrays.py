@@ -4,10 +4,9 @@ A plain graph has one type of nodes, PLAIN_TYPE, and one relation, PLAIN_RELATIO
 an object is converted, refused, or named in the log as left out.
 """
 
-import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,8 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from partitioning.array_checks import Array, check_endpoints, csr_arrays, make_mask
-from partitioning.errors import InputError, first_line, join_names
-from partitioning.file_io import UNREADABLE
+from partitioning.errors import InputError, join_names
+from partitioning.file_io import explaining
 from partitioning.graph_data import (
     EDGE_NAMES,
     MASKS,
@@ -94,17 +93,6 @@ class ArrayGraph:
         return self.types[PLAIN_TYPE] | self.relations[PLAIN_RELATION]
 
 
-@contextlib.contextmanager
-def converting(what: str, expected: str) -> Iterator[None]:
-    """Turn errors of another library's object (UNREADABLE) within the block into an InputError."""
-    try:
-        yield
-    except InputError:
-        raise
-    except UNREADABLE as error:
-        raise InputError(f"{what}: {first_line(error)[:200]}; expected {expected}") from error
-
-
 def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
     """Convert a Data or HeteroData of PyG; without labels and masks unless `with_labels`."""
     if isinstance(data, list | tuple):
@@ -155,9 +143,9 @@ def _count_nodes(store: Any, given: Mapping[str, Any], where: str) -> tuple[int,
     """
     for name in ("x", "y", "node_id") if given.get("num_nodes") is None else ():
         if given.get(name) is not None:
-            with converting(f"{where}.{name}", "a row for each node"):
+            with explaining(f"{where}.{name}", "array", "give a row for each node"):
                 return int(np.shape(given[name])[0]), name
-    with converting(f"{where}.num_nodes", "the number of nodes"), warnings.catch_warnings():
+    with explaining(f"{where}.num_nodes", "number", "set it"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that edges do not show every node
         number = store.num_nodes
         if number is None or int(number) < 0:
@@ -275,7 +263,7 @@ def _name_nodes(nodes: list[Any]) -> Array:
 
 def read_scipy(matrix: Any, x: Any, y: Any) -> ArrayGraph:
     """Convert an adjacency matrix [N, N], features and labels."""
-    with converting("A", "a sparse matrix [nodes, nodes]"):
+    with explaining("A", "sparse matrix", "give one of shape [nodes, nodes]"):
         adjacency = sp.coo_array(matrix)
     if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
         raise InputError(
@@ -359,7 +347,7 @@ def _to_array(value: Any, what: str) -> Any:
 
     bfloat16 becomes float32.
     """
-    with converting(what, "an array of numbers or texts"):
+    with explaining(what, "array", "give numbers or texts"):
         if hasattr(value, "detach"):  # a torch tensor
             value = value.detach().cpu()
             if str(value.dtype) == "torch.bfloat16":  # which NumPy lacks

@@ -58,7 +58,8 @@ def test_the_attempt_with_the_fewest_halo_rows_is_taken(monkeypatch: pytest.Monk
         return count, np.full(4, count)
 
     monkeypatch.setattr(hypergraph, "_attempt", attempt)
-    parts = hypergraph.partition(graph_of([(0, 1)], 4), None, 2, np.random.default_rng(0))
+    rng, types = np.random.default_rng(0), np.zeros(4, int)
+    parts = hypergraph.partition(graph_of([(0, 1)], 4), types == 1, 2, rng, types)
     assert parts.tolist() == [3] * 4
 
 
@@ -96,9 +97,8 @@ def test_any_assignment_is_brought_within_the_tolerance(
         else rng.integers(num_parts, size=graph.num_nodes)
     )
     before = parts.copy()
-    hypergraph.balance(
-        parts, hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes), training, num_parts
-    )
+    nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
+    hypergraph.balance(parts, nets, training, num_parts, np.zeros(graph.num_nodes, int))
     assert ((parts >= 0) & (parts < num_parts)).all()
     assert within(everyone(parts), parts, num_parts)
     assert within(training, parts, num_parts)
@@ -119,7 +119,7 @@ if sys.argv[1] == "one core":
 src, dst = np.random.default_rng(7).integers(400, size=(2, 1200))
 graph = SimpleNamespace(src=src, dst=dst, num_nodes=400, num_edges=1200)
 rng = np.random.default_rng(int(sys.argv[2]))
-print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, rng).tolist())
+print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, rng, src[:400] * 0).tolist())
 """
 
 
