@@ -61,8 +61,9 @@ def rank_rows(
         is_end = destinations[column_of[sources]] == sources
         matrix[np.flatnonzero(is_end), column_of[sources[is_end]]] = -np.inf
         for row, index in zip(chunk, source, strict=True):
-            num_above = np.count_nonzero(matrix[index] > own[row])
-            num_equal = np.count_nonzero(matrix[index] == own[row])
+            score = matrix.dtype.type(own[row])  # with a float64 numpy would convert all others
+            num_above = np.count_nonzero(matrix[index] > score)
+            num_equal = np.count_nonzero(matrix[index] == score)
             ranks[0, row] = 1 + num_above + num_equal / 2
     ranks[1] = ranks[0] + count_above_in_list(rows[:, 0], own)
     return ranks, own, of_others

@@ -98,7 +98,7 @@ class _Candidate:
     scores: NDArray[np.float64]
     """The metric of each validation pair, or of each source's list."""
     auc: float
-    """Area under the ROC curve of all validation pairs."""
+    """Area under the ROC curve of all validation pairs; 0 where nothing is chosen by it."""
 
     @property
     def score(self) -> float:
@@ -136,7 +136,7 @@ def choose_spectral_embedding(
     by_auc = metric == "auto" and not of_relation
     if metric == "auto":
         metric = OF_RELATIONS if of_relation else "mrr"
-    measure = _make_measure(rows, num_nodes, metric)
+    measure = _make_measure(rows, num_nodes, metric, by_auc=by_auc)
     if measure is None:
         power, share_and_power = POWERS[0], FIRST_FILTERS[0]
         if known:
@@ -193,11 +193,13 @@ def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
 
 
 def _make_measure(
-    rows: Mapping[str, Ints], num_nodes: int, metric: str
+    rows: Mapping[str, Ints], num_nodes: int, metric: str, *, by_auc: bool
 ) -> Callable[[Spectrum, tuple[int, float, float]], _Candidate] | None:
     """Return the function that scores an embedding on the validation pairs; None without these.
 
     It ranks the pairs of a sample of their sources, which is always the same.
+
+    by_auc: whether the area is needed beside another metric; it is 0 where it is not.
     """
     val, destinations = rows["val"], possible_destinations(rows, num_nodes)
     if not len(val):
@@ -211,20 +213,22 @@ def _make_measure(
     ranked = val[np.isin(val[:, 0], sources[:most])]
 
     def measure(spectrum: Spectrum, made_by: tuple[int, float, float]) -> _Candidate:
-        embedding = spectrum.embed(*made_by)
-        positive, negative = (
-            np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
-            for pairs in (val, rows["val_neg"])
-        )
-        areas = shares_below(positive, negative)
+        embedding, area = spectrum.embed(*made_by), 0.0
+        if by_auc or metric == "auc":
+            positive, negative = (
+                np.einsum("nk,nk->n", *(embedding[ends] for ends in pairs.T))
+                for pairs in (val, rows["val_neg"])
+            )
+            areas = shares_below(positive, negative)
+            area = float(areas.mean())
         if metric == "auc":
-            return _Candidate(spectrum, made_by, areas, float(areas.mean()))
+            return _Candidate(spectrum, made_by, areas, area)
         columns = embedding[destinations].T
         found, *_ = rank_rows(lambda nodes: embedding[nodes] @ columns, ranked, known, destinations)
         scores = 1 / found[0]
         if metric in OF_LISTS:
             scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(metric)]
-        return _Candidate(spectrum, made_by, scores, float(areas.mean()))
+        return _Candidate(spectrum, made_by, scores, area)
 
     return measure
 
