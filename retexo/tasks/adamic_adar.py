@@ -6,6 +6,7 @@ one node receives the neighbours of the other. N nodes of the graph, I inner nod
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,6 +25,15 @@ class WeightedNeighbours:
 
     weights: sp.csr_array
     """int64 [I, N]"""
+
+    @cached_property
+    def by_neighbour(self) -> sp.csr_array:
+        """Return the transpose of `weights`, int64 [N, I]."""
+        return sp.csr_array(self.weights.T)
+
+    def take(self, nodes: Tensor) -> "WeightedNeighbours":
+        """Return those of some own nodes, int64 [n]."""
+        return WeightedNeighbours(self.weights[nodes.numpy()])
 
     @classmethod
     def of(cls, partition: Partition, num_nodes: int) -> "WeightedNeighbours":
@@ -80,17 +90,17 @@ class WeightedNeighbours:
         """
         return torch.from_numpy(self.weights[own.numpy()].multiply(neighbours).sum(axis=1)) / ONE
 
-    def score_all(self, by_neighbour: sp.csr_array, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Score own nodes, int64 [n], with all nodes of `by_neighbour`, [N, q]: a column each.
+    def score_all(self, neighbours: sp.csr_array) -> tuple[Tensor, Tensor, Tensor]:
+        """Score other nodes, whose neighbours are ones [q, N], with all own nodes.
 
         The score of two nodes is that of their common neighbours.
 
         Returns:
-            For the p pairs with common neighbours: the columns of the other nodes, the positions in
-            `own` (both int64 [p]), and the scores [p].
+            For the p pairs with common neighbours: the rows of the other nodes, the own nodes (both
+            int64 [p]), and the scores [p].
         """
-        pairs = (self.weights[own.numpy()] @ by_neighbour).tocoo()
-        other, row, score = (
-            torch.from_numpy(array) for array in (pairs.col, pairs.row, pairs.data)
+        pairs = (neighbours @ self.by_neighbour).tocoo()
+        other, own, score = (
+            torch.from_numpy(array) for array in (pairs.row, pairs.col, pairs.data)
         )
-        return other.long(), row.long(), score / ONE
+        return other.long(), own.long(), score / ONE

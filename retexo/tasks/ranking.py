@@ -8,13 +8,12 @@ the same split have places, too (partitioning.links.score_ranks). AUC and OGB's 
 the fixed negative pairs of the partition directory.
 
 I inner nodes, N nodes, q pairs of one worker that are ranked at a time, s their sources, D width of
-a node's embeddings side by side, A candidates for the output heads, P pieces of embeddings (stages
-and pieces of the spectral embedding).
+a node's embeddings side by side, A candidates for the output heads, P embeddings (of stages and the
+spectral one).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,15 +32,15 @@ from retexo.models.stage import OutputHeads, Stage
 from retexo.tasks.adamic_adar import WeightedNeighbours
 from retexo.tasks.known_edges import KnownEdges, get_links
 from retexo.tasks.link_prediction import sample_share
-from retexo.tasks.metrics import count_above, rank_among
+from retexo.tasks.metrics import bounds_of_ties, rank_among
 from retexo.tasks.task_context import TaskContext
 
 MAX_PAIRS = 1 << 12
 """Pairs of a worker that are ranked at a time."""
-MAX_SCORES = 1 << 21
-"""Scores of each stage that are held at a time."""
+MAX_SCORES = 1 << 22
+"""Scores that are held at a time, but at least those of one source."""
 ONE = 1 << 32
-"""Reciprocal ranks and scores of lists are summed as integers, in units of 1 / ONE."""
+"""Reciprocal ranks, hits and scores of lists are summed as integers, in units of 1 / ONE."""
 SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
 """Candidates for the shares of the spectral score and of Adamic and Adar's. Both scale a training
 pair's mean score to 1; the scores of a network are a few units."""
@@ -57,11 +56,11 @@ class FetchedNodes:
     neighbours: sp.csr_array | None
     """int64 [q, N], see WeightedNeighbours.fetch; None without Adamic and Adar's score."""
 
-    @cached_property
-    def by_neighbour(self) -> sp.csr_array:
-        """Return the transpose of `neighbours`, int64 [N, q]."""
-        assert self.neighbours is not None
-        return sp.csr_array(self.neighbours.T)
+    def take(self, nodes: slice) -> "FetchedNodes":
+        """Return some of the nodes."""
+        return FetchedNodes(
+            self.rows[nodes], None if self.neighbours is None else self.neighbours[nodes]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,10 +70,12 @@ class EmbeddedNodes:
     context: TaskContext
     scorers: Sequence[Scorer]
     """[P]"""
+    widths: Sequence[int]
+    """[P] of the embeddings: D together, each a multiple of the first."""
     rows: Tensor
-    """[I, D] embeddings of the stages side by side, then the spectral one, in pieces as wide."""
+    """[I, D] the stages' embeddings side by side, then the spectral one."""
     weights: Sequence[tuple[float, ...]]
-    """[A][P] the weight of each piece's score."""
+    """[A][P] the weight of each embedding's score."""
     neighbours: WeightedNeighbours | None
     """None where no candidate uses Adamic and Adar's score."""
     neighbour_shares: Tensor
@@ -95,19 +96,19 @@ class EmbeddedNodes:
 
         A candidate's score adds the embeddings' products up by these weights.
 
-        Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece.
+        Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece
+        as wide as a stage's embedding.
         """
-        last = list(stages)[len(stages) - len(logits) :]
-        pieces = [stage_logits.cpu() for stage_logits in logits]
-        scorers = [stage.cpu().scorer for stage in last]
-        width = pieces[0].shape[1]
+        numbers = range(len(stages) - len(logits), len(stages))
+        embeddings = [stage_logits.cpu() for stage_logits in logits]
+        scorers = [stages[number].cpu().scorer for number in numbers]
         if any(candidate.spectral for candidate in candidates):
-            spectral = torch.split(get_links(context)[spectral_name].to(pieces[0]), width, dim=1)
-            pieces += [nn.functional.pad(piece, (0, width - piece.shape[1])) for piece in spectral]
-            scorers += [Scorer("dot", width) for _ in spectral]
-        rows = torch.cat(pieces, dim=1)
-        numbers = range(len(stages) - len(last), len(stages))
-        num_spectral = len(scorers) - len(last)
+            spectral = get_links(context)[spectral_name].to(embeddings[0])
+            missing = -spectral.shape[1] % embeddings[0].shape[1]
+            embeddings.append(nn.functional.pad(spectral, (0, missing)))
+            scorers.append(Scorer("dot", spectral.shape[1]))
+        rows = torch.cat(embeddings, dim=1)
+        num_spectral = len(scorers) - len(numbers)
         weights = []
         for candidate in candidates:
             network = (1 - candidate.paths) * (1 - candidate.spectral)
@@ -121,7 +122,8 @@ class EmbeddedNodes:
         if shares.any():
             num_nodes = int(context.graph_info.id_bounds[-1])
             neighbours = WeightedNeighbours.of(context.partition, num_nodes)
-        nodes = cls(context, scorers, rows, weights, neighbours, shares)
+        widths = [embedding.shape[1] for embedding in embeddings]
+        nodes = cls(context, scorers, widths, rows, weights, neighbours, shares)
         return replace(nodes, rows=nodes._decode(nodes._encode(rows), len(rows)))
 
     @torch.no_grad()
@@ -135,19 +137,9 @@ class EmbeddedNodes:
             src: [q, D], embeddings of the sources.
             dst: [q, D] or [n, D], embeddings of the destinations.
         """
-        src_pieces, dst_pieces = (torch.split(rows, self._width, dim=1) for rows in (src, dst))
-        by_weights: dict[tuple[float, ...], Tensor] = {}
-        # Pieces of the same weights are added up first: once, not for each candidate.
-        pieces = zip(*self.weights, strict=True), self.scorers, src_pieces, dst_pieces
-        for weights, scorer, one, other in zip(*pieces, strict=True):
-            products = score(scorer, one, other)
-            total = by_weights.get(weights)
-            by_weights[weights] = products if total is None else total.add_(products)
-        scores = products.new_zeros(len(self.weights), *products.shape)
-        for weights, total in by_weights.items():
-            for candidate, weight in zip(scores, weights, strict=True):
-                candidate.add_(total, alpha=weight)
-        return scores
+        split = (torch.split(rows, list(self.widths), dim=1) for rows in (src, dst))
+        products = torch.stack([score(*each) for each in zip(self.scorers, *split, strict=True)])
+        return torch.einsum("ap,p...->a...", products.new_tensor(self.weights), products)
 
     def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:
         """Score each source with its destination, [A, q].
@@ -160,13 +152,20 @@ class EmbeddedNodes:
             scores += torch.outer(self.neighbour_shares, common.to(scores))
         return scores
 
-    def score_all(self, sources: FetchedNodes, own: Tensor) -> Tensor:
-        """Score each source with each of some nodes of this worker, int64 [n]: [A, q, n]."""
-        scores = self._score_embeddings(Scorer.against, sources.rows, self.rows[own])
-        if self.neighbours is not None:
-            source, node, common = self.neighbours.score_all(sources.by_neighbour, own)
+    def score_all(self, sources: FetchedNodes) -> Tensor:
+        """Score each source with each node of this worker, [A, q, I]."""
+        scores = self._score_embeddings(Scorer.against, sources.rows, self.rows)
+        if self.neighbours is not None and sources.neighbours is not None:
+            source, node, common = self.neighbours.score_all(sources.neighbours)
             scores[:, source, node] += torch.outer(self.neighbour_shares, common.to(scores))
         return scores
+
+    def take(self, nodes: Tensor) -> "EmbeddedNodes":
+        """Return some of this worker's nodes, int64 [n] ascending, which cannot be fetched."""
+        if len(nodes) == len(self.rows):
+            return self
+        neighbours = None if self.neighbours is None else self.neighbours.take(nodes)
+        return replace(self, rows=self.rows[nodes], neighbours=neighbours)
 
     def fetch(self, ids: Tensor) -> FetchedNodes:
         """Get nodes from their owners, by their ids in the partitioned graph, int64 [n].
@@ -221,26 +220,21 @@ class EmbeddedNodes:
         return RowFormat("dense", "int8" if self.context.settings.exchange.rounded else "full")
 
     @property
-    def _width(self) -> int:
-        """Width of each piece of a row; one piece for each scorer."""
-        return self.rows.shape[1] // len(self.scorers)
-
-    @property
     def _bytes_per_row(self) -> int:
         """Bytes of a node's embeddings in a message."""
-        of_piece = value_bytes(self._width, self.rows.dtype, self._row_format.precision)
-        return len(self.scorers) * of_piece
+        width = self.widths[0]
+        of_piece = value_bytes(width, self.rows.dtype, self._row_format.precision)
+        return sum(self.widths) // width * of_piece
 
     def _encode(self, rows: Tensor) -> Tensor:
         """Encode rows [n, D] for a message, piece by piece."""
-        return encode(rows.reshape(-1, self._width), self._row_format)
+        return encode(rows.reshape(-1, self.widths[0]), self._row_format)
 
     def _decode(self, data: Tensor, count: int) -> Tensor:
         """Decode `count` rows."""
-        shape = count * len(self.scorers), self._width
-        return decode(data, shape, self.rows.dtype, self._row_format).view(
-            count, self.rows.shape[1]
-        )
+        width, total = self.widths[0], sum(self.widths)
+        shape = count * (total // width), width
+        return decode(data, shape, self.rows.dtype, self._row_format).view(count, total)
 
 
 # --- output heads and scores ----------
@@ -248,8 +242,10 @@ class EmbeddedNodes:
 
 def choose_link_heads(
     context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor]
-) -> OutputHeads:
+) -> tuple[OutputHeads, dict[str, float]]:
     """Choose the output heads by the metric of validation pairs; all workers call it.
+
+    Also returns the scores of validation pairs that are known from it, for score_links.
 
     The last stage, unless classifiers=validation and there are such pairs.
 
@@ -257,40 +253,50 @@ def choose_link_heads(
     of Adamic and Adar's score.
     """
     num_layers = len(stages)
-    heads = OutputHeads((num_layers - 1,))
+    heads, scores = OutputHeads((num_layers - 1,)), dict[str, float]()
     if context.settings.classifiers != "validation" or not context.graph_info.num_val:
-        return heads
+        return heads, scores
 
-    def best(candidates: list[OutputHeads]) -> OutputHeads:
+    def best(candidates: list[OutputHeads]) -> tuple[OutputHeads, dict[str, float]]:
         embedded = EmbeddedNodes.of(context, stages, logits, candidates, "spectral_val")
         name = context.task.metric_name
         measure = compare_with_negatives if name == "auc" else rank_pairs
-        by_metric = torch.tensor([scored[name] for scored in measure(embedded, "val")])
-        return candidates[int(by_metric.argmax())]
+        measured = measure(embedded, "val")
+        place = int(torch.tensor([scored[name] for scored in measured]).argmax())
+        return candidates[place], measured[place]
 
     if len(logits) > 1:
         numbers = range(num_layers)
         means = [OutputHeads(tuple(range(first, num_layers))) for first in numbers[:-1]]
-        heads = best([*(OutputHeads((stage,)) for stage in numbers), *means])
+        heads, scores = best([*(OutputHeads((stage,)) for stage in numbers), *means])
     if get_links(context)["spectral"].shape[1]:
-        heads = best([replace(heads, spectral=share) for share in SHARES])
+        heads, scores = best([replace(heads, spectral=share) for share in SHARES])
     num_neighbours = torch.tensor([len(get_links(context)["neighbours"])])
     if context.comm.all_gather(num_neighbours, TAG).any():
-        heads = best([replace(heads, paths=share) for share in SHARES])
-    return heads
+        heads, scores = best([replace(heads, paths=share) for share in SHARES])
+    return heads, scores
 
 
 def score_links(
-    context: TaskContext, stages: Sequence[Stage], logits: Sequence[Tensor], heads: OutputHeads
+    context: TaskContext,
+    stages: Sequence[Stage],
+    logits: Sequence[Tensor],
+    heads: OutputHeads,
+    known: Mapping[str, float],
 ) -> dict[str, dict[str, float]]:
-    """Return the scores of validation and test pairs that a run reports; all workers call it."""
+    """Return the scores of validation and test pairs that a run reports; all workers call it.
+
+    known: scores of validation pairs that need not be computed again.
+    """
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
     scores = {}
     for split, name in (("val", "spectral_val"), ("test", "spectral")):
         if sizes[split]:
             embedded = EmbeddedNodes.of(context, stages, logits, [heads], name)
-            ranks, areas = rank_pairs(embedded, split), compare_with_negatives(embedded, split)
-            scores[split] = {**ranks[0], **areas[0]}
+            scores[split] = dict(known) if split == "val" else {}
+            for metric, measure in (("mrr", rank_pairs), ("auc", compare_with_negatives)):
+                if metric not in scores[split]:
+                    scores[split] |= measure(embedded, split)[0]
     return scores
 
 
@@ -303,12 +309,13 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     context, comm = embedded.context, embedded.context.comm
     pairs = _sample_sources(context, get_links(context)[split])
     known, pieces = KnownEdges(context), []
+    destinations = embedded.take(known.destinations)
     most = int(comm.all_gather(torch.tensor([len(pairs)]), TAG).max())
     for first in range(0, most, MAX_PAIRS):
         some = pairs[first : first + MAX_PAIRS]
         sources = some[:, 0] - context.partition.first_id
         own = embedded.score_pairs(sources, embedded.fetch(some[:, 1]))
-        above = _count_above_everywhere(embedded, known, some, own)
+        above = _count_above_everywhere(embedded, destinations, known, some, own)
         pieces.append((own, 1 + above.double() / 2))
     totals = torch.zeros(len(embedded.weights), 1 + len(CUTOFFS) + len(OF_LISTS), dtype=torch.int64)
     source = pairs[:, 0].numpy()
@@ -318,16 +325,15 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
         )
         places = rank.numpy() + count_above_in_list(source, own.numpy())
         of_lists = torch.from_numpy(score_lists(source, places))
-        hits = torch.tensor([int((rank <= k).sum()) for k in CUTOFFS])
-        sums = [(part * ONE).round().long().sum(dim=0) for part in (1 / rank[:, None], of_lists)]
-        totals[place] = torch.cat((sums[0], hits, sums[1]))
+        of_pairs = torch.stack([1 / rank, *[(rank <= k).double() for k in CUTOFFS]], dim=1)
+        sums = [(values * ONE).round().long().sum(dim=0) for values in (of_pairs, of_lists)]
+        totals[place] = torch.cat(sums)
     counts = torch.tensor([len(pairs), len(np.unique(source))])
     comm.all_reduce([ReduceInput(totals.view(-1)), ReduceInput(counts)], METRICS)
     num_ranked, num_sources = counts.tolist()
-    means = totals.double()
+    means = totals.double() / ONE
     means[:, : 1 + len(CUTOFFS)] /= max(1, num_ranked)
     means[:, 1 + len(CUTOFFS) :] /= max(1, num_sources)
-    means[:, [0, *range(1 + len(CUTOFFS), means.shape[1])]] /= ONE
     names = ["mrr", *(f"hits@{k}" for k in CUTOFFS), *OF_LISTS]
     return [
         {**dict(zip(names, values, strict=True)), "ranked": num_ranked, "sources": num_sources}
@@ -345,7 +351,11 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 
 
 def _count_above_everywhere(
-    embedded: EmbeddedNodes, known: KnownEdges, pairs: Tensor, own: Tensor
+    embedded: EmbeddedNodes,
+    destinations: EmbeddedNodes,
+    known: KnownEdges,
+    pairs: Tensor,
+    own: Tensor,
 ) -> Tensor:
     """Add up how many nodes of all workers score above each pair, and how many at least as much.
 
@@ -353,6 +363,7 @@ def _count_above_everywhere(
 
     Args:
         embedded: this worker's nodes.
+        destinations: those of them that can be destinations.
         known: the pairs that are not ranked.
         pairs: int64 [q, 2] by source, whose sources are this worker's.
         own: [A, q], their scores.
@@ -371,9 +382,7 @@ def _count_above_everywhere(
     for score, (ids, place, excluded) in zip(scores, gathered, strict=True):
         not_ranked = known.find_excluded(ids.long(), excluded.long())
         fetched = embedded.fetch(ids.long())
-        counts.append(
-            _count_above_here(embedded, known, fetched, place.long(), score.T, not_ranked)
-        )
+        counts.append(_count_above_here(destinations, fetched, place, score.T, not_ranked))
     num_candidates = len(embedded.weights)
     sizes = [len(pairs) * num_candidates] * comm.world_size
     received = comm.all_to_all([count.flatten() for count in counts], sizes, TAG)
@@ -381,52 +390,51 @@ def _count_above_everywhere(
 
 
 def _count_above_here(
-    embedded: EmbeddedNodes,
-    known: KnownEdges,
+    destinations: EmbeddedNodes,
     sources: FetchedNodes,
     places: Tensor,
     own: Tensor,
     excluded: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """Add up for each pair how many own destinations score above it, and at least as much.
+    """Add up for each pair how many destinations score above it, and at least as much.
 
     int32 [A, q], without nodes that a source has an edge to.
 
     Args:
-        embedded: this worker's nodes.
-        known: the destinations.
+        destinations: of this worker.
         sources: of one worker's pairs.
-        places: int64 [q] the place of each pair's source among them.
+        places: int [q] the place of each pair's source among them, ascending.
         own: [A, q], the scores of the pairs.
         excluded: of KnownEdges.find_excluded.
     """
-    total = torch.zeros(own.shape, dtype=torch.int32)
-    step = max(1, MAX_SCORES // max(1, own.numel()))
-    for _, scores in _score_destinations(embedded, known.destinations, sources, excluded, step):
-        by_pair = scores[:, places]
-        total += count_above(own, by_pair)
-        total += count_above(own, by_pair, ties=True)
-    return total
+    lowest, highest = (bound.numpy() for bound in bounds_of_ties(own))
+    place_of_pair, counts = places.numpy(), np.zeros(own.shape, np.int32)
+    for first, scores in _score_destinations(destinations, sources, excluded):
+        begin, end = np.searchsorted(place_of_pair, (first, first + scores.shape[1]))
+        # A row at a time, which stays in the cache; numpy counts bools faster than torch.
+        for candidate, by_source in enumerate(scores.numpy()):
+            for pair in range(begin, end):
+                others = by_source[place_of_pair[pair] - first]
+                counts[candidate, pair] = np.count_nonzero(others > highest[candidate, pair])
+                counts[candidate, pair] += np.count_nonzero(others >= lowest[candidate, pair])
+    return torch.from_numpy(counts)
 
 
 def _score_destinations(
-    embedded: EmbeddedNodes,
-    destinations: Tensor,
-    sources: FetchedNodes,
-    excluded: tuple[Tensor, Tensor],
-    step: int,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield `step` own destinations at a time, int64 [n], and their scores, [A, q, n].
+    destinations: EmbeddedNodes, sources: FetchedNodes, excluded: tuple[Tensor, Tensor]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the scores of some sources at a time: the first one's place, and [A, n, I].
 
-    Those that a source is not ranked among (KnownEdges.find_excluded) have -inf.
+    Destinations that a source is not ranked among (KnownEdges.find_excluded) have -inf. It yields
+    once without sources.
     """
     place, column = excluded
-    for first in range(0, len(destinations), step):
-        own = destinations[first : first + step]
-        scores = embedded.score_all(sources, own)
-        inside = (column >= first) & (column < first + step)
-        scores[:, place[inside], column[inside] - first] = -torch.inf
-        yield own, scores
+    step = max(1, MAX_SCORES // max(1, len(destinations.weights) * len(destinations.rows)))
+    for first in range(0, max(1, len(sources.rows)), step):
+        scores = destinations.score_all(sources.take(slice(first, first + step)))
+        inside = (place >= first) & (place < first + step)
+        scores[:, place[inside] - first, column[inside]] = -torch.inf
+        yield first, scores
 
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
@@ -481,14 +489,14 @@ def find_top_destinations(
     Returns:
         Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.
     """
-    source = embedded.fetch(ids)
+    destinations, source = embedded.take(known.destinations), embedded.fetch(ids)
     held_out = torch.cat(embedded.all_gather(known.find_held_out(ids)))
     excluded = known.find_excluded(ids, held_out)
-    best = source.rows.new_full((len(ids), top), -torch.inf)
-    nodes = torch.zeros(len(ids), top, dtype=torch.int64)
-    step = max(1, MAX_SCORES // max(1, len(ids)))
-    for own, scores in _score_destinations(embedded, known.destinations, source, excluded, step):
-        some_nodes = own.expand(len(ids), -1)
-        best, chosen = torch.cat((best, scores[0]), dim=1).topk(top, dim=1)
-        nodes = torch.cat((nodes, some_nodes), dim=1).gather(1, chosen)
-    return best, nodes
+    # There may be fewer destinations than `top`.
+    found = [
+        nn.functional.pad(scores[0], (top, 0), value=-torch.inf).topk(top, dim=1)
+        for _, scores in _score_destinations(destinations, source, excluded)
+    ]
+    nodes = nn.functional.pad(known.destinations, (top, 0))
+    best, columns = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return best, nodes[columns]

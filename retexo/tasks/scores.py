@@ -34,8 +34,8 @@ def choose_and_score(
         smoother: label propagation for tasks of nodes.
     """
     if context.settings.task.links:
-        heads = choose_link_heads(context, stages, logits)
-        return heads, RunScores(score_links(context, stages, logits, heads))
+        heads, known = choose_link_heads(context, stages, logits)
+        return heads, RunScores(score_links(context, stages, logits, heads, known))
     heads, predicted = choose_heads(context, logits, smoother)
     if isinstance(context.task, NodeRegression):
         return heads, score_nodes(context, predicted, heads)

@@ -126,4 +126,4 @@ def _score(
         return score_nodes(context, inferred.logits, job.checkpoint.heads).to_json()
     if job.predict is not None:
         return {}
-    return score_links(context, stages, inferred.by_head, job.checkpoint.heads)
+    return score_links(context, stages, inferred.by_head, job.checkpoint.heads, {})

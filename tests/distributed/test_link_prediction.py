@@ -165,13 +165,13 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         result = trainer.train(context, own)
         for stage in own:
             stage.eval()
-        answer = ranking.choose_link_heads(context, own, result.logits)
+        heads, known = ranking.choose_link_heads(context, own, result.logits)
         ids = graphs[comm.rank].node_ids.numpy()
         return (
             ids,
             log.scores,
             [each.numpy() for each in result.logits],
-            ranking.score_links(context, own, result.logits, answer),
+            ranking.score_links(context, own, result.logits, heads, known),
         )
 
     return run_threads(directory.num_parts, worker)
