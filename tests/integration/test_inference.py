@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sklearn import metrics
 from support import (
     RoundRecorder,
     edit_model,
+    make_graph,
     random_graph,
     save_npz,
     thirds,
@@ -50,6 +52,7 @@ from retexo.trainers import lazy
 from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.lazy import infer
+from retexo.worker.compatibility import renumber_classes
 from retexo.worker.graph import make_inference_context
 from retexo.worker.make_context import make_context
 
@@ -81,31 +84,32 @@ def sparse_masks(num_nodes: int) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with toy.npz, two partitions of it below parts/, and a training run in run/."""
-    folder = Path(tmp_path_factory.mktemp("inference"))
+def train_toy(folder: Path, *options: str) -> Path:
+    """Put toy.npz, two partitions of it below parts/, and a training run in run/ into a folder."""
     save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
-    # Rounded, rows of other parts would differ.
-    weighted = ("class_weights=[1,5,2]", "stopping.metric=macro_f1")
-    settings = compose([*at(folder), "app=train", "exchange=fp32", *weighted, *SMALL])
+    settings = compose([*at(folder), "app=train", *options, *SMALL])
     partition_data.run(settings)
     train.run(settings, folder / "run")
     return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without rounding: rounded, rows of other parts would differ."""
+    weighted = ("class_weights=[1,5,2]", "stopping.metric=macro_f1")
+    return train_toy(tmp_path_factory.mktemp("inference"), "exchange=fp32", *weighted)
 
 
 def at(folder: Path) -> tuple[str, ...]:
     return (*DATA, f"dataset_file={folder}/toy.npz", f"partition_dir={folder}/parts")
 
 
-def evaluated(
-    place: Path, run_dir: Path, *arguments: str, config: str = "node_classification"
-) -> dict[str, Any]:
-    """What evaluation.json says."""
-    settings = [*at(place), "app=evaluate", f"checkpoint_dir={place}/run", *HERE, *arguments]
-    evaluate.run(compose(settings, config), run_dir)
-    result: dict[str, Any] = json.loads((run_dir / "evaluation.json").read_text())
-    return result
+def run_app(app: Any, place: Path, run_dir: Path, *arguments: str, model: str = "gcn") -> Any:
+    """Apply app=evaluate or app=predict to the run of `place`; return what it describes."""
+    name, file = app.__name__.rpartition(".")[2], "predictions.json"
+    settings = [*at(place), f"app={name}", f"checkpoint_dir={place}/run", *HERE, *arguments]
+    app.run(compose(settings, f"node_classification_{model}"), run_dir)
+    return json.loads((run_dir / (file if app is predict else "evaluation.json")).read_text())
 
 
 # --- the same partitions ----------
@@ -113,7 +117,7 @@ def evaluated(
 
 def test_evaluate_says_what_the_training_run_said(place: Path, tmp_path: Path) -> None:
     summary = json.loads((place / "run" / "summary.json").read_text())
-    result = evaluated(place, tmp_path / "out", config="node_classification_gat")
+    result = run_app(evaluate, place, tmp_path / "out", model="gat")
     for name in ("train", "val", "test"):
         assert result[name] == pytest.approx(summary[name], rel=1e-6)
     assert result["same_partitions"]
@@ -211,8 +215,6 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
         assert np.isfinite(wanted[known]).all()
         np.testing.assert_array_equal(got[known], wanted[known])
 
-
-LONG = pytest.mark.long("other models have the same phases")
 
 # --- other partitions ----------
 
@@ -328,6 +330,28 @@ def test_classes_that_are_numbered_otherwise_are_found_by_name(
     assert described["train"]["accuracy"] == pytest.approx(right)
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "labels", "scored"),
+    [
+        ([1, 2], [], [1, 2, -1], [True, True, False]),
+        ([], [1, 2], [-1, 0, -1], [False, True, False]),
+        ([], ["no", "yes"], [0, 1, -1], [True, True, False]),
+    ],
+)
+def test_classes_without_names_are_those_of_their_numbers(
+    tmp_path: Path, here: list[int], there: list[Any], labels: list[int], scored: list[bool]
+) -> None:
+    """A table without class 0 numbers its classes 1 and 2 otherwise than one that has it."""
+    graph, masks = make_graph([(0, 1)], np.ones((3, 1)), [0, 1, -1]), thirds(3)
+    masks["test_mask"] = np.array([True, True, False])
+    part = write_partitions(tmp_path, graph, masks, [0, 0, 0], 1).read_part(0)
+    shape = SimpleNamespace(num_classes=len(there) or 3)
+    trained = SimpleNamespace(class_names=there, architecture=shape)
+    found = renumber_classes(part, SimpleNamespace(class_names=here), trained)
+    assert found.labels.tolist() == labels
+    assert found.test_mask.tolist() == scored
+
+
 def test_a_graph_that_was_made_in_another_way_is_refused(
     trained_on_tables: Path, tmp_path: Path
 ) -> None:
@@ -361,20 +385,6 @@ def test_what_is_no_id_is_refused(tmp_path: Path) -> None:
 # --- the app ----------
 
 
-def predicted(place: Path, run_dir: Path, *arguments: str) -> dict[str, Any]:
-    """What predictions.json says."""
-    settings = [
-        *at(place),
-        "app=predict",
-        f"checkpoint_dir={place}/run/checkpoint",
-        *HERE,
-        *arguments,
-    ]
-    predict.run(compose(settings), run_dir)
-    result: dict[str, Any] = json.loads((run_dir / "predictions.json").read_text())
-    return result
-
-
 def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -> None:
     """Without the note that one was begun, predictions are another run's.
 
@@ -384,26 +394,21 @@ def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -
     parts.mkdir()
     (parts / "part7.csv").write_text("")
     with pytest.raises(InputError, match="holds predictions of another run"):
-        predicted(place, tmp_path, "predict.format=csv")
+        run_app(predict, place, tmp_path, "predict.format=csv")
     (tmp_path / ".predicting0").touch()
-    predicted(place, tmp_path, "predict.format=csv")
+    run_app(predict, place, tmp_path, "predict.format=csv")
     assert not (parts / "part7.csv").exists()
     assert not (tmp_path / ".predicting0").exists()
     (tmp_path / ".predicting0").touch()
     with pytest.raises(InputError, match=r"holds predictions\.json of another run"):
-        predicted(place, tmp_path, "predict.format=csv")
+        run_app(predict, place, tmp_path, "predict.format=csv")
     assert (tmp_path / "predictions.csv").is_file()
 
 
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As `place`, with a smoothed run whose rows had four bits."""
-    folder = Path(tmp_path_factory.mktemp("rounded"))
-    save_npz(folder / "toy.npz", random_graph(), sparse_masks(40))
-    settings = compose([*at(folder), *SMALL, "smoothing.alphas=[0.3]"])
-    partition_data.run(settings)
-    train.run(settings, folder / "run")
-    return folder
+    return train_toy(tmp_path_factory.mktemp("rounded"), "smoothing.alphas=[0.3]")
 
 
 @pytest.mark.parametrize(
@@ -413,7 +418,7 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rows_of_a_prediction_have_its_precision(
     rounded: Path, tmp_path: Path, precision: str, given: tuple[str, ...]
 ) -> None:
-    counted = predicted(rounded, tmp_path / "predicted", *given)
+    counted = run_app(predict, rounded, tmp_path / "predicted", *given)
     assert counted["settings"]["exchange"]["precision"] == [precision] * 2
 
 
@@ -436,7 +441,7 @@ def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> N
     """app=predict, and in Python a partition directory and the graph itself, of a run whose rows
     were rounded in training.
     """
-    predicted(rounded, tmp_path)
+    run_app(predict, rounded, tmp_path)
     table = read_table(tmp_path / "predictions.parquet")
     wanted = np.stack([table[f"p{place}"] for place in range(3)], 1)
     directory, run = rounded / "parts" / "toy-random-vol-2", rounded / "run"
@@ -457,7 +462,7 @@ def test_an_unknown_precision_is_refused(rounded: Path) -> None:
 @pytest.fixture(scope="module")
 def written(place: Path) -> Path:
     """The run directory of a prediction with embeddings, as parquet."""
-    result = predicted(place, place / "predicted", "predict.embeddings=true")
+    result = run_app(predict, place, place / "predicted", "predict.embeddings=true")
     assert result["parts_missing"] == []
     assert result["bytes"]["by_kind"]["features"] > 0
     return place / "predicted"

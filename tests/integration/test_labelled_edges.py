@@ -269,25 +269,6 @@ def test_partitions_change_no_number_of_edges_between_two_types(
     np.testing.assert_array_equal(found["value"], model.attach("shop").predict()["value"])
 
 
-def test_edges_of_npz(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rng = np.random.default_rng(0)
-    src, dst = rng.integers(9, size=(2, 30))
-    label, feat = rng.integers(2, size=30), rng.normal(size=(30, 2))
-    of_edges = {"edge_label": label, "edge_feat": feat, "edge_time": np.arange(30.0)}
-    of_edges["edge_weight"] = src + 1.0
-    np.savez(tmp_path / "g.npz", src=src, dst=dst, feat=np.eye(9), **of_edges)
-    graph = read(folder=str(tmp_path / "g.npz"))
-    assert "left out" not in caplog.text
-    for found, expected in (
-        (graph.target_time, np.arange(30)),
-        (graph.relations[PAYS].edge_weight, src + 1),
-        (graph.labels, label),
-        (graph.nodes["edge"].features, feat.astype(np.float32)),
-        (graph.relations[FROM].src, src),
-    ):
-        np.testing.assert_array_equal(found, expected)
-
-
 @pytest.mark.parametrize("is_typed", [True, False])
 def test_edges_of_pyg(is_typed: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pyg = pytest.importorskip("torch_geometric.data")

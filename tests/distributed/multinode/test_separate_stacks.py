@@ -5,7 +5,6 @@ import itertools
 import json
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,37 +85,26 @@ def ranks_of(num_parts: int, per_node: int) -> list[range]:
 
 def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str) -> Run:
     """Start the command on every node, with its own copy of its parts, and wait for all."""
-    num_nodes = len(ranks_of(int(partitions.name.rsplit("-", 1)[-1]), per_node))
-    with namespaces.network(num_nodes) as nodes:
-        for process in start_on(nodes, partitions, folder, per_node, *arguments):
+    num_parts = int(partitions.name.rsplit("-", 1)[-1])
+    ranks, processes = ranks_of(num_parts, per_node), []
+    with namespaces.network(len(ranks)) as nodes:
+        for rank, (node, own) in enumerate(zip(nodes, ranks, strict=True)):
+            command = readme_command(
+                num_partitions=num_parts,
+                parts_per_node=per_node,
+                node_rank=rank,
+                master_addr=nodes[0].address,
+            )
+            command += [
+                f"partition_dir={copy_for(own, partitions, folder / f'parts{rank}')}",
+                *TRAINING,
+                *arguments,
+                f"hydra.run.dir={folder}/run{rank}",
+            ]
+            processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
+        for process in processes:
             finish(process)
         return left_by(folder / "run0", [node.sent() for node in nodes])
-
-
-def start_on(
-    nodes: list[namespaces.Node], partitions: Path, folder: Path, per_node: int, *arguments: str
-) -> list[subprocess.Popen[str]]:
-    """Start the command on every node; copies of its parts that are there are used again."""
-    num_parts = int(partitions.name.rsplit("-", 1)[-1])
-    processes = []
-    for rank, (node, own) in enumerate(zip(nodes, ranks_of(num_parts, per_node), strict=True)):
-        parts = folder / f"parts{rank}"
-        if not parts.exists():
-            copy_for(own, partitions, parts)
-        command = readme_command(
-            num_partitions=num_parts,
-            parts_per_node=per_node,
-            node_rank=rank,
-            master_addr=nodes[0].address,
-        )
-        command += [
-            f"partition_dir={parts}",
-            *TRAINING,
-            *arguments,
-            f"hydra.run.dir={folder}/run{rank}",
-        ]
-        processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
-    return processes
 
 
 @pytest.fixture(scope="module")

@@ -174,14 +174,6 @@ def test_pandas(tmp_path):
         retexo.from_pandas(nodes, edges, tmp_path / "toy")
 
 
-def test_dgl(tmp_path):
-    g = dgl.graph((torch.tensor([0, 1]), torch.tensor([1, 2])))
-    g.ndata.update({"feat": torch.eye(3), "label": torch.tensor([0, 1, -1])})
-    g.edata["weight"] = torch.tensor([0.5, 3])
-    graph = load(retexo.from_dgl(g, tmp_path / "g.npz"))
-    assert_graph(graph, src=[0, 1], dst=[1, 2], labels=[0, 1, -1], edge_weight=[0.5, 3])
-
-
 def test_scipy(tmp_path):
     A = sp.csr_array(np.array([[0, 2.0, 0], [0, 0, 1], [0, 0, 0]]))
     path = retexo.from_scipy(A, sp.eye_array(3), np.array(["u", "v", ""]), tmp_path / "g.npz")

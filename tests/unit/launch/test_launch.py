@@ -122,13 +122,6 @@ def test_a_line_comes_by_the_clock_and_says_what_goes_on(caplog: pytest.LogCaptu
     assert ticker not in logging.getLogger().handlers
 
 
-def test_no_line_comes_where_others_do(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with Ticker().running(interval=3600):
-        logging.getLogger("retexo").info("round 1")
-    assert caplog.messages == ["round 1"]
-
-
 @pytest.mark.parametrize(("timeout", "interval"), [(60.0, 1.0), (2.5, 0.5)])
 def test_heartbeats_are_a_fifth_of_the_timeout_apart(timeout: float, interval: float) -> None:
     assert heartbeat_interval(timeout) == interval

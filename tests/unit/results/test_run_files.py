@@ -385,11 +385,6 @@ def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ]
 
 
-def test_other_ranks_write_none(tmp_path: Path) -> None:
-    log_rounds(tmp_path / "none", 1)
-    assert not (tmp_path / "none").exists()
-
-
 SHAPE = Architecture(default_model_settings("gcn", 2, 8), Schema.of_plain_graph(5), 3)
 
 
