@@ -105,26 +105,30 @@ def take_step(paths: PathRelations, rows: Tensor, sent: Tensor, hop: Hop) -> Ten
         hop: along the edges.
     """
     reached = _add_up(hop(paths.leaving, {paths.target: sent}))
-    steps_taken = [reached.pop(paths.target)] if paths.target in reached else []
+    sums_of_steps = [reached.pop(paths.target)] if paths.target in reached else []
     if reached:
-        between = {name: _mean(sums) for name, sums in reached.items()}
-        steps_taken.append(_add_up(hop(paths.returning, between))[paths.target])
-    joined = sum(steps_taken[1:], start=steps_taken[0])
-    return torch.where(joined[:, -1:] > 0, _mean(joined), rows)
+        between = {name: _mean(*sums) for name, sums in reached.items()}
+        sums_of_steps.append(_add_up(hop(paths.returning, between))[paths.target])
+    total, count = (sum(parts[1:], start=parts[0]) for parts in zip(*sums_of_steps, strict=True))
+    return torch.where(count > 0, _mean(total, count), rows)
 
 
-def _add_up(aggregates: Iterable[tuple[EdgeType, Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Return by type the sums over relations, [I, C + 1]: the last column counts the relations."""
-    sums: dict[str, Tensor] = {}
+def _add_up(
+    aggregates: Iterable[tuple[EdgeType, Tensor, Tensor]],
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return by type the sums over relations, [I, C], and how many relations there are, [I, 1]."""
+    sums: dict[str, tuple[Tensor, Tensor]] = {}
     for (_, _, to), total, is_reached in aggregates:
-        step = torch.cat((total, is_reached.to(total)), dim=1)
-        sums[to] = sums[to] + step if to in sums else step
+        count = is_reached.to(total)
+        if to in sums:
+            total, count = sums[to][0] + total, sums[to][1] + count
+        sums[to] = total, count
     return sums
 
 
-def _mean(sums: Tensor) -> Tensor:
+def _mean(total: Tensor, count: Tensor) -> Tensor:
     """Return the mean over the relations that reach a node, [I, C]; 0 where none does."""
-    return sums[:, :-1] / sums[:, -1:].clamp(min=1)
+    return total / count.clamp(min=1)
 
 
 def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
@@ -196,12 +200,14 @@ def propagate(
         if not context.is_heterogeneous:
             needed = plan.required_layers > layer
         hop = partial(_hop, context, conv, plans, layer)
-        after = take_step(paths, rows, torch.where(sources[:, None], rows, 0.0), hop)
+        sent = rows if sources.all() else torch.where(sources[:, None], rows, 0.0)
+        after = take_step(paths, rows, sent, hop)
         alone = (needed & ~sources).nonzero()[:, 0]  # not in their own sums
         loops = conv.self_loop_scale(edges.in_degree[alone], edges.out_degree[alone])
         if loops is not None:
             after[alone] += loops[:, None] * rows[alone]
-        rows = torch.where(needed[:, None], after, torch.nan)
+        after[~needed] = torch.nan
+        rows = after
         yield rows
 
 
