@@ -17,7 +17,7 @@ from partitioning.datasets.node_tables import read_table
 from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.objects import to_frame
 from partitioning.datasets.raw import RawRelation, check_and_merge_edges, check_table
-from partitioning.datasets.symmetry import reverse_too
+from partitioning.datasets.symmetry import add_missing_reverse
 from partitioning.errors import InputError, join_names
 from partitioning.features.build import add_kinds, encode_nodes, to_array
 from partitioning.features.drift import count_unusual
@@ -359,7 +359,7 @@ def _add_reverse(
         if not held.settings.symmetrize or PLAIN_RELATION not in relations:
             return relations
         count = grown[PLAIN_TYPE].num_nodes
-        return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}
+        return {PLAIN_RELATION: add_missing_reverse(relations[PLAIN_RELATION], count)}
     with_reverse, known = dict(relations), held.encoded.relations
     for edge_type, added in relations.items():
         back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]

@@ -93,20 +93,20 @@ _PYG, _OGB, _DGL = pyg_source.remotes, _in_list(ogb_source.archive), _in_list(dg
 _RECIPES = {
     "cora_torch": Recipe(bundled.load, SplitSettings("per_class", train=86, val=300, test=1806)),
     "citeseer_torch": Recipe(
-        pyg_source.load,
+        pyg_source.load_planetoid,
         SplitSettings("per_class", train=178, val=357, test=1902),
         files=_PYG,
     ),
     "pubmed_torch": Recipe(
-        pyg_source.load,
+        pyg_source.load_planetoid,
         SplitSettings("per_class", train=1461, val=2190, test=13144),
         files=_PYG,
     ),
-    "planetoid-cora": Recipe(pyg_source.load, _GIVEN, files=_PYG),
-    "planetoid-citeseer": Recipe(pyg_source.load, _GIVEN, files=_PYG),
-    "planetoid-pubmed": Recipe(pyg_source.load, _GIVEN, files=_PYG),
-    "facebook": Recipe(pyg_source.load, _MUSAE, files=_PYG),
-    "lastfm": Recipe(pyg_source.load, _MUSAE, files=_PYG),
+    "planetoid-cora": Recipe(pyg_source.load_planetoid, _GIVEN, files=_PYG),
+    "planetoid-citeseer": Recipe(pyg_source.load_planetoid, _GIVEN, files=_PYG),
+    "planetoid-pubmed": Recipe(pyg_source.load_planetoid, _GIVEN, files=_PYG),
+    "facebook": Recipe(pyg_source.load_musae, _MUSAE, files=_PYG),
+    "lastfm": Recipe(pyg_source.load_musae, _MUSAE, files=_PYG),
     **{
         name: Recipe(heterophilous.load, _FIRST, symmetrize=True, files=heterophilous.remotes)
         for name in heterophilous.NAMES
@@ -117,9 +117,9 @@ _RECIPES = {
     },
     "wikics": Recipe(wikics.load, _FIRST, symmetrize=True, files=wikics.remotes),
     **{name: Recipe(hgb.load, _GIVEN, files=_in_list(hgb.archive)) for name in hgb.FILES},
-    "reddit": Recipe(dgl_source.load, _GIVEN, files=_DGL),
-    "yelp": Recipe(dgl_source.load, _GIVEN, files=_DGL),
-    "flickr": Recipe(dgl_source.load, _GIVEN, files=_DGL),
+    "reddit": Recipe(dgl_source.load_reddit, _GIVEN, files=_DGL),
+    "yelp": Recipe(dgl_source.load_saint, _GIVEN, files=_DGL),
+    "flickr": Recipe(dgl_source.load_saint, _GIVEN, files=_DGL),
     "karateclub": Recipe(
         dgl_source.load_karate,
         SplitSettings("per_class", train=4, val=8, test=18),

@@ -3,18 +3,39 @@
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from partitioning.array_checks import Array, check_axes
+from partitioning.array_checks import Array, check_axes, expect
 from partitioning.errors import InputError, join_names
 from partitioning.file_io import load_npy, open_regular, reading
 
 log = logging.getLogger(__name__)
+
+
+def read_edges_and_nodes(
+    path: Path, names: Mapping[str, str]
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Read the edges [E, 2] and arrays of nodes of an npz file of a published data set.
+
+    Args:
+        path: The file, with an array `edges`.
+        names: Our names of the arrays of nodes -> theirs.
+
+    Returns:
+        The arrays by our names, with src and dst; and what to call them in messages.
+    """
+    arrays = read_named(path, ("edges", *names.values()))
+    where = {ours: f"{path}: array `{theirs}`" for ours, theirs in names.items()}
+    where |= dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
+    edges = arrays["edges"]
+    expect(edges.ndim == 2 and edges.shape[1] == 2, edges, where["src"], "[edges, 2]")
+    src, dst = np.ascontiguousarray(edges.T)
+    return {"src": src, "dst": dst} | {ours: arrays[names[ours]] for ours in names}, where
 
 
 def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:

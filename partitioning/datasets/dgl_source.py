@@ -44,19 +44,10 @@ def archive(name: str, folder: str) -> Archive:
     return Archive(url, root / f"{name}.zip", place, FILES[name])
 
 
-def load(settings: DatasetSettings, folder: Path) -> GraphData:
-    """Load a data set by name. The self loops of Reddit are removed.
+def load_reddit(settings: DatasetSettings, folder: Path) -> GraphData:
+    """Load Reddit from DGL's files, without self loops.
 
-    Reddit's nodes have DGL's order (reverse Cuthill-McKee); Yelp's features are standardised on its
-    training nodes.
-    """
-    return (_reddit if settings.dataset_name == "reddit" else _saint)(settings.dataset_name, folder)
-
-
-def _reddit(name: str, folder: Path) -> GraphData:
-    """Read DGL's files of Reddit.
-
-    Nodes are renumbered so that neighbours are close; self loops are left out.
+    Nodes are renumbered as by DGL, so that neighbours are close (reverse Cuthill-McKee).
     """
     path = folder / "reddit_data.npz"
     arrays = read_named(path, ("feature", "label", "node_types"))
@@ -74,7 +65,7 @@ def _reddit(name: str, folder: Path) -> GraphData:
         mask: role[order] == number for number, mask in enumerate(MASKS, start=1)
     }
     return GraphData(
-        name,
+        settings.dataset_name,
         src[between],
         dst[between],
         features[order],
@@ -85,8 +76,13 @@ def _reddit(name: str, folder: Path) -> GraphData:
     )
 
 
-def _saint(name: str, folder: Path) -> GraphData:
-    """Read GraphSAINT's files. Yelp's labels are lists of 0 and 1, Flickr's are classes."""
+def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
+    """Load Yelp or Flickr from GraphSAINT's files.
+
+    Yelp's labels are lists of 0 and 1, and its features are standardised on its training nodes.
+    Flickr's labels are classes.
+    """
+    name = settings.dataset_name
     with open_published(folder / "feats.npy") as file:
         features = np.load(file, allow_pickle=False)
         num_nodes = len(features)

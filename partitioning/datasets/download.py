@@ -186,7 +186,7 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
     try:
         with written_beside(path) as part:
             download_to(url, part, limit)
-            refuse_web_page(part)
+            check_content(part, path.name)
             check_published(part, url)
     except (OSError, HTTPException, ValueError) as error:
         raise InputError(f"{prefix}cannot download {url} ({error}); {by_hand}") from None
@@ -227,26 +227,19 @@ def download_to(url: str, part: Path, limit: int) -> None:
             time.sleep(seconds)
 
 
-def refuse_web_page(path: Path) -> None:
-    """Raise Refused for a web page that a server sends instead of a file."""
-    with open_regular(path) as file:
-        begin = file.read(512).lstrip().lower()
-    if begin.startswith((b"<!doctype html", b"<html")):
-        raise Refused("a web page arrived, of a login for instance, and no file")
-
-
 def check_content(path: Path, name: str) -> None:
     """Raise Refused for a web page, or a file that is not what the suffix of its name says.
 
     By its beginning; zip, npz and parquet by their end, too. Gzip is refused under other suffixes.
     """
-    refuse_web_page(path)
     suffix = Path(name).suffix.lower()
     expected = BEGINNINGS.get(suffix, b"")
     with open_regular(path) as file:
-        begin = file.read(len(MAGIC_PREFIX))
+        begin = file.read(512)
         file.seek(max(0, file.seek(0, io.SEEK_END) - len(expected)))
         end = file.read()
+    if begin.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        raise Refused("a web page arrived, of a login for instance, and no file")
     if begin.startswith(GZIP) and expected != GZIP:
         raise Refused("a file packed by gzip arrived, and its name does not end in .gz")
     if not begin.startswith(expected):

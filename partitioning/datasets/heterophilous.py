@@ -6,10 +6,10 @@ squirrel without their duplicate nodes. Each has ten published splits, which spl
 
 from pathlib import Path
 
-from partitioning.datasets.array_files import read_named
+from partitioning.datasets.array_files import read_edges_and_nodes
 from partitioning.datasets.download import Remote
 from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import split_pairs, unique_edges
+from partitioning.datasets.symmetry import unique_edges
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -41,11 +41,7 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 def load(settings: DatasetSettings, path: Path) -> GraphData:
     """Load a graph with each edge once, in the direction of the file."""
-    arrays = read_named(path, ("edges", *_ARRAYS.values()))
-    edges, num_nodes = arrays["edges"], len(arrays["node_labels"])
-    where = {name: f"{path}: array `{theirs}`" for name, theirs in _ARRAYS.items()}
-    in_edges = f"{path}: array `edges`"
-    src, dst = unique_edges(*split_pairs(edges, in_edges), num_nodes, in_edges)
-    by_name = {name: arrays[theirs] for name, theirs in _ARRAYS.items()}
-    masks = {mask: by_name[mask].T for mask in MASKS}  # [nodes, splits]
-    return build_named(settings, {"src": src, "dst": dst, **by_name, **masks}, where)
+    arrays, where = read_edges_and_nodes(path, _ARRAYS)
+    src, dst = unique_edges(arrays["src"], arrays["dst"], len(arrays["label"]), where["src"])
+    masks = {mask: arrays[mask].T for mask in MASKS}  # [nodes, splits]
+    return build_named(settings, {**arrays, "src": src, "dst": dst, **masks}, where)

@@ -11,11 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from partitioning.array_checks import Array, check_unique, expect, refuse
-from partitioning.datasets.array_files import read_named
+from partitioning.datasets.array_files import read_edges_and_nodes
 from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote, open_published
 from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import split_pairs, unique_edges
+from partitioning.datasets.symmetry import unique_edges
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -30,8 +30,6 @@ PLANETOID_URL = "https://github.com/kimiyoung/planetoid/raw/master/data"
 PLANETOID_PARTS = ("tx", "allx", "y", "ty", "ally", "graph", "test.index")
 NUM_VAL = 500
 """Nodes after the training nodes that validate."""
-Named = tuple[dict[str, Array], dict[str, str]]
-"""Arrays by the names of file.py, and what to call them in messages."""
 MUSAE = {"facebook": "facebook.npz", "lastfm": "lastfm_asia.npz"}
 MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
@@ -47,29 +45,20 @@ def remotes(name: str, folder: str) -> list[Remote]:
     ]
 
 
-def load(settings: DatasetSettings, *paths: Path) -> GraphData:
-    """Load a data set with edges in both directions. Planetoid's masks are kept."""
-    read = _musae if settings.dataset_name in MUSAE else _planetoid
-    return build_named(settings, *read(*paths))
+def load_musae(settings: DatasetSettings, path: Path) -> GraphData:
+    """Load Facebook or LastFM Asia, with edges in both directions, from an npz file."""
+    names = {"feat": "features", "label": "target"}
+    return build_named(settings, *read_edges_and_nodes(path, names))
 
 
-def _musae(path: Path) -> Named:
-    """Read the npz file of Facebook or LastFM Asia: edges, features and classes."""
-    arrays = read_named(path, ("edges", "features", "target"))
-    src, dst = split_pairs(arrays["edges"], f"{path}: array `edges`")
-    where = dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
-    where |= {"feat": f"{path}: array `features`", "label": f"{path}: array `target`"}
-    of_nodes = {"feat": arrays["features"], "label": arrays["target"]}
-    return {"src": src, "dst": dst, **of_nodes}, where
-
-
-def _planetoid(*paths: Path) -> Named:
-    """Read Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
+def load_planetoid(settings: DatasetSettings, *paths: Path) -> GraphData:
+    """Load a data set of Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
 
     Row i belongs to node test.index[i].
 
     In CiteSeer, 15 nodes between the test nodes have no row; their features are 0, their class is
     0.
+    Edges are there in both directions. The masks are Planetoid's.
     """
     files = dict(zip(PLANETOID_PARTS, paths, strict=True))
     rows = {part: _read_matrix(files[part]) for part in ("allx", "tx", "ally", "ty", "y")}
@@ -92,7 +81,8 @@ def _planetoid(*paths: Path) -> Named:
     masks["test_mask"][test] = True
     where = {"feat": str(files["allx"]), "label": str(files["ally"])}
     labels = joined["ally"].argmax(axis=1)
-    return {"src": src, "dst": dst, "feat": joined["allx"], "label": labels, **masks}, where
+    arrays = {"src": src, "dst": dst, "feat": joined["allx"], "label": labels, **masks}
+    return build_named(settings, arrays, where)
 
 
 def _read_matrix(path: Path) -> Array:

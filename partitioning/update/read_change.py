@@ -25,7 +25,7 @@ from partitioning.array_checks import (
 from partitioning.datasets.edge_tables import read_edges
 from partitioning.datasets.node_tables import Table, read_table
 from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.symmetry import reverse_too
+from partitioning.datasets.symmetry import add_missing_reverse
 from partitioning.datasets.table_files import column_names, kind_of, list_visible, stem_of
 from partitioning.datasets.tables import is_table
 from partitioning.directory.meta import HeteroMeta, Meta
@@ -429,7 +429,7 @@ def _add_reverse(
             if name == PLAIN_RELATION and meta.request.get("symmetrize"):
                 data: dict[str, Any] = dict(edges.data)
                 num_nodes = nodes[PLAIN_TYPE].grown.num_nodes
-                both = reverse_too(Relation(edges.src, edges.dst, **data), num_nodes)
+                both = add_missing_reverse(Relation(edges.src, edges.dst, **data), num_nodes)
                 kinds[kind] = replace(edges, src=both.src, dst=both.dst, data=both.edge_data)
             elif back in tables and meta.request.get("relations.reverse", True):
                 tables[back].setdefault(kind, replace(edges, src=edges.dst, dst=edges.src))

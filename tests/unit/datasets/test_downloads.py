@@ -241,14 +241,14 @@ CONTENT = bytes(range(256)) * 40
 
 @pytest.fixture
 def server():
-    with serve({"/a.npz": CONTENT}) as served:
+    with serve({"/a.bin": CONTENT}) as served:
         yield served
 
 
 def fetch(server, folder, **options):
-    target = folder / "new" / "a.npz"
-    download.fetch(f"{server.url}/a.npz", target, "by hand", **options)
-    assert [path.name for path in target.parent.iterdir()] == ["a.npz"]
+    target = folder / "new" / "a.bin"
+    download.fetch(f"{server.url}/a.bin", target, "by hand", **options)
+    assert [path.name for path in target.parent.iterdir()] == ["a.bin"]
     return target.read_bytes()
 
 
@@ -265,12 +265,12 @@ def fetch(server, folder, **options):
 def test_a_file_is_fetched(tmp_path, server, trouble, limit, ranges):
     vars(server).update(trouble)
     assert fetch(server, tmp_path, limit=limit) == CONTENT
-    assert server.asked == [("/a.npz", each) for each in ranges]
+    assert server.asked == [("/a.bin", each) for each in ranges]
 
 
 def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, monkeypatch):
     def replace_file(_seconds):
-        server.files["/a.npz"], server.version = CONTENT[::-1], '"2"'
+        server.files["/a.bin"], server.version = CONTENT[::-1], '"2"'
 
     monkeypatch.setattr(download.time, "sleep", replace_file)  # type: ignore[attr-defined]
     server.breaks = [1000]
@@ -283,9 +283,9 @@ def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, mon
         ({"breaks": [10] * 9}, r"10 of 10210 bytes arrived", download.ATTEMPTS),
         ({"statuses": [503] * 9}, "HTTP Error 503", download.ATTEMPTS),
         ({"statuses": [404]}, "HTTP Error 404", 1),
-        ({"files": {"/a.npz": CONTENT * 2}}, "it has 20480 bytes; expected at most 20000", 1),
+        ({"files": {"/a.bin": CONTENT * 2}}, "it has 20480 bytes; expected at most 20000", 1),
         (
-            {"files": {"/a.npz": CONTENT * 2}, "announce": False},
+            {"files": {"/a.bin": CONTENT * 2}, "announce": False},
             "more than 20000 bytes arrived",
             1,
         ),
@@ -311,7 +311,7 @@ def test_a_download_that_trickles_is_given_up(tmp_path, server, monkeypatch):
 
 
 def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, monkeypatch, caplog):
-    url = f"{server.url}/a.npz"
+    url = f"{server.url}/a.bin"
     table = tmp_path / "sha256.txt"
     monkeypatch.setattr("partitioning.datasets.published_checksums.PUBLISHED", table)
     table.write_text(f"{'0' * 64}  {url}\n")
@@ -320,12 +320,12 @@ def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, mo
     assert not list((tmp_path / "new").iterdir())
     checksum = hashlib.sha256(CONTENT).hexdigest()
     table.write_text(f"{checksum}  {url}\n")
-    remote = Remote(url, tmp_path / "new" / "a.npz")
+    remote = Remote(url, tmp_path / "new" / "a.bin")
     ensure("facebook", [remote], max_gib=4)
-    record = tmp_path / "new" / "a.npz.sha256"
-    assert record.read_text() == f"{checksum}  a.npz\n"
+    record = tmp_path / "new" / "a.bin.sha256"
+    assert record.read_text() == f"{checksum}  a.bin\n"
     remote.path.write_bytes(b"other")
-    with pytest.raises(InputError, match=r"a\.npz: has changed since its first use"):
+    with pytest.raises(InputError, match=r"a\.bin: has changed since its first use"):
         ensure("facebook", [remote], max_gib=4)
     record.unlink()
     ensure("facebook", [remote], max_gib=4)
