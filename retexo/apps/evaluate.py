@@ -113,7 +113,8 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
     name, trained = settings.task.of_nodes, checkpoint.task_name
     if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
         raise InputError(
-            f"task={name}: the model of {checkpoint.directory} is for task={trained}; set that task"
+            f"task={settings.task.name}: the model of {checkpoint.directory} is for"
+            f" task={trained}; set that task"
         )
     has, requested = by_setting(checkpoint.model), by_setting(settings.model)
     task = replace(settings.task, scorer=settings.link_scorer or settings.edge_head)

@@ -24,11 +24,8 @@ DEFINED: dict[str, Setting] = {
 }
 """Dotted name -> definition of every setting, those of one model only included."""
 DEFAULTS = flatten({key: setting.default for key, setting in DEFINED.items()})
-PER_LAYER = frozenset(key for key, setting in DEFINED.items() if setting.per_layer)
 DATA = frozenset(setting.key for setting in definitions(PartitionSettings))
 """Settings of the graph and its partitions."""
-LISTS = frozenset(key for key, setting in DEFINED.items() if setting.each)
-"""Settings with a list as value; one value means a list of it."""
 
 
 FORMER = {
@@ -93,9 +90,10 @@ def _shorten_list(name: str, value: Any) -> Any:
 
     Other values stay as they are.
     """
-    if name not in LISTS or not isinstance(value, list):
+    defined = DEFINED.get(name)
+    if defined is None or not defined.each or not isinstance(value, list):
         return value
-    while name in PER_LAYER and len(value) > 1 and value[-2] == value[-1]:
+    while defined.per_layer and len(value) > 1 and value[-2] == value[-1]:
         value = value[:-1]
     return value[0] if len(value) == 1 else value
 
