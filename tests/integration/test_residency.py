@@ -258,19 +258,6 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
 
 
-def test_the_folder_of_another_rank_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    folders = alone(tmp_path)
-    settings = ("num_partitions=3", "parts_per_node=1", "node_rank=1", f"dataset_file={folders[0]}")
-    with pytest.raises(
-        InputError,
-        match=r"no folder of site east \(rank 1\), only of north \(rank 0\); set node_rank",
-    ):
-        train.run(
-            compose([*COMMON, "dataset_name=parts", *settings, "distributed.interface=lo"]),
-            tmp_path / "run",
-        )
-
-
 TABLE_SITES = ["north", "east", "void"]
 PEOPLE = 60
 RANKS = np.random.default_rng(0).integers(0, 2, PEOPLE)  # void has no node

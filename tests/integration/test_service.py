@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from support import finish, run_main, start_cli, wait_until
+from support import finish, random_graph, run_main, start_cli, wait_until
 from test_predictor import (
     SCHEMA,
     SIZES,
@@ -355,8 +355,6 @@ def test_a_typed_graph(tmp_path: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    from support import random_graph
-
     graph = as_data(random_graph())
     shape = Architecture(model_of("gcn"), Schema.of_plain_graph(6), 8, scorer="dot")
     answer = {"stages": [1], "alpha": 1.0, "offsets": []}

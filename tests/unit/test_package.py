@@ -150,27 +150,6 @@ def test_settings_are_given_as_on_the_command_line(
         retexo.run(config_dir=str(tmp_path / "none"))
 
 
-def test_a_folder_of_the_users_own_configurations(tmp_path: Path) -> None:
-    """By --config-dir: with the command, for the runs of a sweep, and from Python."""
-    (tmp_path / "own" / "experiment").mkdir(parents=True)
-    (tmp_path / "own" / "mine.yaml").write_text(
-        "defaults: [node_classification_sage, _self_]\nhidden_dim: 17\n"
-    )
-    (tmp_path / "own" / "experiment" / "two.yaml").write_text(
-        "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {seed: '1,2'}}}"
-    )
-    told = run_main("--config-dir", "own", "--config-name", "mine", "--cfg", "job", cwd=tmp_path)
-    assert "hidden_dim: 17" in told.stdout
-    settings = compose(["+experiment=two"], "mine", str(tmp_path / "own"))
-    assert settings.arguments[:2] == ("--config-name=mine", f"--config-dir={tmp_path}/own")
-    jobs = run_main(
-        *("--config-dir", "own", "--config-name", "mine", "+experiment=two", "dropout=2"),
-        cwd=tmp_path,
-        rc=2,
-    )
-    assert "2 of 2 jobs failed" in jobs.stdout
-
-
 def test_the_shell_completes_settings_and_values(tmp_path: Path) -> None:
     for line, offered in (
         ("retexo model=", "model=gat model=gcn"),

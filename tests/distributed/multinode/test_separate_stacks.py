@@ -165,6 +165,5 @@ def test_parameters_are_those_of_one_node_and_the_wire_agrees_with_the_account(
     for own, (wire, packets) in zip(ranks_of(*placement), several.sent, strict=True):
         payload = crossing(several.summary["bytes"]["by_peer"], own)
         rest = wire - HEADERS * packets - payload
-        print(f"ranks {own}: payload {payload:,}, wire {wire:,} in {packets:,} packets")
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload

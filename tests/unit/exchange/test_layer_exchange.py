@@ -38,7 +38,6 @@ from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.exchange import cover, layer_exchange
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.columns import choose_exponents
-from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.values import Precision
 from retexo.exchange.exchange_plan import Use
 from retexo.exchange.layer_exchange import LayerExchange
@@ -449,30 +448,6 @@ def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
     rows[1] = -rows[0]
     sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
     assert sender.rows_sent(TRAIN_PHASE, 1) <= 2 * 40 * 8
-
-
-@quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), st.sampled_from([(60, 8), (60, 1), (300, 2)]))
-def test_sparse_rows_take_the_bytes_of_their_values(
-    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int]
-) -> None:
-    case = Layer(convolution(name, *shape), *place)
-    sides = exchanged(whole, features("sparse", whole.num_nodes, shape[0]), case)
-    for rank, side in enumerate(sides):
-        size, seen = 0, 0
-        for sources in side.phases:
-            sizes = row_sizes(sources.unprojected.values[seen:], RowFormat("sparse"))
-            assert (sizes < 8 * shape[0]).all()  # nowhere is the dense form as short
-            size, seen = size + int(sizes.sum()), len(sources.unprojected.values)
-        size += 8 * case.conv.projected_width * len(side.phases[INFER_PHASE].projected.values)
-        assert (
-            sum(
-                other.rows_sent(phase, rank)
-                for other in sides
-                for phase in (TRAIN_PHASE, INFER_PHASE)
-            )
-            == size
-        )
 
 
 @quickly

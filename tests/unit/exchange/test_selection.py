@@ -158,8 +158,11 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
     found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
     assert found.right_mask.sum() == found.weight == len(np.unique(right))
     assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
+    uneven = random_graph(0, 90_000, 10_000, (1, 2))
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
-        minimum_cover(*random_graph(0, 90_000, 10_000, (1, 2)), exact_limit=0, matching_limit=0)
+        minimum_cover(*uneven, exact_limit=0, matching_limit=0)
+    exact = minimum_cover(*uneven)
+    assert exact.weight == exact.lower_bound < min(len(np.unique(ends)) for ends in uneven[:2])
 
 
 @pytest.mark.parametrize("blocks", [1, 8])

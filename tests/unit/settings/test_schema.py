@@ -68,12 +68,6 @@ def test_checks_name_the_setting_as_users_do(fields: dict[str, Any], message: st
         Example(**fields)
 
 
-def test_settings_and_groups_of_names_are_left_out() -> None:
-    settings = {"a": {"b": 1, "c": {"d": 2}}, "e": {}, "f": [3]}
-    assert flatten(settings, without={"a.c"}) == {"a.b": 1, "e": {}, "f": [3]}
-    assert flatten(settings, without={"a.b", "a.c.d", "f"}) == {"e": {}}
-
-
 def test_of_places_nothing_is_shared_between_nodes() -> None:
     shared = flatten(compose().stored, without=keys(lambda setting: setting.per_node))
     groups = {name.partition(".")[0] for name in shared}

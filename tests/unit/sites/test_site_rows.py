@@ -3,7 +3,6 @@
 Also how many of a site's nodes another may ask for, in all runs together.
 """
 
-import unittest.mock
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -135,7 +134,7 @@ def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
         return compare(received, sizes, comm)
 
     compare = duplicate_ids._compare
-    with unittest.mock.patch.object(duplicate_ids, "_compare", noted):
+    with patch.object(duplicate_ids, "_compare", noted):
         for _ in range(2):
             run_threads(3, lambda comm: find_duplicate_ids(np.array([7]), (1, 1, 1), comm))
     values = np.concatenate(seen)

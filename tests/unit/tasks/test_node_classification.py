@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize
 from sklearn import metrics
+from sklearn.utils.class_weight import compute_class_weight
 from support import graph_info, train_settings
 from torch import Tensor
 from torch.nn import functional
@@ -191,8 +192,6 @@ def make_task(
 
 
 def test_balanced_weights_are_those_of_scikit_learn() -> None:
-    from sklearn.utils.class_weight import compute_class_weight
-
     labels = torch.tensor([0] * 10 + [1] * 3 + [2])
     task = make_task(labels, "task.class_weights=balanced")
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
