@@ -26,6 +26,7 @@ from partitioning.file_io import (
     reading,
     written_beside,
 )
+from partitioning.setting_fields import refuse
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs"}
 SCHEMES = (*PACKAGES, "https")
@@ -76,14 +77,20 @@ class Place:
     url: str
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES or "::" in self.url:
-            raise InputError(
-                f"{self}: expected an address that begins with s3://, gs:// or https://, or a path"
-            )
-        if not self._path.strip("/ "):
-            raise InputError(f"{self}: names no bucket or host; expected {self.scheme}://NAME/PATH")
-        if not self.can_list and "#" in self.url:
-            raise InputError(f"{self}: a file has no parts; take out the `#` and what follows")
+        refuse(
+            (
+                self.scheme not in SCHEMES or "::" in self.url,
+                f"{self}: expected an address that begins with s3://, gs:// or https://, or a path",
+            ),
+            (
+                not self._path.strip("/ "),
+                f"{self}: names no bucket or host; expected {self.scheme}://NAME/PATH",
+            ),
+            (
+                not self.can_list and "#" in self.url,
+                f"{self}: a file has no parts; take out the `#` and what follows",
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.setting}={self.url}"

@@ -21,7 +21,6 @@ from partitioning.array_checks import (
 from partitioning.datasets.download import FETCH_AGAIN, Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
-from partitioning.errors import InputError
 from partitioning.file_io import parse_json
 from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
@@ -135,8 +134,9 @@ def _read_relations(
         src, dst = (narrow_ends(position[end[rows]]) for end in ends)
         weight = check_edge_weight(columns[rows, 3], len(rows), f"{path}: relation {number}")
         for end, nodes_of_end in zip((edge_type[0], edge_type[2]), ends, strict=True):
-            if len(set(node_type[nodes_of_end[rows]].tolist())) > 1:
-                raise InputError(f"{path}: an end of relation {number} is no {end}; {FETCH_AGAIN}")
+            found = node_type[nodes_of_end[rows]]
+            where = f"{path}: relation {number}"
+            refuse(nodes_of_end[rows], found != found[:1], where, f"no {end}; {FETCH_AGAIN}")
         relations[edge_type] = Relation(src, dst, weight)
     return relations
 
@@ -151,6 +151,6 @@ def _read_labels(path: Path, node_type: Array, position: Array) -> tuple[int, Ar
     nodes, types, classes = rows.reshape(-1, 3).T
     check_endpoints(nodes, len(node_type), str(path))
     check_unique(nodes, str(path))
-    if len(set(types.tolist())) != 1 or (node_type[nodes] != types).any():
-        raise InputError(f"{path}: expected nodes of one type; {FETCH_AGAIN}")
+    wrong = (types != types[:1]) | (types != node_type[nodes])
+    refuse(nodes, wrong, str(path), f"expected nodes of one type; {FETCH_AGAIN}")
     return int(types[0]), position[nodes], classes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import Array, check_endpoints, csr_arrays, make_mask
+from partitioning.array_checks import Array, check_endpoints, csr_arrays, expect, make_mask
 from partitioning.errors import InputError, join_names
 from partitioning.file_io import explaining
 from partitioning.graph_data import (
@@ -158,8 +158,8 @@ def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
     if edge_index is None:
         raise InputError(f"{where} has no edge_index; of an adj_t, set {where}.edge_index first")
     ends = _to_array(edge_index, f"{where}.edge_index")
-    if ends.ndim != 2 or 2 not in ends.shape:
-        raise InputError(f"{where}.edge_index has shape {list(ends.shape)}; expected [2, edges]")
+    is_right = ends.ndim == 2 and 2 in ends.shape
+    expect(is_right, ends, f"{where}.edge_index", "[2, edges]")
     src, dst = ends if ends.shape[0] == 2 else ends.T
     return src, dst
 
@@ -265,11 +265,12 @@ def read_scipy(matrix: Any, x: Any, y: Any) -> ArrayGraph:
     """Convert an adjacency matrix [N, N], features and labels."""
     with explaining("A", "sparse matrix", "give one of shape [nodes, nodes]"):
         adjacency = sp.coo_array(matrix)
-    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
-        raise InputError(
-            f"A has shape {list(adjacency.shape)}; expected [nodes, nodes]; edges between two types"
-            " of nodes are a folder with a table for each type (docs/data.md)"
-        )
+    expected = (
+        "[nodes, nodes]; edges between two types of nodes are a folder with a table for each type"
+        " (docs/data.md)"
+    )
+    is_right = adjacency.ndim == 2 and adjacency.shape[0] == adjacency.shape[1]
+    expect(is_right, adjacency, "A", expected)
     names = {"x": "feat", "y": "label"}
     nodes = _convert({"x": x, "y": y}, names, "", adjacency.shape[0], "node (as A)")
     src, dst = adjacency.coords
@@ -328,13 +329,10 @@ def _convert(
         if array.dtype.hasobject or (is_sparse and ours != "feat"):
             kind = "sparse" if is_sparse else array.dtype
             raise InputError(f"{what}: {kind} values; expected numbers or texts, a row per {per}")
-        if array.ndim == 0 or array.shape[0] != count:
-            is_one = ours == "label" and array.shape in ((), (1,), (1, 1))
-            remedy = "; a label of the whole graph is none of its nodes: give each one" * is_one
-            raise InputError(
-                f"{what} has shape {list(array.shape)}; expected {count} rows, one per"
-                f" {per}{remedy}"
-            )
+        is_one = ours == "label" and array.shape in ((), (1,), (1, 1))
+        remedy = "; a label of the whole graph is none of its nodes: give each one" * is_one
+        is_right = array.shape[:1] == (count,)
+        expect(is_right, array, what, f"{count} rows, one per {per}{remedy}")
         if is_sparse:
             arrays |= csr_arrays(array.tocsr())
         else:

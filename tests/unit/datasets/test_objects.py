@@ -411,19 +411,22 @@ def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
         ({"train_idx": torch.tensor([0.5])}, "train_idx: row 0 is 0.5; expected int"),
         ({"train_idx": torch.eye(2).bool()}, "train_idx has shape"),
         ({"valid_idx": torch.tensor([1])}, "data: has `val_idx` and `valid_idx`, which mean"),
-        ({"num_nodes": 6}, r"x has shape \[4, 4\]; expected 6 rows, one per node \(as .*num_nodes"),
+        (
+            {"num_nodes": 6},
+            r"x has shape \(4, 4\), .* expected 6 rows, one per node \(as .*num_nodes",
+        ),
         ({"num_nodes": -1}, "num_nodes is -1; expected the number of nodes"),
-        ({"y": torch.tensor([[0, 1, 0, 1]])}, r"y has shape \[1, 4\]; expected 4 rows"),
+        ({"y": torch.tensor([[0, 1, 0, 1]])}, r"y has shape \(1, 4\), .* expected 4 rows"),
         (
             {"y": torch.tensor([1])},
-            r"y has shape \[1\]; expected 4 rows, one per node \(as data.*of the whole graph",
+            r"y has shape \(1,\), .* expected 4 rows, one per node \(as data.*of the whole graph",
         ),
-        ({"y": torch.tensor(3.5)}, r"y has shape \[\]; .*; a label of the whole graph"),
+        ({"y": torch.tensor(3.5)}, r"y has shape \(\), .*; a label of the whole graph"),
         ({"y": {"a": 1}}, "y: object values; expected numbers or texts"),
         ({"y": torch.eye(4).to_sparse()}, "y: sparse values"),
         ({"x": torch.ones(4, 2, device="meta")}, "x: .*Cannot copy out of meta tensor"),
         ({"x": torch.tensor(1.0)}, "x: .*; give a row for each node"),
-        ({"test_mask": torch.ones(3).bool()}, r"test_mask has shape \[3\]"),
+        ({"test_mask": torch.ones(3).bool()}, r"test_mask has shape \(3,\)"),
     ],
 )
 @pytest.mark.parametrize("typed", [False, True])
