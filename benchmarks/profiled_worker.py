@@ -19,7 +19,7 @@ from retexo.worker import make_context, train
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
-    "read the part": [(train, "load_graph")],
+    "read the part": [(train, "read_graph")],
     "plan": [(make_context, "_make_types")],
     "exchange: choose and encode": [(layer_exchange.LayerExchange, "_make_message")],
     "exchange: decode": [

@@ -31,7 +31,7 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, rendezvous, start_workers
 from retexo.launch.certificates import read_credentials
 from retexo.launch.handshake import RunInfo
-from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
+from retexo.models.block import HaloRows, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.network import Architecture, Schema, build_network
 from retexo.settings.compose import compose
@@ -70,7 +70,7 @@ def floor_seconds() -> float:
                     for width in (rows.shape[1], stage.output_dim)
                 )
             )
-            block = edges.cut_block(torch.from_numpy(mask).nonzero()[:, 0], nothing)
+            block = NumberedEdges(edges, nothing).cut_block(torch.from_numpy(mask).nonzero()[:, 0])
             gathered.append(stage.conv.prepare(block, *gather_source_rows(block, rows, nothing)))
         seconds += _products(stage.conv, *gathered)
         rows = torch.randn(graph.num_nodes, model.hidden_dim).relu()

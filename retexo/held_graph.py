@@ -23,11 +23,10 @@ from torch import Tensor
 
 from partitioning import graph_addition
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
-from partitioning.directory.read_directory import drop_unit_weights
+from partitioning.directory.read_directory import complete_edges
 from partitioning.errors import InputError
 from partitioning.graph_addition import Addition
 from partitioning.graph_data import (
-    PLAIN_RELATION,
     PLAIN_TYPE,
     AnyGraph,
     EdgeType,
@@ -99,21 +98,13 @@ def make_part(read: PredictionGraph, num_relations: int) -> Partition:
     )
     if isinstance(graph, HeteroGraphData):
         return part
-    only = drop_unit_weights(part.relations[PLAIN_RELATION])
-    part = replace(part, relations={PLAIN_RELATION: only})
+    part = complete_edges(part, num_relations)
     edges, nodes = part.edges, part.labelled
     nodes = replace(nodes, out_degree=edges.sum_at(edges.src, nodes.num_inner))
     part = replace(part, nodes={PLAIN_TYPE: nodes})
     if read.links is not None:
         links = {name: torch.from_numpy(array) for name, array in read.links.arrays.items()}
         part = replace(part, links=links)
-    if num_relations:
-        of_relation = part.relations[PLAIN_RELATION]
-        assert of_relation.edge_feat is not None
-        numbers = of_relation.edge_feat[:, 0].long()
-        of_relation = replace(of_relation, edge_feat=None, edge_relation=numbers)
-        relations: dict[EdgeType, PartEdges] = {PLAIN_RELATION: of_relation}
-        part = replace(part, relations=relations, num_relations=num_relations)
     return part
 
 

@@ -209,23 +209,25 @@ def _check_num_parts(path: Path, actual: int, expected: int | None) -> None:
 def _complete(partition: Partition, folder: Path, meta: Meta) -> Partition:
     """Return a partition of a plain graph with what only such a graph has.
 
-    Weights that are all 1 are dropped; features computed from ids, and numbers of relations that
-    are stored as features of edges.
+    Besides what complete_edges does, features of halo nodes that are computed from ids.
     """
-    nodes, edges = partition.labelled, drop_unit_weights(partition.relations[PLAIN_RELATION])
     if (folder / HALO_IDS).is_file():
         rows = random_rows(load_array(folder / HALO_IDS), meta.num_features)
-        nodes = replace(nodes, halo_features=torch.from_numpy(rows))
-    num_relations = len(meta.links.get("relations", ()))
+        nodes = replace(partition.labelled, halo_features=torch.from_numpy(rows))
+        partition = replace(partition, nodes={PLAIN_TYPE: nodes})
+    return complete_edges(partition, len(meta.links.get("relations", ())))
+
+
+def complete_edges(partition: Partition, num_relations: int) -> Partition:
+    """Return a partition of a plain graph without weights that are all 1.
+
+    num_relations: of a union graph, which stores their numbers as a feature of its edges; else 0.
+    """
+    edges = drop_unit_weights(partition.relations[PLAIN_RELATION])
     if num_relations:
         assert edges.edge_feat is not None  # a column of numbers
         edges = replace(edges, edge_feat=None, edge_relation=edges.edge_feat[:, 0].long())
-    return replace(
-        partition,
-        nodes={PLAIN_TYPE: nodes},
-        relations={PLAIN_RELATION: edges},
-        num_relations=num_relations,
-    )
+    return replace(partition, relations={PLAIN_RELATION: edges}, num_relations=num_relations)
 
 
 def drop_unit_weights(edges: PartEdges) -> PartEdges:

@@ -293,26 +293,6 @@ class InEdges:
             row_ptr = torch.searchsorted(dst, torch.arange(len(in_degree) + 1, dtype=dst.dtype))
         return cls(src.int(), row_ptr, out_degree.to(dtype), in_degree.to(dtype), weight, edge_feat)
 
-    def cut_block(self, nodes: Tensor, sources: Sources) -> Block:
-        """Return the block of some inner nodes, int64 [N_dst], ascending and distinct.
-
-        An edge of a halo node without received row is left out, because a partial sum contains
-        it.
-        """
-        return self.number_sources(sources).cut_block(nodes)
-
-    def number_sources(self, sources: Sources) -> "NumberedEdges":
-        """Number all sources, to cut several blocks."""
-        num_inner, num_unprojected = len(self.in_degree), len(sources.unprojected.values)
-        unprojected, projected = sources.unprojected.halo, sources.projected.halo
-        halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
-        number = torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
-        out_degree = self.out_degree.new_zeros(
-            num_inner + num_unprojected + len(sources.projected.values)
-        )
-        out_degree[number[number >= 0]] = self.out_degree[number >= 0]
-        return NumberedEdges(self, sources, number, out_degree)
-
     def in_edges(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the in-edges of nodes, int64 [n].
 
@@ -342,15 +322,28 @@ class NumberedEdges:
 
     edges: InEdges
     sources: Sources
-    number: Tensor
-    """int64 [I + H] by local id, -1 if the row was not received."""
-    out_degree: Tensor
-    """float [I + n + m] by number."""
+
+    @cached_property
+    def number(self) -> Tensor:
+        """int64 [I + H] by local id, -1 if the row was not received."""
+        num_inner, num_unprojected = len(self.edges.in_degree), len(self.sources.unprojected.values)
+        unprojected, projected = self.sources.unprojected.halo, self.sources.projected.halo
+        halo = torch.where(projected >= 0, projected + num_unprojected, unprojected)
+        return torch.cat((torch.arange(num_inner), torch.where(halo >= 0, halo + num_inner, -1)))
+
+    @cached_property
+    def out_degree(self) -> Tensor:
+        """float [I + n + m] by number."""
+        received = len(self.sources.unprojected.values) + len(self.sources.projected.values)
+        degree, is_known = self.edges.out_degree, self.number >= 0
+        by_number = degree.new_zeros(len(self.edges.in_degree) + received)
+        return by_number.index_put_((self.number[is_known],), degree[is_known])
 
     def cut_block(self, nodes: Tensor) -> Block:
         """Return the block of the in-edges of inner nodes, int64 [N_dst], ascending and distinct.
 
-        See InEdges.cut_block.
+        An edge of a halo node without received row is left out, because a partial sum contains
+        it.
         """
         edge, row_ptr = self.edges.in_edges(nodes)
         dst = repeat_interleave(torch.arange(len(nodes)), row_ptr.diff())

@@ -331,31 +331,28 @@ def labelled_nodes(
     The inputs are made once where that is possible; attention and pooling over many edges, or in
     batches, make them in each round.
     """
-    if stage.conv.fixed_inputs:
-        return label_nodes(
-            context, nodes, lambda some: layer_inputs(context, stage, some, layer_input, sources)
-        )
-    edges = context.edges.number_sources(sources)
-    chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
-    is_once = len(chunks) <= 1 and context.batch_size is None
-    return label_nodes(
-        context,
-        nodes,
-        lambda some: _block_inputs(context, stage, some, layer_input, edges),
-        None if is_once else chunks,
-    )
+    edges, chunks = NumberedEdges(context.edges, sources), None
+    if not stage.conv.fixed_inputs:
+        chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
+        if len(chunks) <= 1 and context.batch_size is None:
+            chunks = None
+
+    def inputs_of(some: Tensor) -> Inputs:
+        return layer_inputs(context, stage, some, layer_input, edges)
+
+    return label_nodes(context, nodes, inputs_of, chunks)
 
 
 def layer_inputs(
-    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, sources: Sources
+    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, edges: NumberedEdges
 ) -> Inputs:
     """Return the input of a stage at some inner nodes, at least one."""
-    inputs = aggregate(context, stage.conv, nodes, layer_input.rows, sources)
+    inputs = aggregate(context, stage.conv, nodes, layer_input.rows, edges)
     return _add_skips(context, stage, nodes, layer_input, inputs)
 
 
 def aggregate(
-    context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, sources: Sources
+    context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, edges: NumberedEdges
 ) -> Inputs:
     """Return the input of a convolution at some inner nodes, at least one.
 
@@ -364,33 +361,18 @@ def aggregate(
         conv: the convolution.
         nodes: int64 [n]
         rows: [I, F] of this worker's inner nodes.
-        sources: received vectors.
+        edges: with the received vectors.
     """
     sums_sparse = context.device.type == "cpu" and is_sparse(rows)
     if isinstance(conv, LinearConvolution) and not sums_sparse:
         accumulator = AggregateAccumulator(conv, context.edges, nodes, rows, None, context.device)
-        accumulator.add(sources)
+        accumulator.add(edges.sources)
         return accumulator.inputs()
-    return _aggregate_block(context, conv, nodes, rows, context.edges.number_sources(sources))
-
-
-def _aggregate_block(
-    context: Context, conv: Convolution, nodes: Tensor, rows: Tensor, edges: NumberedEdges
-) -> Inputs:
-    """Return a convolution's input at some inner nodes, from a block of their in-edges."""
     block = edges.cut_block(nodes)
     unprojected, projected = (
         vectors.to(context.device) for vectors in gather_source_rows(block, rows, edges.sources)
     )
     return conv.prepare(block.to(context.device), unprojected, projected)
-
-
-def _block_inputs(
-    context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, edges: NumberedEdges
-) -> Inputs:
-    """Return the input of a stage at some inner nodes, from a block."""
-    inputs = _aggregate_block(context, stage.conv, nodes, layer_input.rows, edges)
-    return _add_skips(context, stage, nodes, layer_input, inputs)
 
 
 def _add_skips(
@@ -470,6 +452,6 @@ def _inputs_from_rows(
     For convolutions that need all rows. All workers call it.
     """
     with context.phase("exchange"):
-        edges = context.edges.number_sources(exchange.run(INFER_PHASE))
+        edges = NumberedEdges(context.edges, exchange.run(INFER_PHASE))
     chunks = context.edges.chunks(nodes, EDGES_PER_STEP)
-    return ((chunk, _block_inputs(context, stage, chunk, layer_input, edges)) for chunk in chunks)
+    return ((chunk, layer_inputs(context, stage, chunk, layer_input, edges)) for chunk in chunks)

@@ -27,7 +27,7 @@ from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
-from retexo.models.block import Block, Sources
+from retexo.models.block import Block, NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS, LinearConvolution
 from retexo.models.matrix import Matrix, RowIndex, as_matrix, take_rows, to_dense
@@ -139,8 +139,8 @@ class LookAheadInput(AnyLayerInput):
         nodes = (context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
             with context.phase("aggregate"), torch.no_grad():
-                halo = Sources.of_halo(self.halo)
-                inputs = layerwise.aggregate(context, stage.conv, nodes, self.rows, halo)
+                edges = NumberedEdges(context.edges, Sources.of_halo(self.halo))
+                inputs = layerwise.aggregate(context, stage.conv, nodes, self.rows, edges)
                 inner[nodes] = to_dense(inputs.matrices[-1]).cpu()
         if stage.is_last:
             return {}
@@ -213,10 +213,11 @@ class LookAheadInput(AnyLayerInput):
         The inputs of all nodes, or of every val_stride-th, are made once, those of a batch anew.
         """
         context = self.context
+        edges = NumberedEdges(context.edges, Sources.of_halo(self.halo[:, :0]))
 
         def gather(place: RowIndex) -> LayerPairInputs:
             chosen = nodes[place]
-            block = context.edges.cut_block(chosen, Sources.of_halo(self.halo[:, :0]))
+            block = edges.cut_block(chosen)
             skips = {name: self._skip(name, chosen) for name in following.skips if name != "rows"}
             inputs = self.inputs_at(stage, block.nodes)
             return LayerPairInputs(block.to(context.device), inputs, skips)

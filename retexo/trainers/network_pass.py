@@ -17,7 +17,7 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange
 from retexo.exchange.exchange_plan import ExchangePlan
-from retexo.models.block import Block, HaloRows, Sources
+from retexo.models.block import Block, HaloRows, NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, RowIndex, as_matrix
@@ -300,9 +300,8 @@ def _first_step(
     assert layer_input is not None
     if not num_rows[PLAIN_TYPE]:
         return Step(num_rows)
-    inputs = layerwise.layer_inputs(
-        context, layer, nodes[PLAIN_TYPE], layer_input, features[PLAIN_TYPE]
-    )
+    edges = NumberedEdges(context.edges, features[PLAIN_TYPE])
+    inputs = layerwise.layer_inputs(context, layer, nodes[PLAIN_TYPE], layer_input, edges)
     return Step(num_rows, {PLAIN_TYPE: inputs})
 
 
@@ -328,7 +327,7 @@ def _first_inputs_by_type(
             means.add(features[name])
             rows_of_relation |= means.by_relation()
             continue
-        edges = out_edges.edges.number_sources(features[name])
+        edges = NumberedEdges(out_edges.edges, features[name])
         for relation, ids in out_edges.destinations(nodes).items():
             block, rows_of_relation[relation] = out_edges.cut_block_and_rows(rows, edges, ids)
             blocks[relation] = block.to(device)
@@ -376,7 +375,7 @@ def later_step(
         arrived = int(has_row.sum()) + torch.arange(len(vectors.values))
         no_pair_rows = arrived.new_zeros(out_edges.num_pairs)
         place = torch.cat((places[name], no_pair_rows, arrived))
-        numbered = out_edges.edges.number_sources(Sources(vectors, no_rows))
+        numbered = NumberedEdges(out_edges.edges, Sources(vectors, no_rows))
         for relation, ids in out_edges.destinations(nodes).items():
             block = out_edges.cut_block(numbered, ids)
             edges[relation] = block.to(device), place[block.nodes].to(device)

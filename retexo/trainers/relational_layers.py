@@ -172,7 +172,7 @@ def _number_edges(
     if stage.conv.linear_aggregation:
         return None
     return {
-        name: context.types[name].out_edges.edges.number_sources(sources)
+        name: NumberedEdges(context.types[name].out_edges.edges, sources)
         for name, sources in received.items()
     }
 

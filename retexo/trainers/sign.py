@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
-from retexo.models.block import Sources
+from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import make_activation, make_norm, xavier
 from retexo.models.linear import LinearConvolution
 from retexo.models.matrix import Matrix, as_matrix, dropout, matmul, to_dense
@@ -196,7 +196,8 @@ def _aggregate(
         return means.by_relation()
     if not len(nodes[PLAIN_TYPE]):
         return {}
-    inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_TYPE], LayerInput(rows), received)
+    edges = NumberedEdges(context.edges, received)
+    inputs = layerwise.layer_inputs(context, stage, nodes[PLAIN_TYPE], LayerInput(rows), edges)
     return {PLAIN_RELATION: to_dense(inputs.matrices[-1])}
 
 

@@ -48,7 +48,7 @@ from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_TYPE
 from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan
-from retexo.models.block import HaloRows, Sources
+from retexo.models.block import HaloRows, NumberedEdges, Sources
 from retexo.models.matrix import Matrix, as_matrix, to_dense
 from retexo.models.stage import Stage
 from retexo.rounds.training_loop import run_rounds
@@ -263,7 +263,8 @@ def exchange_aggregates(context: Context, stages: list[Stage], features: Sources
     own = context.features.new_zeros(len(context.features), width)
     if len(nodes):
         layer_input = LayerInput.first(context, stages)
-        inputs = layerwise.layer_inputs(context, stages[0], nodes, layer_input, features)
+        edges = NumberedEdges(context.edges, features)
+        inputs = layerwise.layer_inputs(context, stages[0], nodes, layer_input, edges)
         matrices = [to_dense(matrix).cpu() for matrix in inputs.all_matrices]
         own[nodes] = torch.cat(matrices, dim=1)
     rows_only = replace(context.plan, partial_sums=False)

@@ -117,33 +117,22 @@ def read_graph(
     rank: int,
     trained: Checkpoint | None = None,
     task: TaskSettings | None = None,
+    *,
+    verifies: bool = False,
 ) -> Partition:
     """Return this worker's part; with a checkpoint its classes are numbered as in training.
 
-    task: None for node classification.
+    Args:
+        task: None for node classification.
+        verifies: whether InputError is raised where a file is not the one that meta.json describes.
+            The parent checked the files before, but they may have been replaced since. A mapped
+            array keeps the file that it was opened from, so the check comes after reading.
     """
     part = directory.read_part(rank)
+    if verifies and directory.meta is not None:
+        directory.verify([rank])
     part = part if trained is None else renumber_classes(part, directory, trained)
     return part if task is None else prepare_links(part, task)
-
-
-def load_graph(
-    directory: PartitionDirectory,
-    rank: int,
-    trained: Checkpoint | None = None,
-    task: TaskSettings | None = None,
-) -> Partition:
-    """Read this worker's part as read_graph does.
-
-    Raises InputError where a file is not the one that meta.json describes.
-
-    The parent checked the files before, but they may have been replaced since. A mapped array keeps
-    the file that it was opened from, so the check comes after reading.
-    """
-    part = read_graph(directory, rank, trained, task)
-    if directory.meta is not None:
-        directory.verify([rank])
-    return part
 
 
 def task_of_checkpoint(checkpoint: Checkpoint) -> NodeTask:

@@ -23,7 +23,7 @@ from retexo.tasks.ranking import score_links
 from retexo.tasks.scores import score_nodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
-from retexo.worker.graph import load_graph, make_inference_context, read_graph
+from retexo.worker.graph import make_inference_context, read_graph
 from retexo.worker.link_predictions import write_links
 from retexo.worker.process import Job, MemoryWatch, configure, gather_measurements, serve
 
@@ -56,7 +56,7 @@ def run(
     memory = MemoryWatch()
     clock = Clock(progress)
     with clock.phase("load"):
-        part = load_graph(job.directory, rank, job.checkpoint, job.settings.task)
+        part = read_graph(job.directory, rank, job.checkpoint, job.settings.task, verifies=True)
         stages = job.checkpoint.stages()
     clock.progress.enter("rendezvous")
     with job.connected(rank, streams) as disclosure:

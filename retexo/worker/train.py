@@ -36,8 +36,8 @@ from retexo.trainers.registry import find_trainer
 from retexo.trainers.trainer import Trainer
 from retexo.worker.compatibility import copy_parameters
 from retexo.worker.graph import (
-    load_graph,
     make_architecture,
+    read_graph,
     weighted_relations,
     with_weights_of,
 )
@@ -82,7 +82,7 @@ def run(
     configure(rank, settings)
     memory, clock = MemoryWatch(), Clock(progress)
     with clock.phase("load"):
-        part = load_graph(job.directory, rank, task=settings.task)
+        part = read_graph(job.directory, rank, task=settings.task, verifies=True)
     clock.progress.enter("rendezvous")
     with (
         job.connected(rank, streams) as disclosure,
@@ -135,7 +135,13 @@ def run(
         if rank == 0:
             clock.progress.enter("checkpoint")
             _save_model(job, network, depth, trainer, heads, context.task.describe())
-            _warn_after_training(settings, network.graph_info, heads, scores.warnings)
+            for warning in scores.warnings:
+                logger.warning("%s", warning)
+            if _may_gain_by_depth(settings, heads, network.graph_info):
+                logger.info(
+                    "the last layer alone predicts validation nodes best; num_layers=auto tries"
+                    " more layers"
+                )
         resident, private = (
             sum(peaks_of_worker)
             for peaks_of_worker in zip(memory.peaks(), trained.memory, strict=True)
@@ -216,18 +222,6 @@ def _warn_before_training(context: Context, network: Network) -> None:
         )
     if context.settings.compute.precision == "bf16":
         logger.info("compute.precision=bf16: dense products round their inputs")
-
-
-def _warn_after_training(
-    settings: TrainSettings, info: GraphInfo, heads: OutputHeads, warnings: Sequence[str]
-) -> None:
-    """Log the warnings of the scores, and a hint if more layers may help."""
-    for warning in warnings:
-        logger.warning("%s", warning)
-    if _may_gain_by_depth(settings, heads, info):
-        logger.info(
-            "the last layer alone predicts validation nodes best; num_layers=auto tries more layers"
-        )
 
 
 def _score_whole_graph(

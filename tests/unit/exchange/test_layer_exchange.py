@@ -43,7 +43,7 @@ from retexo.exchange.exchange_plan import Use
 from retexo.exchange.layer_exchange import LayerExchange
 from retexo.exchange.local_rows import LocalRows
 from retexo.models import streaming_aggregate
-from retexo.models.block import InEdges, Sources, gather_source_rows
+from retexo.models.block import InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
@@ -244,7 +244,7 @@ def layer_output(
     """Layer output as retexo.trainers.lazy computes it, [n, D]; at least one node."""
     if not isinstance(conv, LinearConvolution):
         (sources,) = pieces
-        block = side.edges.cut_block(nodes, sources)
+        block = NumberedEdges(side.edges, sources).cut_block(nodes)
         return conv(conv.prepare(block, *gather_source_rows(block, side.own, sources)))
     projected = (
         conv.project(side.own)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from retexo.models import aggregate
 from retexo.models.aggregate import edge_softmax, edge_sum, edge_sum_per_head
-from retexo.models.block import Block, HaloRows, InEdges, Sources, gather_source_rows
+from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
 from retexo.models.conv.gin import GIN
@@ -72,7 +72,7 @@ def make(kind: type[Convolution], **arguments: Any) -> Any:
 
 
 def outputs(conv: Any, x: Tensor, nodes: list[int], edges: InEdges | None = None) -> Tensor:
-    block = (edges or in_edges()).cut_block(torch.tensor(nodes), NOTHING)
+    block = NumberedEdges(edges or in_edges(), NOTHING).cut_block(torch.tensor(nodes))
     return conv(conv.prepare(block, *gather_source_rows(block, x, NOTHING)))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partitioning.errors import InputError
-from retexo.models.block import HaloRows, InEdges, Sources, gather_source_rows
+from retexo.models.block import HaloRows, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
 from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.models.stage import Stage
@@ -37,7 +37,7 @@ def inputs_of(stage: Stage, num_in: int) -> Inputs:
     rows = torch.randn(NODES, num_in)
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, num_in, rows.dtype), HaloRows.empty(0, num_in, rows.dtype))
-    block = InEdges.build(SRC, DST, *degrees, rows.dtype).cut_block(TARGETS, nothing)
+    block = NumberedEdges(InEdges.build(SRC, DST, *degrees, rows.dtype), nothing).cut_block(TARGETS)
     skips = tuple(torch.randn(len(TARGETS), WIDTHS.get(name, num_in)) for name in stage.skips)
     return replace(
         stage.conv.prepare(block, *gather_source_rows(block, rows, nothing)), skips=skips
@@ -102,7 +102,9 @@ def test_of_relations(
     features, others = (of_features or 0) > 0, dropout > 0  # these features have few columns
     degrees = torch.bincount(DST, minlength=NODES), torch.bincount(SRC, minlength=NODES)
     nothing = Sources(HaloRows.empty(0, 1, torch.float32), HaloRows.empty(0, 1, torch.float32))
-    block = InEdges.build(SRC, DST, *degrees, torch.float32).cut_block(TARGETS, nothing)
+    block = NumberedEdges(InEdges.build(SRC, DST, *degrees, torch.float32), nothing).cut_block(
+        TARGETS
+    )
     for layer, each in enumerate(build_network(Architecture(model, SCHEMA, CLASSES), 0)):
         stages: list[Any] = [each] if input_skip else list(each.trunk)
         for stage in stages:
