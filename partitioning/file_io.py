@@ -132,7 +132,7 @@ def reading(
     where = str(path) if where is None else where
     with explaining(where, kind, remedy):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{where}: not a regular file; expected a readable {kind}")
+            raise OSError(errno.ENXIO, "not a regular file")
         yield
 
 
@@ -248,8 +248,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; InputError if it has none."""
     with reading(path, "JSON file"):
         content = parse_json(read_text(path))
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a JSON {type(content).__name__}, needs an object")
+        if not isinstance(content, dict):
+            raise TypeError(f"holds a JSON {type(content).__name__}, needs an object")
     return content
 
 

@@ -100,7 +100,7 @@ def draw(
         masks = _read_files(graph, values)
     else:
         for name in SPLITS:
-            _check_number(name, values[name], kind)
+            _check_value(name, values[name], kind)
         rng = np.random.default_rng(settings.seed)
         if kind == "per_class":
             masks = _draw_per_class(graph, values, rng)
@@ -212,19 +212,18 @@ def _check_classes(graph: GraphData, setting: str, remedy: str) -> None:
         )
 
 
-def _check_number(name: str, value: Any, kind: str) -> None:
-    """Raise InputError unless a setting is a number of nodes (per_class), or a share in [0, 1]."""
+def _check_value(name: str, value: Any, kind: str) -> None:
+    """Raise InputError unless split.train, val or test is what this kind of split takes."""
     is_count = type(value) is int and value >= 0
-    if kind == "per_class" and not is_count:
-        raise InputError(
-            f"split.{name}={value}: with split=per_class this is a number of nodes, from 0 on; set"
-            " split=fraction for shares"
-        )
-    if kind != "per_class" and not ((is_count or type(value) is float) and 0 <= value <= 1):
-        raise InputError(
-            f"split.{name}={value}: with split=fraction this is a share of the nodes, a number in"
-            " [0, 1]; set split=per_class for numbers of nodes"
-        )
+    is_share = (is_count or type(value) is float) and 0 <= value <= 1
+    numbers = "a number of nodes, from 0 on; set split=fraction for shares"
+    shares = "a share of the nodes, a number in [0, 1]; set split=per_class for numbers of nodes"
+    fits, expected = {
+        "per_class": (is_count, numbers),
+        "files": (isinstance(value, str), "the path of an index file (npy or csv)"),
+    }.get(kind, (is_share, shares))
+    if not fits:
+        raise InputError(f"split.{name}={value}: with split={kind} this is {expected}")
 
 
 def _nodes_in_order(
@@ -338,11 +337,7 @@ def _index_path(name: str, path: Any, folder: str | None) -> Path:
             has no such file or several.
     """
     if path is not None:
-        if not isinstance(path, str):
-            raise InputError(
-                f"split.{name}={path}: with split=files this is the path of an index file (npy or"
-                " csv)"
-            )
+        _check_value(name, path, "files")
         return Path(path)
     if folder is None:
         raise InputError(

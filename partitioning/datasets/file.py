@@ -223,10 +223,9 @@ def open_dgl(path: Path) -> Any:
 
     Raises InputError if it is no such file, or holds another number of graphs.
     """
-    with reading(path, "DGL graph file"), open_regular(path) as file:
-        magic = file.read(len(DGL_MAGIC))
-    if magic != DGL_MAGIC:
-        raise InputError(f"{path}: not a DGL graph file; expected one written by dgl.save_graphs")
+    with reading(path, "DGL graph file", "write it by dgl.save_graphs"), open_regular(path) as file:
+        if file.read(len(DGL_MAGIC)) != DGL_MAGIC:
+            raise ValueError("it does not begin as one")
     check_readable([path])
     dgl = import_dgl(f"dataset_file={path}")
 

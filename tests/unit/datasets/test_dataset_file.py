@@ -472,7 +472,7 @@ def crash(path):
         (lambda path: write_dgl(path, label=None), "there is no array `label`"),
         (lambda path: write_dgl(path, count=2), "holds 2 graphs"),
         (lambda path: cut(write_dgl(path)), "not a readable DGL graph file"),
-        (lambda path: path.write_bytes(b"rubbish" * 100), "not a DGL graph file"),
+        (lambda path: path.write_bytes(b"rubbish" * 100), "not a readable DGL graph file"),
         (lambda path: crash(write_dgl(path)), "DGL's reader crashes"),
     ],
     ids=["blank", "unlabelled", "two", "cut", "rubbish", "crash"],
