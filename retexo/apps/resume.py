@@ -13,6 +13,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import SHA256, read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
+from retexo.settings.aliases import MEANT
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
 from retexo.settings.schema import normal_form
@@ -209,7 +210,9 @@ def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str,
     for name in sorted(now.keys() | then.keys()):
         here, there = now.get(name), then.get(name)
         if here != there:
+            was_removed = name in MEANT
+            remedy = "use the retexo that began it" if was_removed else "leave it as it was"
             raise InputError(
-                f"{name}={here}: the run in {source} was started with {name}={there}; leave it as"
-                " it was to resume that run, or begin anew without resume"
+                f"{name}={here}: the run in {source} was started with {name}={there}; {remedy} to"
+                " resume that run, or begin anew without resume"
             )

@@ -289,6 +289,13 @@ def test_a_state_without_a_description_is_of_no_run(
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["run.json"]
 
 
+def test_a_run_with_a_setting_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
+    resume.prepare_resume(None, tmp_path, range(1), {}, {"seed": 1, "max_grad_norm": 1.0})
+    with pytest.raises(InputError, match=r"with max_grad_norm=1\.0; use the retexo that began it"):
+        resume.check_same("auto", tmp_path, {}, {"seed": 1})
+    resume.check_same("auto", tmp_path, {}, {"seed": 1, "max_grad_norm": 1.0})
+
+
 def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="to resume from"):
         train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
