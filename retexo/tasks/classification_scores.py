@@ -46,6 +46,8 @@ MAX_CONFUSED = 30
 """Most classes of a confusion matrix, whose square is sent."""
 OFFSET_SHARES = (0.0, 0.5, 1.0)
 """Candidates of OutputHeads.offset_share."""
+NODES_AT_ONCE = 1 << 16
+"""Nodes whose probabilities, which take a dozen times their logits, are in memory at a time."""
 LARGEST_MARGIN = 30.0
 """Thresholds lie between the probabilities of this logit and its negative."""
 
@@ -311,6 +313,13 @@ def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) 
         logits: [n, C].
         labels: int64 [n], or float [n, C].
     """
+    blocks = (torch.split(tensor, NODES_AT_ONCE) for tensor in (logits, labels))
+    sums = [_sum_block(task, *block) for block in zip(*blocks, strict=True)]
+    return torch.stack(sums).sum(dim=0)
+
+
+def _sum_block(task: NodeClassification, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return `sum_probabilities` of some nodes."""
     logits = logits.double()
     if task.multilabel:
         known = ~labels.isnan()

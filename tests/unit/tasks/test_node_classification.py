@@ -27,6 +27,7 @@ from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import MessageTag
 from retexo.models.stage import OutputHeads
+from retexo.tasks import classification_scores
 from retexo.tasks.classification_scores import (
     choose_offset_share,
     class_rows,
@@ -67,7 +68,10 @@ def scored(task: NodeClassification, logits: Tensor, labels: Tensor) -> dict[str
 
 @pytest.mark.parametrize("num_nodes", [5, 200])
 @pytest.mark.parametrize("num_classes", [2, 7])
-def test_scores_of_classes_equal_scikit_learn(num_nodes: int, num_classes: int) -> None:
+def test_scores_of_classes_equal_scikit_learn(
+    num_nodes: int, num_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classification_scores, "NODES_AT_ONCE", 30)
     logits, labels = drawn(num_nodes, num_classes, False, num_nodes)
     found = scored(NodeClassification(num_classes, False), logits, labels)
     predicted, probabilities = (
