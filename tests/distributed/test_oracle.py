@@ -400,10 +400,17 @@ def test_without_validation_a_network_grows_to_two_layers(tmp_path: Path) -> Non
     assert {line[0] for line in rounds} == {0, 1}
 
 
-@pytest.mark.parametrize("num_parts", [pytest.param(2, marks=LONG), 4, 7])
-def test_local_steps_equal_a_simulation_in_one_process(trained: Any, num_parts: int) -> None:
-    _, embeddings, _ = trained(num_parts, ("gcn", "local-3"))
-    wanted = simulate_local_gcn(num_parts, 3, ROUNDS, "dense")
+@pytest.mark.parametrize("num_parts", [1, pytest.param(2, marks=LONG), 4, 7])
+@pytest.mark.parametrize(
+    ("case", "rounds", "kind"),
+    [(("gcn", "local-3"), ROUNDS, "dense"), ("gcn-columns-local", FEW_ROUNDS, "columns")],
+)
+def test_local_steps_equal_a_simulation_in_one_process(
+    trained: Any, case: Any, rounds: int, kind: str, num_parts: int
+) -> None:
+    """Weights of unused columns decay on every worker, also on those without training nodes."""
+    _, embeddings, _ = trained(num_parts, case)
+    wanted = simulate_local_gcn(num_parts, 3, rounds, kind)
     for rows, expected in zip(embeddings, wanted, strict=True):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
 
@@ -520,15 +527,6 @@ SAME_AS |= {"sage-pool-chunks": "sage-pool"}
 @pytest.mark.parametrize("case", [*SAME_AS, "gin-cosine", "gcn-columns", "gcn-ids"])
 def test_other_ways_lead_to_the_same_network(trained: Any, case: str) -> None:
     assert_same(trained(4, case), trained(1, SAME_AS.get(case, case)))
-
-
-@pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])
-def test_local_steps_with_unused_columns(trained: Any, num_parts: int) -> None:
-    """Their weights decay on every worker, also without training nodes (with 4 and 7 parts)."""
-    _, embeddings, _ = trained(num_parts, "gcn-columns-local")
-    wanted = simulate_local_gcn(num_parts, 3, FEW_ROUNDS, "columns")
-    for rows, expected in zip(embeddings, wanted, strict=True):
-        np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [1, *SOME_PARTS])

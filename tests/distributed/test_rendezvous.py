@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -304,15 +304,22 @@ def node_info(**fields: Any) -> bytes:
     return json.dumps({"node": content}).encode() + b"\n"
 
 
-def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextlib.contextmanager
+def waiting_node(**fields: Any) -> Iterator[int]:
+    """Node 0 waits at the port that this gives; at the end it and node 1 meet."""
     port = free_port()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port))
-        with monkeypatch.context() as impatient:
-            impatient.setattr(channels, "FIRST_MESSAGE_TIMEOUT", 0.2)
-            assert b"sent nothing" in visit(port, b"")
-            assert b"sent nothing" in visit(port, b'{"retexo":')
-        assert attend(cluster(1, port)) == first.result(60)
+        waiting = pool.submit(attend, cluster(0, port, **fields))
+        yield port
+        assert not waiting.done()
+        assert attend(cluster(1, port, **fields)) == waiting.result(60)
+
+
+def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with waiting_node() as port, monkeypatch.context() as impatient:
+        impatient.setattr(channels, "FIRST_MESSAGE_TIMEOUT", 0.2)
+        assert b"sent nothing" in visit(port, b"")
+        assert b"sent nothing" in visit(port, b'{"retexo":')
 
 
 def answering(*answers: bytes | None) -> Outcome:
@@ -375,13 +382,10 @@ def test_nonsense_at_the_place_of_node_0_is_no_crash(answer: bytes, words: str) 
 
 
 def test_another_run_on_the_same_port_is_not_joined() -> None:
-    port = free_port()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port, run_key="job 1"))
+    with waiting_node(run_key="job 1") as port:
         kind, message = attend(cluster(1, port, run_key="job 2"))
         assert kind == "InputError"
         assert "another run (job 2)" in message
-        assert attend(cluster(1, port, run_key="job 1")) == first.result(60)
 
 
 def test_a_node_that_ended_while_it_waited_may_come_again() -> None:
@@ -480,12 +484,8 @@ def annoy(port: int) -> None:
 
 
 def test_strangers_before_a_run() -> None:
-    port = free_port()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port))
+    with waiting_node() as port:
         annoy(port)
-        assert not first.done()
-        assert attend(cluster(1, port)) == first.result(60)
 
 
 MATCHING = {
@@ -501,22 +501,16 @@ def test_a_stranger_who_knows_nothing_of_a_run_does_not_end_its_start(
 ) -> None:
     """However long before the other node it comes."""
     monkeypatch.setattr(handshake, "MISMATCH_WAIT", 0.0)
-    port = free_port()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port))
+    with waiting_node() as port:
         for fields in ({"code": "other"}, {"node": 0}, {"node": 7}):
             assert b"refused" in visit(port, node_info(**fields))
-        assert attend(cluster(1, port)) == first.result(60)
 
 
 @pytest.mark.parametrize("name", ["code", "settings", "partition"])
 def test_a_mismatch_is_forgotten_once_a_matching_node_comes(name: str) -> None:
-    port = free_port()
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(attend, cluster(0, port))
-        other = {} if name == "settings" else "other"
+    other = {} if name == "settings" else "other"
+    with waiting_node() as port:
         assert b"mistake" in visit(port, node_info(**{**MATCHING, name: other}))
-        assert attend(cluster(1, port)) == first.result(60)
 
 
 def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
