@@ -3,6 +3,7 @@
 Accounts and their payments are a plain graph; users and the items they rate are typed.
 """
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -219,12 +220,9 @@ def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFr
     pytest.importorskip("uvicorn", reason="the extra serve")
     from test_service import Service
 
-    service = Service(Path("run"), graph)
-    try:
-        rows = json.loads(graph[1].head(20).to_json(orient="records"))
+    rows = json.loads(graph[1].head(20).to_json(orient="records"))
+    with contextlib.closing(Service(Path("run"), graph)) as service:
         status, content = service.ask("/predict", {"edges": rows})
-    finally:
-        service.stop()
     assert status == 200, content
     assert [each["class"] for each in content["predictions"]] == expected["class"].tolist()
 

@@ -57,7 +57,7 @@ class Service:
         wait_until(lambda: self.server.started, "the server")
         self.port = self.server.servers[0].sockets[0].getsockname()[1]
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.server.should_exit = True
         self.thread.join(30)
 
@@ -86,9 +86,8 @@ def run_of_tables(folder: Path, **described: Any) -> Path:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     run = run_of_tables(Path(tmp_path_factory.mktemp("service")) / "run")
-    started = Service(run, tables())
-    yield started
-    started.stop()
+    with contextlib.closing(Service(run, tables())) as started:
+        yield started
 
 
 def test_fifty_clients_at_once_get_what_the_model_predicts(service: Service) -> None:
@@ -260,7 +259,6 @@ def test_columns_that_the_model_does_not_read_are_left_out(
 
 
 def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> None:
-    started = Service(run_of_tables(tmp_path / "run"), tables(), seconds=0.5)
     ended = threading.Event()
 
     def never_ends(**_: Any) -> None:
@@ -270,14 +268,14 @@ def test_late_work_ends_and_does_not_hold_up_other_requests(tmp_path: Path) -> N
         finally:
             ended.set()
 
-    try:
+    with contextlib.closing(
+        Service(run_of_tables(tmp_path / "run"), tables(), seconds=0.5)
+    ) as started:
         with mock.patch.object(started.store.model, "predict", never_ends):
             status, content = started.ask("/predict", {"ids": ["c01"]})
             assert (status, "no answer within 0.5 s" in content["error"]) == (503, True)
             assert ended.wait(60)
         wait_until(lambda: started.ask("/predict", {"ids": ["c01"]})[0] == 200, "an answer in time")
-    finally:
-        started.stop()
 
 
 def test_late_work_that_a_future_cannot_hold_ends() -> None:
@@ -289,9 +287,10 @@ def test_connections_without_a_whole_header_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("retexo.service_limits.MAX_CONNECTIONS", 4)
-    started = Service(run_of_tables(tmp_path / "run"), tables(), seconds=1.0)
     health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
-    try:
+    with contextlib.closing(
+        Service(run_of_tables(tmp_path / "run"), tables(), seconds=1.0)
+    ) as started:
         waiting = [socket.create_connection(("127.0.0.1", started.port), 30) for _ in range(4)]
         for each, begin in zip(waiting, (b"", b"GET /heal", health[:-2], health), strict=True):
             each.sendall(begin)
@@ -307,15 +306,12 @@ def test_connections_without_a_whole_header_are_closed(
             assert each.recv(1) == b"", "closed"
             each.close()
         assert started.ask("/health")[0] == 200
-    finally:
-        started.stop()
 
 
 def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
     """Neither one that cannot be read nor one of another kind."""
     run = run_of_tables(tmp_path / "run")
-    started = Service(run, tables())
-    try:
+    with contextlib.closing(Service(run, tables())) as started:
         before = started.ask("/predict", {"ids": ["c05"]})[1]
         (run / "checkpoint" / "model.json").write_text("{}")
         started.store.look()
@@ -328,15 +324,12 @@ def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
         assert after["model"] == retexo.load(run).version
         assert after["predictions"] != before["predictions"]
         assert "retexo_model_reloads 1.0" in started.ask("/metrics")[1]
-    finally:
-        started.stop()
 
 
 def test_a_typed_graph(tmp_path: Path) -> None:
     shape = Architecture(model_of("rgcn"), SCHEMA, 3)
     run = checkpoint_of(tmp_path / "run", shape, graph={"relations.reverse": False})
-    started = Service(run, as_hetero_data(typed_graph(), SIZES))
-    try:
+    with contextlib.closing(Service(run, as_hetero_data(typed_graph(), SIZES))) as started:
         body = {
             "nodes": {"paper": [{"id": 99, "x": [0.5] * 5}], "author": [{"id": 7, "x": [1] * 4}]},
             "edges": {"author__writes__paper": [{"src": 7, "dst": 99}, {"src": 2000, "dst": 99}]},
@@ -350,16 +343,15 @@ def test_a_typed_graph(tmp_path: Path) -> None:
         assert (status, "lists by relation" in content["error"]) == (422, True)
         status, content = started.ask("/predict", {"nodes": [{"id": 99, "x": [0.5] * 5}]})
         assert (status, "a table by type" in content["error"]) == (422, True)
-    finally:
-        started.stop()
 
 
 def test_links(tmp_path: Path) -> None:
     graph = as_data(random_graph())
     shape = Architecture(model_of("gcn"), Schema.of_plain_graph(6), 8, scorer="dot")
     answer = {"stages": [1], "alpha": 1.0, "offsets": []}
-    started = Service(checkpoint_of(tmp_path / "run", shape, answer=answer), graph)
-    try:
+    with contextlib.closing(
+        Service(checkpoint_of(tmp_path / "run", shape, answer=answer), graph)
+    ) as started:
         status, content = started.ask("/top", {"ids": [1003], "k": 3})
         assert status == 200, content
         best = [(each["id"], each["partner"]) for each in content["links"]]
@@ -372,8 +364,6 @@ def test_links(tmp_path: Path) -> None:
         status, content = started.ask("/embed", {"nodes": [{"id": 1, "x": [1.0] * 6}]})
         assert (status, "embeds nodes of the graph only" in content["error"]) == (422, True)
         assert started.ask("/embed", {"ids": [1003]})[0] == 200
-    finally:
-        started.stop()
 
 
 def test_the_command(tmp_path: Path) -> None:

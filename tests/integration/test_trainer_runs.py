@@ -1,6 +1,7 @@
 """Runs of each trainer: what they write, what can be done with it, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED)
 def test_what_cannot_be_had_is_refused(overrides: tuple[str, ...], words: str) -> None:
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError, match=re.escape(words)):
         check_trainer_settings(compose(overrides))
-    assert words in str(error.value)
 
 
 def test_it_is_refused_before_anything_is_read(tmp_path: Path) -> None:
