@@ -325,7 +325,13 @@ def make_service(store: ModelStore, seconds: float) -> FastAPI:
             raise HTTPException(
                 413, f"{size:,} items; at most {MAX_ITEMS:,} a request: send several"
             )
-        computing = LateWork(lambda: _compute(work, model))
+
+        def compute() -> bytes:
+            """Return the body; made in the thread, because large ones take time."""
+            content = {"model": model.version, **work(model)}
+            return json.dumps(content, allow_nan=False).encode()
+
+        computing = LateWork(compute)
         running = asyncio.get_running_loop().run_in_executor(pool, computing)
         try:
             body = await asyncio.wait_for(running, seconds)
@@ -404,12 +410,6 @@ def make_service(store: ModelStore, seconds: float) -> FastAPI:
 
     service.add_middleware(BodyLimit, timeout=seconds, version=lambda: store.model.version)
     return service
-
-
-def _compute(work: Callable[[Predictor], dict[str, Any]], model: Predictor) -> bytes:
-    """Return the body of an answer; made in the thread, because large ones take time."""
-    content = work(model)
-    return json.dumps({"model": model.version, **content}, allow_nan=False).encode()
 
 
 def _find(model: Predictor, request: Nodes, counts: _Counts, *, embeddings: bool) -> Any:

@@ -8,7 +8,7 @@ edges from the others.
 I inner nodes, H halo nodes of a type, F features.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,19 @@ def make_context(
         settings, part, graph_info, comm, conv, dtype, use, hides_held_out
     )
     device = choose_device(settings.device, settings.local_index(comm.rank))
-    task = _make_task(settings, part, graph_info, comm, class_names, trained=trained)
+    kind = NodeRegression if settings.task.regression else NodeClassification
+    task = (
+        link_task(settings)
+        or trained
+        or kind.of(settings, part, graph_info, comm, class_names)  # from all workers' labels
+    )
+
+    def save(layer: int, stage: nn.Module) -> None:
+        """Write a layer to run_dir/checkpoint; nothing on workers other than worker 0."""
+        if comm.rank == 0:
+            clock.progress.enter("checkpoint")
+            save_layer(run_dir / "checkpoint", layer, stage)
+
     is_trained_on_links = trained is None and use == "train" and settings.task.links
     return Context(
         settings=settings,
@@ -104,31 +116,12 @@ def make_context(
         is_heterogeneous=conv.relational,
         device=device,
         log=log or RunLog(Path(), 1, settings),
-        save_layer=make_layer_saver(run_dir, comm, clock),
+        save_layer=save,
         recovery=recovery,
         clock=clock,
         known={} if halo_features is None else {0: Sources.of_halo(halo_features.to(dtype))},
         make_objective=make_link_objective if is_trained_on_links else None,
     )
-
-
-def _make_task(
-    settings: TrainSettings,
-    labelled: Partition,
-    info: GraphInfo,
-    comm: Communicator,
-    class_names: Sequence[Any],
-    *,
-    trained: NodeTask | None,
-) -> LinkPrediction | NodeTask:
-    """Make the task from all workers' labels, unless that of a trained model is given."""
-    links = link_task(settings)
-    if links is not None:
-        return links
-    if trained is not None:
-        return trained
-    kind = NodeRegression if settings.task.regression else NodeClassification
-    return kind.of(settings, labelled, info, comm, class_names)
 
 
 def link_task(settings: TrainSettings) -> LinkPrediction | None:
@@ -139,22 +132,6 @@ def link_task(settings: TrainSettings) -> LinkPrediction | None:
     return (
         LinkPrediction(settings.task.dim, settings.stopping.metric) if settings.task.links else None
     )
-
-
-def make_layer_saver(
-    run_dir: Path, comm: Communicator, clock: Clock
-) -> Callable[[int, nn.Module], None]:
-    """Return a function that writes a layer to run_dir/checkpoint.
-
-    It does nothing on workers other than worker 0.
-    """
-
-    def save(layer: int, stage: nn.Module) -> None:
-        if comm.rank == 0:
-            clock.progress.enter("checkpoint")
-            save_layer(run_dir / "checkpoint", layer, stage)
-
-    return save
 
 
 # --- edges, degrees and exchange plans by type ----------
