@@ -369,11 +369,6 @@ class DatasetSettings(Checked):
         """Whether the graph may lack labels and masks: it is only predicted."""
         return self.split.kind == "none"
 
-    @property
-    def of_edges(self) -> bool:
-        """Whether edges have the labels."""
-        return self.task.of_edges
-
 
 @group("partition")
 class PlacementSettings(Checked):

@@ -153,7 +153,7 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
     has_labels = {
         edge_type: "edge_label" in relation for edge_type, relation in graph.relations.items()
     }
-    labelled = find_labelled(has_labels, settings) if settings.of_edges else None
+    labelled = find_labelled(has_labels, settings) if settings.task.of_edges else None
     # In the order of the files of retexo.from_pyg, which numbers relations.
     for edge_type in sorted(graph.relations, key=SEPARATOR.join):
         is_plain = edge_type == PLAIN_RELATION
@@ -207,7 +207,7 @@ def _check_names(
 
     `held`: the names that its file has.
     """
-    is_blank = settings.task.links or settings.is_unlabelled or settings.of_edges
+    is_blank = settings.task.links or settings.is_unlabelled or settings.task.of_edges
     needed = ("src", "dst") if is_blank else ("src", "dst", "label")
     missing = [name for name in needed if name not in arrays]
     if missing:

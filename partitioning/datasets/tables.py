@@ -298,7 +298,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
     ends = _find_all_ends(paths, columns)
     tables = {name: _read_nodes(name, paths, ends, settings) for name in paths.nodes}
     check_weight_column(columns, paths.edges.values())
-    if columns.time is not None and not (is_plain or settings.task.links or settings.of_edges):
+    if columns.time is not None and not (is_plain or settings.task.links or settings.task.of_edges):
         raise InputError(
             f"columns.time={columns.time}: nodes of several types are not split by time;"
             " leave it out, or set it with task=link_prediction"
@@ -309,7 +309,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
         tables |= {name: [] for name in types if name not in tables}
     nodes = {each: find_nodes(table, each, grows=grows) for each, table in tables.items()}
     counts = {name: held.num_nodes for name, held in nodes.items()}
-    labelled = _find_labelled(paths, settings) if settings.of_edges else None
+    labelled = _find_labelled(paths, settings) if settings.task.of_edges else None
     relations = {
         key: _read_relation(key, table, nodes, paths, settings, skips=key == labelled)
         for key, table in paths.edges.items()
@@ -450,7 +450,7 @@ def _read_nodes(
         )
         for table in sources
     ]
-    is_blank = settings.task.links or settings.is_unlabelled or settings.of_edges
+    is_blank = settings.task.links or settings.is_unlabelled or settings.task.of_edges
     if is_plain and not is_blank and "label" not in find_tables(tables):
         names = chain.from_iterable(map(column_names, filter(has_columns, sources)))
         raise InputError(

@@ -142,7 +142,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    trained = trained.replace("node_", "edge_") if settings.of_edges else trained
+    trained = trained.replace("node_", "edge_") if settings.task.of_edges else trained
     task = replace(task, name=trained, **checkpoint.task_settings)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)

@@ -58,7 +58,7 @@ def directory_of(settings: PartitionSettings) -> Path:
     For dataset_name=file, NAME is the stem of dataset_file.
     """
     task = "-links" if settings.task.links else "-regression" if settings.task.regression else ""
-    task = f"-edges{task}" if settings.of_edges else task
+    task = f"-edges{task}" if settings.task.of_edges else task
     name = f"{_data_name(settings)}{task}-{settings.partition_method}-{settings.part_obj}"
     return check_path("partition_dir", settings.partition_dir) / f"{name}-{settings.num_partitions}"
 
@@ -97,11 +97,11 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     """
     recipe = datasets.recipe(settings.dataset_name)
     kind = recipe.split.kind if settings.split.kind == "default" else settings.split.kind
-    is_of_pairs = settings.task.links or settings.of_edges
+    is_of_pairs = settings.task.links or settings.task.of_edges
     unused = {
         *(OF_NODES if settings.task.links else OF_LINKS),
         *(() if is_of_pairs else OF_PAIRS),
-        *(() if settings.of_edges else OF_LABELLED_EDGES),
+        *(() if settings.task.of_edges else OF_LABELLED_EDGES),
         *(() if settings.dataset_name == "file" else OF_TABLES),
     }
     values = {name: _plain_value(name, settings) for name in FIXED - unused}
@@ -123,7 +123,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     }
     if settings.edges.unknown == "add":  # of a graph that is read, drop and refuse are one
         request["edges.unknown"] = "add"
-    if settings.of_edges:
+    if settings.task.of_edges:
         request["labels.of"] = "edges"
     if settings.task.links or settings.task.regression:
         request["task"] = settings.task.of_nodes

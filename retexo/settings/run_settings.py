@@ -243,7 +243,7 @@ class TrainSettings(
     @property
     def edge_head(self) -> str:
         """Return task.scorer for labelled edges; mlp for other tasks."""
-        return self.task.scorer.replace("auto", "mlp") if self.of_edges else "mlp"
+        return self.task.scorer.replace("auto", "mlp") if self.task.of_edges else "mlp"
 
     def check_together(self) -> None:
         """Check what depends on several settings.

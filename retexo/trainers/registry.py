@@ -60,7 +60,7 @@ def check_trainer_settings(settings: TrainSettings) -> None:
     check_stopping_metric(settings.stopping.metric, links=settings.task.links)
     scorer = settings.task.scorer
     if scorer not in ("auto", "mlp") and not (
-        settings.task.links or (settings.of_edges and scorer != "distmult")
+        settings.task.links or (settings.task.of_edges and scorer != "distmult")
     ):
         raise InputError(
             f"task.scorer={scorer}: only for links, or mlp and dot for labels of edges; leave it"
@@ -79,7 +79,7 @@ def check_trainer_settings(settings: TrainSettings) -> None:
             " resume from a saved state; leave it out"
         )
     _check_growth(settings, trainer)
-    if settings.of_edges and not heterogeneous:
+    if settings.task.of_edges and not heterogeneous:
         raise InputError(
             f"model={settings.model.name}: an edge with a label is learned as a node of a type of"
             " its own, by the models for heterogeneous graphs; choose --config-name"
