@@ -29,6 +29,7 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
     require_dgl(named)
     if seconds is None:
         seconds = START_SECONDS + sum(file.stat().st_size for file in files) / BYTES_PER_SECOND
+    cause = "crashes on it, so it is damaged"
     try:
         server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
         status = (
@@ -37,13 +38,9 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
             else run_module("partitioning.dgl_probe", [*map(str, files)], seconds).returncode
         )
     except (subprocess.TimeoutExpired, TimeoutError):
-        raise InputError(
-            f"{named}: DGL's reader does not end within {seconds:.0f} s; copy or write it again"
-        ) from None
+        status, cause = 1, f"does not end within {seconds:.0f} s"
     if status != 0:
-        raise InputError(
-            f"{named}: DGL's reader crashes on it, so it is damaged; copy or write it again"
-        )
+        raise InputError(f"{named}: DGL's reader {cause}; copy or write it again")
 
 
 def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
