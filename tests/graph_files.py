@@ -1,5 +1,6 @@
-"""Write the files of a small graph, and compare the graph that was read with what was expected."""
+"""Write files of a small graph, change those of a site, compare graphs with what is expected."""
 
+import json
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
@@ -37,6 +38,20 @@ def write_files(folder: Path, files: Mapping[str, Any]) -> Path:
         elif content is not None:
             np.save(path, content)
     return folder
+
+
+def change_site(folder: Path, described: Any = None, **arrays: Any) -> None:
+    """Replace fields of site.json and arrays; None takes one away."""
+    before = json.loads((folder / "site.json").read_text())
+    after = {
+        key: value for key, value in {**before, **(described or {})}.items() if value is not None
+    }
+    (folder / "site.json").write_text(json.dumps(after))
+    with np.load(folder / "part.npz") as file:
+        held = {**file, **arrays}
+    np.savez(
+        folder / "part.npz", **{name: array for name, array in held.items() if array is not None}
+    )
 
 
 def assert_graph(graph: Any, **expected: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_files import assert_same, write_files
+from graph_files import assert_same, change_site, write_files
 from hetero_support import (
     RELATIONS,
     SIZES,
@@ -106,20 +106,6 @@ def write(base: Path, graph: HeteroGraphData, num_parts: int = 3) -> list[Path]:
     )
 
 
-def change(folder: Path, described: Any = None, **arrays: Any) -> None:
-    """Replace fields of site.json and arrays; None takes one away."""
-    before = json.loads((folder / "site.json").read_text())
-    after = {
-        key: value for key, value in {**before, **(described or {})}.items() if value is not None
-    }
-    (folder / "site.json").write_text(json.dumps(after))
-    with np.load(folder / "part.npz") as file:
-        held = {**file, **arrays}
-    np.savez(
-        folder / "part.npz", **{name: array for name, array in held.items() if array is not None}
-    )
-
-
 def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
     found = find_sites(base, num_parts)
     assert found.is_hetero
@@ -182,7 +168,7 @@ def test_ids_that_contradict_are_named_with_their_type(tmp_path: Path) -> None:
     with np.load(folders[2] / "part.npz") as file:
         into = int(file["movie/node_id"][0])
     one = {"src": [77], "dst": [into], "src_owner": [0]}
-    change(
+    change_site(
         folders[2],
         None,
         **{f"studio__makes__movie/{name}": np.array(value) for name, value in one.items()},
@@ -279,7 +265,7 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "part.npz", **ARRAYS)
     num_parts = len((described or DESCRIBED).get("sites", DESCRIBED["sites"]))
     assert hetero(tmp_path, 2).read_part(0).nodes["person"].num_halo == 1
-    change(tmp_path, described, **arrays)
+    change_site(tmp_path, described, **arrays)
     with pytest.raises(InputError, match=message):
         hetero(tmp_path, num_parts).read_part(0)
 
@@ -287,7 +273,7 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
 def test_the_order_of_types_is_agreed_on(tmp_path: Path) -> None:
     folders = write(tmp_path, random_hetero())
     types = json.loads((folders[1] / "site.json").read_text())["types"]
-    change(folders[1], {"types": dict(reversed(types.items()))})
+    change_site(folders[1], {"types": dict(reversed(types.items()))})
     with pytest.raises(InputError, match="its sites, task, num_classes or types differ"):
         find_sites(tmp_path, 3)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from graph_files import assert_graph, assert_same, write_files
+from graph_files import assert_graph, assert_same, change_site, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import MASKS, make_graph, random_graph, thirds, write_partitions
@@ -371,7 +371,7 @@ def test_a_spoilt_file_is_named(tmp_path: Path, name: str, content: Any, message
 def test_folders_that_do_not_belong_together(tmp_path: Path, described: Any, message: str) -> None:
     parts = np.arange(40) % 2
     folders = write_sites(tmp_path, random_graph(), thirds(40), parts, ["north", "east"])
-    change(folders[1], described)
+    change_site(folders[1], described)
     with pytest.raises(InputError, match=message):
         find_sites(tmp_path, 2)
 
@@ -398,23 +398,14 @@ def three(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def change(folder: Path, described: Any = None, **arrays: Any) -> None:
-    """Replace fields of site.json, and arrays."""
-    before = json.loads((folder / "site.json").read_text())
-    (folder / "site.json").write_text(json.dumps({**before, **(described or {})}))
-    with np.load(folder / "part.npz") as archive:
-        kept = dict(archive)
-    np.savez(folder / "part.npz", **{**kept, **arrays})
-
-
 def test_stated_classes_may_be_more_than_occur(three: Path) -> None:
     for name in NAMES[:3]:
-        change(three / name, {"num_classes": 5})
+        change_site(three / name, {"num_classes": 5})
     assert agree(three).num_classes == 5
 
 
 def test_unequal_widths_are_named(three: Path) -> None:
-    change(three / "south", feat=np.ones((20, 5)))
+    change_site(three / "south", feat=np.ones((20, 5)))
     with pytest.raises(
         InputError, match=r"rank\(s\) 2 differ from rank 0: features of another width .*6, 0, 5"
     ):
