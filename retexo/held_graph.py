@@ -287,7 +287,7 @@ class HeldGraph:
         stages, heads = self.run.stages, self.run.checkpoint.heads
         first = len(self.inferred.logits)
         num_new = len(grown.labels) - first
-        changed = None if grown.is_heterogeneous else self._find_changed(grown)
+        changed = self._find_changed(grown) if grown.schema.is_plain else None
         if changed is None or int(changed.sum()) > MAX_CHANGED * len(changed):
             outputs = infer(grown, stages, heads)
             return InferenceResult(outputs.logits[first:], outputs.embeddings[first:])

@@ -171,7 +171,7 @@ def _dry_run_layers(context: Context, stages: Sequence[Stage]) -> Iterator[Tenso
         exchanges = layer_input.open_exchanges(context, layer, stage)
         received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
         _step(context, layer_input.make_objective(context, layer, stage, received))
-        if layer > 0 and (context.is_heterogeneous or context.plan.partial_sums):
+        if layer > 0 and (context.plan.partial_sums or not context.schema.is_plain):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = layer_input.open_exchanges(context, layer, stage)
         for exchange in exchanges.values():
@@ -189,7 +189,7 @@ def _output_without_zeros(
     Rows without zeros give the largest messages. The stage does not run.
     """
     width, num_logits = stage.output_widths
-    if not context.is_heterogeneous:
+    if context.schema.is_plain:
         halo = _no_zeros(context.plan.num_halo, width)
         return LayerOutput(_no_zeros(len(layer_input.rows), width), None, halo), num_logits
     schema, num_layers = context.schema, context.settings.model.depth

@@ -94,7 +94,6 @@ class Context(TaskContext):
     schema: Schema
     types: dict[str, NodeType]
     """By name; one in a plain graph."""
-    is_heterogeneous: bool
     device: torch.device
     log: RunLog
     directory: Path = Path()

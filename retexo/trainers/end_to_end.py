@@ -228,7 +228,7 @@ def exchange_features(
     """
     received = {}
     for name, node_type in context.types.items():
-        if not node_type.features.shape[1] and context.is_heterogeneous:
+        if not (node_type.features.shape[1] or context.schema.is_plain):
             continue
         scale = context.source_scale(stages[0].conv)
         plan = node_type.plan if with_sums else replace(node_type.plan, partial_sums=False)

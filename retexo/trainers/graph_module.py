@@ -75,19 +75,18 @@ class GraphModule(nn.Module):
         paths = PathRelations.of(self.schema)
         if self.heads.alpha == 1 or not paths.leaving:
             return start
-        is_typed = not self.schema.is_plain
-        conv = make_aggregator(heterogeneous=is_typed)
+        conv = make_aggregator(self.schema)
 
         def hop(
             relations: frozenset[EdgeType], rows: Mapping[str, Tensor]
         ) -> Iterator[tuple[EdgeType, Tensor, Tensor]]:
             for relation in sorted(relations):
                 block, sent = blocks[relation], rows[relation[0]]
-                if is_typed:
-                    total = block_mean(block, sent)
-                else:
+                if self.schema.is_plain:
                     inputs = conv.prepare(block, sent.clone(), NO_PROJECTED_ROWS)
                     total = to_dense(inputs.matrices[-1])
+                else:
+                    total = block_mean(block, sent)
                 yield relation, total, is_reached_by(conv, block.in_degree)
 
         powers = [start]

@@ -131,12 +131,12 @@ def _mean(total: Tensor, count: Tensor) -> Tensor:
     return total / count.clamp(min=1)
 
 
-def make_aggregator(*, heterogeneous: bool) -> LinearConvolution:
+def make_aggregator(schema: Schema) -> LinearConvolution:
     """Return what aggregates over a relation: GCN's sums, or with types means.
 
     Its parameters are not used.
     """
-    return SAGEMean(1, 1, 0.0, root_weight=False) if heterogeneous else GCN(1, 1, 0.0)
+    return GCN(1, 1, 0.0) if schema.is_plain else SAGEMean(1, 1, 0.0, root_weight=False)
 
 
 def is_reached_by(conv: LinearConvolution, in_degree: Tensor) -> Tensor:
@@ -157,7 +157,8 @@ def make_smoother(
     """
     info, smoothing = context.graph_info, context.settings.smoothing
     tries_first = (
-        not (context.is_heterogeneous or context.plan_options.all_halo_rows)
+        context.schema.is_plain
+        and not context.plan_options.all_halo_rows
         and info.num_val <= MAX_VALIDATING * sum(info.part_sizes)
         and smoothing.steps > 1
         and 1 in smoothing.alphas
@@ -183,21 +184,21 @@ def propagate(
     all_are_sources = context.settings.smoothing.hops > 0 or not context.graph_info.num_in_split
     sources = context.computed if all_are_sources else context.in_a_split
     with context.phase("plan"):
-        if context.is_heterogeneous:
-            hops = (paths.leaving, paths.returning)
-            plans = {
-                hop_relations: _plan_relations(context, hop_relations) for hop_relations in hops
-            }
-        else:
+        if context.schema.is_plain:
             plan = _choose_plain_plan(context, sources, targets, all_are_sources=all_are_sources)
-            plans = {paths.leaving: {paths.target: plan}}
-    conv = make_aggregator(heterogeneous=context.is_heterogeneous)
+            plans: dict[Relations, Plans] = {paths.leaving: {paths.target: plan}}
+        else:
+            plans = {
+                relations: _plan_relations(context, relations)
+                for relations in (paths.leaving, paths.returning)
+            }
+    conv = make_aggregator(context.schema)
     rows = start
     for step in range(steps):
         plan = plans[paths.leaving][paths.target]
         layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
         needed = context.computed
-        if not context.is_heterogeneous:
+        if context.schema.is_plain:
             needed = plan.required_layers > layer
         hop = partial(_hop, context, conv, plans, layer)
         sent = rows if sources.all() else torch.where(sources[:, None], rows, 0.0)

@@ -113,7 +113,7 @@ def run_layers(
 
 def first_input(context: Context, stages: Sequence[Stage]) -> AnyLayerInput:
     """Return the input of the first layer."""
-    if context.is_heterogeneous:
+    if not context.schema.is_plain:
         return RelationalInput.first(context, stages)
     if context.settings.model.lookahead:
         return LookAheadInput.first(context, stages)
@@ -157,7 +157,7 @@ def infer(
             del rows[:-1]
         rows.append(output.rows)
         by_head.append(output.logits)
-    read, kept = output.hidden if context.is_heterogeneous else rows[-2], rows[:-1]
+    read, kept = rows[-2] if context.schema.is_plain else output.hidden, rows[:-1]
     logits = apply_heads(by_head, heads, smooth)
     return InferenceResult(logits, read, by_head, kept if keeps_rows else ())
 

@@ -135,7 +135,7 @@ def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     hop: Hop = {
         name: {name: node_type.features}
         for name, node_type in context.types.items()
-        if node_type.features.shape[1] or not context.is_heterogeneous
+        if node_type.features.shape[1] or context.schema.is_plain
     }
     inputs = list(hop.get(target, {}).values())
     for number in range(num_hops):
@@ -190,7 +190,7 @@ def _aggregate(
 
     A relation without such nodes has none.
     """
-    if context.is_heterogeneous:
+    if not context.schema.is_plain:
         means = context.relation_means(name, rows, nodes)
         means.add(received)
         return means.by_relation()

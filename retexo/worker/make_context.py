@@ -113,7 +113,6 @@ def make_context(
         comm=comm,
         schema=schema,
         types=types,
-        is_heterogeneous=conv.relational,
         device=device,
         log=log or RunLog(Path(), 1, settings),
         save_layer=save,
