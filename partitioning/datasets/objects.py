@@ -1,11 +1,12 @@
 """Writes graphs of other libraries as files for dataset_name=file (file.py), and returns the path.
 
-N nodes, E directed edges. Each file and folder appears when it is complete, those of nodes last.
+N nodes, E directed edges. A file or folder appears when it is complete.
 """
 
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,10 +208,10 @@ def _save_folder(tables: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
 
 
 def _write_entries(path: Any, writers: Mapping[str, Callable[[Path], Any]], overwrite: bool) -> str:
-    """Write the entries of a folder, or one file, named "", each beside its place; return the path.
+    """Write the entries of a folder, or one file, named "", beside their places; return the path.
 
-    Folders above are made. Of an existing folder, which has to have these entries, only they are
-    replaced.
+    A failure leaves what was there. Folders above are made. Of an existing folder, which has to
+    have these entries, only they are replaced, when all are written.
     """
     target, is_file = _check_target(path), "" in writers
     is_own = all((target / name).exists() for name in writers) and target.is_dir() != is_file
@@ -218,9 +219,19 @@ def _write_entries(path: Any, writers: Mapping[str, Callable[[Path], Any]], over
         how = "" if is_file else " of a folder written before"
         raise InputError(f"path={path}: exists; choose another, or overwrite=True{how}")
     try:
-        for name, write in writers.items():
-            with written_beside(target / name) as part:
-                write(part)
+        with ExitStack() as stack:
+            if target.is_dir():
+                parts = {
+                    name: stack.enter_context(written_beside(target / name)) for name in writers
+                }
+            else:
+                part = stack.enter_context(written_beside(target))
+                parts = {name: part / name for name in writers}
+                if not is_file:
+                    part.mkdir()
+            for name, write in writers.items():
+                write(parts[name])
+            for name in writers:
                 if (target / name).is_dir():
                     shutil.rmtree(target / name)
     except OSError as error:

@@ -1,5 +1,6 @@
 """Graphs of other libraries come back as they were: objects that these libraries make."""
 
+import errno
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
@@ -546,6 +548,32 @@ def test_a_frame_that_is_no_table_leaves_nothing(
     with pytest.raises(InputError, match="edges: columns of several levels"):
         retexo.from_pandas(nodes, pd.concat({"a": edges}, axis=1), tmp_path / "graph")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_folder_of_which_one_table_cannot_be_written_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    write, (nodes, edges) = pq.write_table, FRAMES
+    changed = pd.concat([edges, edges])
+    target = tmp_path / "out"
+
+    def write_edges(table: Any, path: Path) -> None:
+        if "src" not in table.column_names:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(table, path)
+
+    if not is_new:
+        retexo.from_pandas(nodes, edges, target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    monkeypatch.setattr(pq, "write_table", write_edges)
+    with pytest.raises(InputError, match="cannot be written .No space left on device"):
+        retexo.from_pandas(nodes, changed, target, overwrite=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
+    monkeypatch.undo()
+    retexo.from_pandas(nodes, changed, target, overwrite=not is_new)
+    assert sorted(path.name for path in target.iterdir()) == ["edges.parquet", "nodes.parquet"]
+    assert len(pd.read_parquet(target / "edges.parquet")) == 2
 
 
 @pytest.mark.parametrize("path", [None, 3, "a\0.npz", "file/g.npz", f"{'a' * 300}.npz"])
