@@ -567,7 +567,7 @@ def test_a_folder_of_which_one_table_cannot_be_written_stays_as_it_was(
         retexo.from_pandas(nodes, edges, target)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     monkeypatch.setattr(pq, "write_table", write_edges)
-    with pytest.raises(InputError, match="cannot be written .No space left on device"):
+    with pytest.raises(InputError, match=r"cannot be written .No space left on device"):
         retexo.from_pandas(nodes, changed, target, overwrite=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
     monkeypatch.undo()
