@@ -168,7 +168,7 @@ class PartitionedRun:
 
     def settings(self, num_parts: int) -> TrainSettings:
         """Return the model's settings, for a directory of `num_parts` partitions."""
-        task = f"task={self.checkpoint.task_name}"
+        task = f"task={self.checkpoint.task}"
         train = compose_train(f"num_partitions={num_parts}", "device=cpu", task)
         dim = self.checkpoint.architecture.num_classes if self.checkpoint.scorer else train.task.dim
         return replace(

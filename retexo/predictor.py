@@ -77,7 +77,7 @@ def load(
     if output not in OUTPUTS:
         raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
     checkpoint = open_checkpoint(Path(run_dir))
-    composed = compose([*settings, f"task={checkpoint.task_name}"])
+    composed = compose([*settings, f"task={checkpoint.task}"])
     names = {setting.partition("=")[0].lstrip("+~") for setting in settings}
     dataset = dataset_like_training(checkpoint, composed, composed.given | names)
     return Predictor(checkpoint, dataset, precision, output)
@@ -88,9 +88,7 @@ def dataset_like_training(checkpoint: Checkpoint, dataset: D, given: Any) -> D:
 
     given: names of settings that stay, except for task.name, which is always the model's.
     """
-    values: dict[str, Any] = {"task.name": checkpoint.task_name}
-    if checkpoint.graph.get("labels.of") == "edges":
-        values["task.name"] = checkpoint.task_name.replace("node_", "edge_")
+    values: dict[str, Any] = {"task.name": checkpoint.task}
     if not any(name.split(".")[0] == "split" for name in given):
         values["split.kind"] = "none"
     if "features" in checkpoint.graph and "features.kind" not in given:

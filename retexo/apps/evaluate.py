@@ -110,11 +110,15 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             f"trainer={trainer}: the model of {checkpoint.directory} was trained by "
             f"trainer={checkpoint.trainer}; leave it out"
         )
-    name, trained = settings.task.of_nodes, checkpoint.task_name
-    if name != trained and (trained != REGRESSION or settings.given & {"task", "task.name"}):
+    name, trained = settings.task.name, checkpoint.task_name
+    if name != checkpoint.task and (
+        settings.given & {"task", "task.name"}
+        or (settings.task.of_nodes != trained and trained != REGRESSION)
+        or (settings.task.of_edges and checkpoint.task == trained)
+    ):
         raise InputError(
-            f"task={settings.task.name}: the model of {checkpoint.directory} is for"
-            f" task={trained}; set that task"
+            f"task={name}: the model of {checkpoint.directory} is for"
+            f" task={checkpoint.task}; set that task"
         )
     has, requested = by_setting(checkpoint.model), by_setting(settings.model)
     task = replace(settings.task, scorer=settings.link_scorer or settings.edge_head)
@@ -142,8 +146,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
             ", ".join(exchange.precision),
             ", ".join(checkpoint.exchange.precision),
         )
-    trained = trained.replace("node_", "edge_") if settings.task.of_edges else trained
-    task = replace(task, name=trained, **checkpoint.task_settings)
+    task = replace(task, name=checkpoint.task, **checkpoint.task_settings)
     model = checkpoint.model
     return replace(settings, exchange=exchange, task=task, model=model, **model.sizes)
 

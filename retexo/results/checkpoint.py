@@ -139,6 +139,12 @@ class Checkpoint:
             return "link_prediction"
         return "node_classification" if self.targets is None else "node_regression"
 
+    @property
+    def task(self) -> str:
+        """Return the value of the setting `task`: edge_... where edges have the labels."""
+        of_edges = self.graph.get("labels.of") == "edges"
+        return self.task_name.replace("node_", "edge_") if of_edges else self.task_name
+
     def stages(self) -> list[Stage]:
         """Return new stages with the trained parameters, in evaluation mode.
 

@@ -249,23 +249,23 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
     relations for a model that reads them.
     """
     has_pairs = directory.meta is not None and bool(directory.meta.links)
-    name = settings.task.of_nodes
+    name = settings.task.name
+    labels_task = _task_of_labels(directory)
     if settings.task.links != has_pairs:
-        other = (
-            "link_prediction" if has_pairs else _node_task_of(directory) or "node_classification"
-        )
+        other = "link_prediction" if has_pairs else labels_task or "node_classification"
         raise InputError(
             f"{directory.path}: {'pairs' if has_pairs else 'no pairs'} of nodes are split there;"
             f" choose task={other}, or partition with task={name}"
         )
-    labels_task = _node_task_of(directory)
     if not has_pairs and labels_task not in (None, name):
-        kind = "numbers" if labels_task == "node_regression" else "classes"
+        assert labels_task is not None
+        kind = "numbers" if labels_task.endswith("_regression") else "classes"
+        owner = "edges" if labels_task.startswith("edge_") else "nodes"
         raise InputError(
-            f"{directory.path}: its labels are {kind}; choose task={labels_task}, or partition with"
-            f" task={name}"
+            f"{directory.path}: its labels are {kind} of {owner}; choose task={labels_task}, or"
+            f" partition with task={name}"
         )
-    if directory.meta is not None and name == "node_classification":
+    if directory.meta is not None and not (settings.task.links or settings.task.regression):
         is_multilabel = directory.meta.task == "multilabel"
         check_objective(settings, directory.meta.num_classes, multilabel=is_multilabel)
     if hidden_convolution(settings.model).reads_relations and not (
@@ -277,14 +277,15 @@ def _check_task(settings: TrainSettings, directory: PartitionDirectory) -> None:
         )
 
 
-def _node_task_of(directory: PartitionDirectory) -> str | None:
-    """Return the task that the labels of a directory are for.
+def _task_of_labels(directory: PartitionDirectory) -> str | None:
+    """Return the task that the labels of a directory, of nodes or edges, are for.
 
     None if it has no labels, or does not say.
     """
     if directory.stated_task is None or not directory.stated_classes:
         return None
-    return "node_regression" if directory.stated_task == "regression" else "node_classification"
+    owner = "edge" if directory.graph_settings.get("labels.of") == "edges" else "node"
+    return f"{owner}_{'regression' if directory.stated_task == 'regression' else 'classification'}"
 
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:

@@ -197,6 +197,13 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
     further = [*settings[:-1], "init=run", "num_rounds=[1]"]
     with pytest.raises(InputError, match=r"task\.scorer=mlp: the model of .* has task.scorer=dot"):
         train.run(compose([*further, "task.scorer=mlp"], TASK), Path("other"))
+    for task in ("edge_regression", "node_classification"):
+        with pytest.raises(InputError, match=rf"^task={task}: .* is for task=edge_classification;"):
+            evaluate.run(compose([*settings, "checkpoint_dir=run", f"task={task}"]), Path("other"))
+    (parts,) = Path("data/partitions").iterdir()
+    of_nodes = compose([*TRAINED, f"partition_dir={parts}"], "node_classification_rgcn")
+    with pytest.raises(InputError, match="classes of edges; choose task=edge_classification, or"):
+        train.run(of_nodes, Path("other"))
     with pytest.raises(InputError, match=r"task\.message_edges says which labelled edges carry"):
         train.run(compose([*settings, "split.inductive=true"], TASK), Path("other"))
 
