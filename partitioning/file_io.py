@@ -14,6 +14,7 @@ import secrets
 import shutil
 import socket
 import stat
+import struct
 import time
 import zipfile
 import zlib
@@ -47,6 +48,7 @@ UNREADABLE = (
     TokenError,
     ArithmeticError,
     csv.Error,
+    struct.error,
     lzma.LZMAError,
     SafetensorError,
     zipfile.BadZipFile,
@@ -132,7 +134,7 @@ def reading(
     where = str(path) if where is None else where
     with explaining(where, kind, remedy):
         if not stat.S_ISREG(path.stat().st_mode):
-            raise OSError(errno.ENXIO, "not a regular file")
+            raise ValueError("not a regular file")
         yield
 
 
@@ -150,7 +152,13 @@ def explaining(where: str, kind: str, remedy: str) -> Iterator[None]:
                 " loaded; save numbers"
             ) from None
         reason = first_line(error)[:200]
-        raise InputError(f"{where}: not a readable {kind} ({reason}); {remedy}") from None
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            raise InputError(f"{where}: {error.strerror}; free some space") from error
+        if isinstance(error, LookupError | AttributeError):  # whose messages are names alone
+            reason = f"{type(error).__name__}: {reason}"
+        if isinstance(error, MemoryError):
+            remedy = f"free memory, or where it is damaged {remedy}"
+        raise InputError(f"{where}: not a readable {kind} ({reason}); {remedy}") from error
 
 
 def check_path(setting: str, value: str) -> Path:
@@ -278,9 +286,10 @@ def rename_durably(unfinished: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """Yield the place of a new file or folder, which replaces the file `path` at the end.
+    """Yield where to write a new file or folder, which is renamed to `path` at the end.
 
-    On failure it is removed. Folders above are made.
+    A file at `path` is replaced; a folder there has to be empty. On failure what was written is
+    removed. Folders above are made.
     """
     unfinished = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
     path.parent.mkdir(parents=True, exist_ok=True)

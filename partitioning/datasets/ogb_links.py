@@ -17,6 +17,7 @@ from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.ogb_source import RELEASE, archive_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
+from partitioning.errors import first_line
 from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -107,8 +108,8 @@ def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]
         try:
             with torch.serialization.safe_globals(stand_ins):
                 loaded = torch.load(file, weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise ValueError(error) from None
+        except (pickle.UnpicklingError, AssertionError) as error:  # of damaged files
+            raise ValueError(first_line(error)) from error
 
         def array(name: str) -> NDArray[Any]:
             value = loaded[name]

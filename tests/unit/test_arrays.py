@@ -5,6 +5,7 @@ with its errors.
 """
 
 import ast
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, torch_threads
 
-from partitioning.file_io import load_npy, open_regular
+from partitioning.errors import InputError
+from partitioning.file_io import explaining, load_npy, open_regular, reading
 from partitioning.thread_pool import in_blocks, in_threads
 from retexo import arrays
 from retexo.arrays import (
@@ -81,6 +83,21 @@ OWN = {
     "retexo/trainers/sampled_dgl/client.py",
     "retexo/results/callbacks.py",  # rounds that the program itself writes
 }
+
+
+def test_why_a_file_cannot_be_read_is_named(tmp_path: Path) -> None:
+    full = "No space left on device"
+    for error, message in (
+        (ValueError("odd"), r"not a readable table \(odd\); fetch it"),
+        (KeyError("edge"), r"not a readable table \(KeyError: 'edge'\); fetch it"),
+        (MemoryError("1 PiB"), r"\(1 PiB\); free memory, or where it is damaged fetch it"),
+        (OSError(errno.ENOSPC, full), f"^x: {full}; free some space$"),
+    ):
+        with pytest.raises(InputError, match=message), explaining("x", "table", "fetch it"):
+            raise error
+    message = r"not a readable table \(not a regular file\);"
+    with pytest.raises(InputError, match=message), reading(tmp_path, "table"):
+        pass
 
 
 @pytest.mark.parametrize("mode", ["rb", "a", "r+b"])
