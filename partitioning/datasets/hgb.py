@@ -16,6 +16,7 @@ from partitioning.array_checks import (
     check_edge_weight,
     check_endpoints,
     check_unique,
+    expect,
     refuse,
 )
 from partitioning.datasets.download import FETCH_AGAIN, Archive, open_published
@@ -46,7 +47,7 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     """Load a data set; weights of a relation that are all 1 are left out."""
     types, edge_types, num_classes = _read_info(folder / "info.dat")
     tables, node_type, position = _read_nodes(folder / "node.dat", types)
-    relations = _read_relations(folder / "link.dat", edge_types, node_type, position)
+    relations = _read_relations(folder / "link.dat", edge_types, types, node_type, position)
     files = {"train": folder / "label.dat", "test": folder / "label.dat.test"}
     rows = {part: _read_labels(file, node_type, position) for part, file in files.items()}
     target = types[rows["train"][0]]
@@ -118,7 +119,11 @@ def _read_nodes(path: Path, types: dict[int, str]) -> tuple[dict[str, NodeTable]
 
 
 def _read_relations(
-    path: Path, edge_types: dict[int, EdgeType], node_type: Array, position: Array
+    path: Path,
+    edge_types: dict[int, EdgeType],
+    types: dict[int, str],
+    node_type: Array,
+    position: Array,
 ) -> dict[EdgeType, Relation]:
     """Read lines of source, destination, relation and weight.
 
@@ -134,9 +139,10 @@ def _read_relations(
         src, dst = (narrow_ends(position[end[rows]]) for end in ends)
         weight = check_edge_weight(columns[rows, 3], len(rows), f"{path}: relation {number}")
         for end, nodes_of_end in zip((edge_type[0], edge_type[2]), ends, strict=True):
-            found = node_type[nodes_of_end[rows]]
-            where = f"{path}: relation {number}"
-            refuse(nodes_of_end[rows], found != found[:1], where, f"no {end}; {FETCH_AGAIN}")
+            is_end = np.isin(node_type[nodes_of_end], [at for at in types if types[at] == end])
+            wrong = (columns[:, 2] == number) & ~is_end
+            expected = f"expected a node of type {end}; {FETCH_AGAIN}"
+            refuse(nodes_of_end, wrong, str(path), expected)
         relations[edge_type] = Relation(src, dst, weight)
     return relations
 
@@ -148,7 +154,8 @@ def _read_labels(path: Path, node_type: Array, position: Array) -> tuple[int, Ar
         The number of the nodes' one type, their positions in it [K], and their classes [K].
     """
     rows = np.array([(line[0], line[2], line[3]) for line in _read_lines(path)]).astype(np.int64)
-    nodes, types, classes = rows.reshape(-1, 3).T
+    expect(len(rows) > 0, rows, str(path), f"a line per labelled node; {FETCH_AGAIN}")
+    nodes, types, classes = rows.T
     check_endpoints(nodes, len(node_type), str(path))
     check_unique(nodes, str(path))
     wrong = (types != types[:1]) | (types != node_type[nodes])

@@ -16,6 +16,7 @@ from partitioning.datasets.array_pickles import read_pickle
 from partitioning.datasets.download import FETCH_AGAIN, Remote, open_published
 from partitioning.datasets.raw import build_named
 from partitioning.datasets.symmetry import unique_edges
+from partitioning.file_io import reading
 from partitioning.graph_data import MASKS, GraphData
 from partitioning.partition_settings import DatasetSettings
 
@@ -109,7 +110,7 @@ def _read_test_nodes(path: Path, first: int, count: int) -> Array:
 def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
     """Return the unique edges, sorted by destination, without self loops."""
     graph = read_pickle(path)
-    with open_published(path):
+    with reading(path, "file of this data set", FETCH_AGAIN):
         counts = [len(others) for others in graph.values()]
         src = np.repeat(np.fromiter(graph, np.int64), counts)
         dst = np.fromiter(chain.from_iterable(graph.values()), np.int64, sum(counts))

@@ -227,10 +227,27 @@ def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
     assert_graph(graph, target="paper", **papers)
     assert np.array_equal(graph.train_mask | graph.val_mask, theirs["paper"].train_mask)
     assert (graph.val_mask.sum(), (graph.train_mask & graph.val_mask).sum()) == (1, 0)
-    nodes = tmp_path / "HGB" / title / "node.dat"
-    nodes.write_text(nodes.read_text().replace("\n3\t", "\n2\t"))
-    with pytest.raises(InputError, match=r"node\.dat: rows 2 and 3 are both 2"):
-        datasets.load_graph(settings)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("node.dat", "\n3\t", "\n2\t", "rows 2 and 3 are both 2"),
+        ("link.dat", "\n0\t10\t2", "\n0\t1\t2", "row 20 is 1; expected a node of type author"),
+        (
+            "label.dat",
+            "",
+            "",
+            r"has shape \(0,\), .*; expected a line per labelled node; remove it",
+        ),
+    ],
+)
+def test_damaged_files_of_hgb_are_named(tmp_path, file, old, new, message):
+    zipfile.ZipFile(io.BytesIO(hgb_file("hgb-acm"))).extractall(tmp_path / "HGB")
+    path = tmp_path / "HGB" / "ACM" / file
+    path.write_text(path.read_text().replace(old, new) if old else "")
+    with pytest.raises(InputError, match=rf"{file}:? {message}"):
+        datasets.load_graph(dataset_settings("hgb-acm", dir=str(tmp_path)))
 
 
 # ---- downloads
