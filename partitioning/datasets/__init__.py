@@ -69,6 +69,8 @@ class Recipe:
     """Whether the source has one direction per edge, so that reverse edges are added."""
     files: Callable[[str, str], Sequence[Remote]] = lambda _name, _folder: ()
     """What has to be downloaded, by name and dataset_dir."""
+    target: str | None = None
+    """The only type of nodes that has labels; None: it is in the files, or there is one type."""
 
 
 def _in_list(archive: Callable[[str, str], Archive]) -> Callable[[str, str], list[Archive]]:
@@ -128,7 +130,9 @@ _RECIPES = {
     "ogbn-products": Recipe(ogb_source.load, _GIVEN, files=_OGB),
     "ogbn-proteins": Recipe(ogb_source.load, _GIVEN, files=_OGB),
     "ogbn-papers100M": Recipe(ogb_source.load, _GIVEN, symmetrize=True, files=_OGB),
-    "ogbn-mag": Recipe(ogb_mag.load, _GIVEN, files=_in_list(ogb_mag.archive)),
+    "ogbn-mag": Recipe(
+        ogb_mag.load, _GIVEN, files=_in_list(ogb_mag.archive), target=ogb_mag.TARGET
+    ),
     **{
         name: Recipe(ogb_links.load, _GIVEN, files=_in_list(ogb_links.archive))
         for name in ogb_links.SOURCES
@@ -206,15 +210,24 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     files, settings = chosen.files(name, settings.dataset_dir), replace(settings, dataset_name=name)
     if not files:
         return add_reverse(chosen.load(settings), settings, symmetrize=chosen.symmetrize)
+    if chosen.target is not None:  # before anything is downloaded
+        _check_target(settings, chosen.target)
     places = ensure(name, files, settings.dataset_max_gib)
     folder = places[0] if places[0].is_dir() else places[0].parent
     with explaining(f"dataset_name={name}: {folder}", "copy of this data set", FETCH_AGAIN):
         graph = chosen.load(settings, *places)
-    if settings.target not in (None, graph.target) and isinstance(graph, HeteroGraphData):
-        raise InputError(
-            f"target={settings.target}: of {name} only {graph.target} has labels; leave it out"
-        )
+    if isinstance(graph, HeteroGraphData):
+        _check_target(settings, graph.target)
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
+
+
+def _check_target(settings: DatasetSettings, target: str) -> None:
+    """Raise InputError for a setting `target` that is not the only type with labels."""
+    if settings.target not in (None, target):
+        raise InputError(
+            f"target={settings.target}: of {settings.dataset_name} only {target} has labels; leave"
+            " it out"
+        )
 
 
 def add_reverse(

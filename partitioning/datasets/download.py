@@ -72,7 +72,7 @@ class Remote:
         """What to do where the file cannot be downloaded."""
         return f"fetch {self.url} and put it at {self.path}"
 
-    def prepare(self, max_gib: float) -> Path:
+    def prepare(self, dataset: str, max_gib: float) -> Path:
         """Return what loaders read; InputError for a file that changed since its first use."""
         check_unchanged(self.path, self.url)
         return self.path
@@ -95,7 +95,7 @@ class Archive(Remote):
     def by_hand(self) -> str:
         return f"{super().by_hand}, or unpack it so that {self.folder / self.needed[0]} exists"
 
-    def prepare(self, max_gib: float) -> Path:
+    def prepare(self, dataset: str, max_gib: float) -> Path:
         """Return the folder; the zip is unpacked if it is missing.
 
         Raises:
@@ -106,7 +106,8 @@ class Archive(Remote):
         missing = [name for name in self.needed if not (self.folder / name).is_file()]
         if missing:
             raise InputError(
-                f"{self.folder} lacks {', '.join(missing)}; remove the folder and {self.by_hand}"
+                f"dataset_name={dataset}: {self.folder} lacks {', '.join(missing)}; remove the"
+                f" folder and {self.by_hand}"
             )
         return self.folder
 
@@ -146,7 +147,7 @@ def ensure(dataset: str, files: Sequence[Remote], max_gib: float) -> list[Path]:
     by_hand = "; ".join(file.by_hand for file in missing)
     for file in missing:
         fetch(file.url, file.path, by_hand, f"dataset_name={dataset}: ", file.limit)
-    return [file.prepare(max_gib) for file in files]
+    return [file.prepare(dataset, max_gib) for file in files]
 
 
 class Refused(OSError):

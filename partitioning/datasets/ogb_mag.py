@@ -24,12 +24,12 @@ from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relati
 from partitioning.partition_settings import DatasetSettings
 
 NUM_CLASSES = 349
-_TARGET = "paper"
+TARGET = "paper"
 _NEEDED = (
     "raw/num-node-dict.csv.gz",
     "raw/triplet-type-list.csv.gz",
     "raw/node-label/paper/node-label.csv.gz",
-    *(f"split/time/{_TARGET}/{part}.csv.gz" for part in SPLIT.values()),
+    *(f"split/time/{TARGET}/{part}.csv.gz" for part in SPLIT.values()),
 )
 
 
@@ -55,12 +55,12 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
         relations[source, relation, destination] = _read_relation(
             file, nodes[source], nodes[destination]
         )
-    file = raw / "node-label" / _TARGET / "node-label.csv.gz"
+    file = raw / "node-label" / TARGET / "node-label.csv.gz"
     labels = read_ogb_classes(read_integers(file)[0], NUM_CLASSES, str(file))
-    check_length(labels, nodes[_TARGET].num_nodes, str(file))
-    split = folder / "split" / "time" / _TARGET
+    check_length(labels, nodes[TARGET].num_nodes, str(file))
+    split = folder / "split" / "time" / TARGET
     masks: dict[str, Any] = dict(read_split(split, len(labels)))
-    return HeteroGraphData("ogbn-mag", nodes, relations, _TARGET, labels, NUM_CLASSES, **masks)
+    return HeteroGraphData("ogbn-mag", nodes, relations, TARGET, labels, NUM_CLASSES, **masks)
 
 
 def _read_nodes(folder: Path, count: int) -> NodeTable:

@@ -304,7 +304,11 @@ def test_mag_is_read_as_ogb_reads_it(tmp_path):
 @pytest.mark.parametrize(
     ("files", "fields", "message"),
     [
-        ({}, {"target": "author"}, "target=author"),
+        (
+            {"raw/num-node-dict.csv.gz": b"rubbish"},
+            {"target": "author"},
+            "target=author: of ogbn-mag only paper has labels",
+        ),
         ({f"{WRITES}/edge.csv.gz": table([(0, 3)])}, {}, "column 1: row 0 is 3"),
     ],
 )
@@ -339,7 +343,11 @@ def test_what_is_wrong_with_mag_is_named(tmp_path, files, fields, message):
             {"raw/edge.csv.gz": OGB["raw/edge.csv.gz"][:-12]},
             r"edge\.csv\.gz|cannot be read",
         ),
-        ("ogbn-arxiv", {"RELEASE_v1.txt": None}, r"ogbn_arxiv lacks RELEASE_v1\.txt"),
+        (
+            "ogbn-arxiv",
+            {"RELEASE_v1.txt": None},
+            r"dataset_name=ogbn-arxiv: .*ogbn_arxiv lacks RELEASE_v1\.txt",
+        ),
         *(
             (
                 "ogbn-arxiv",
@@ -379,6 +387,21 @@ def saved(pairs):
     file = io.BytesIO()
     torch.save(pairs, file)
     return file.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_damaged_split_of_links_is_named(tmp_path, damage):
+    folder = ogb_links.archive("ogbl-ddi", str(tmp_path)).folder
+    file = io.BytesIO()
+    held = {"edge": HELD_OUT, "edge_neg": FIXED}
+    torch.save(held, file, _use_new_zipfile_serialization=False)
+    key = str(HELD_OUT.untyped_storage()._cdata).encode()
+    legacy = file.getvalue()
+    damaged = legacy[:30] if damage == "cut" else legacy.replace(key, b"0" * len(key), 1)
+    files = {f"split/target/{part}.pt": damaged for part in ("train", "valid", "test")}
+    write_files(folder, OGB | ogb_split("target") | files)
+    with pytest.raises(InputError, match=r"valid\.pt: not a readable .*; remove it, and fetch it"):
+        datasets.read_graph(dataset_settings("ogbl-ddi", dir=str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ogb_links.SOURCES)
