@@ -77,7 +77,7 @@ def refuse(
 
     Args:
         first_row: Number of the first value's row.
-        names: Of all columns; columns of any other number of names are numbered.
+        names: Of the columns; ignored unless there is one for each.
     """
     if wrong.any():
         row, *columns = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
@@ -114,9 +114,7 @@ def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) 
 
 def check_length(array: Array, num_nodes: int, where: str) -> None:
     if len(array) != num_nodes:
-        raise InputError(
-            f"{where} has {len(array)} rows; expected {num_nodes}, one per node (as many as labels)"
-        )
+        raise InputError(f"{where} has {len(array)} rows; expected {num_nodes}, one per node")
 
 
 def check_endpoints(array: Array, num_nodes: int, where: str, of_type: str = "") -> Endpoints:
@@ -281,8 +279,8 @@ def check_dense(
 
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
     """Return edge weights [E] as float32; None where all are 1."""
-    is_right = array.shape in ((num_edges,), (num_edges, 1))
-    expect(is_right, array, where, f"[{num_edges}], a weight per edge")
+    is_right = array.shape in ((num_edges,), (num_edges, 1)) and array.dtype.kind in "biuf"
+    expect(is_right, array, where, f"[{num_edges}], a weight per edge (a number)")
     refuse_odd_weights(array.reshape(-1), where)
     weight = check_dense(array.reshape(-1, 1), num_edges, where)[:, 0]
     return None if (weight == 1).all() else weight
@@ -305,7 +303,8 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
     """Return edge features [E, K] as finite float32; [E] is one feature."""
     rows = array[:, None] if array.ndim == 1 else array
     is_right = rows.ndim == 2 and len(rows) == num_edges and rows.shape[1] > 0
-    expect(is_right, array, where, f"[{num_edges}, features], a row per edge")
+    is_right &= array.dtype.kind in "biuf"
+    expect(is_right, array, where, f"numbers [{num_edges}, features], a row per edge")
     return check_dense(rows, num_edges, where)
 
 
@@ -319,20 +318,28 @@ def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.c
         )
     indptr = check_integers(parts.indptr, at("feat_indptr"))
     indices = check_integers(parts.indices, at("feat_indices"))
+    wrong, stored = (indptr < 0) | (indptr > len(indices)), f"{len(indices)} stored values"
+    refuse(indptr, wrong, at("feat_indptr"), f"expected a position in the {stored}")
     wrong, count = indptr[-1:] != len(indices), len(indptr) - 1  # SciPy would cut the rest off
-    refuse(indptr[-1:], wrong, at("feat_indptr"), f"expected {len(indices)} stored values", count)
+    refuse(indptr[-1:], wrong, at("feat_indptr"), f"expected {stored}", count)
+    wrong = (indices < 0) | (indices >= shape[1])
+    refuse(indices, wrong, at("feat_indices"), f"expected a feature in [0, {shape[1]})")
     data = check_dense(parts.data.reshape(-1, 1), len(parts.data), at("feat_data"))[:, 0]
     try:
         matrix = sp.csr_array((data, indices, indptr), shape=(shape[0], shape[1]))
         matrix.check_format(full_check=True)
     except ValueError as error:
         raise InputError(
-            f"{at('feat_indptr')} and {', '.join(CSR[:2])}: no CSR matrix of shape {shape}"
-            f" ({error}); save the arrays of a scipy.sparse.csr_array"
+            f"{at('feat_indptr')}: expected that of a CSR matrix of shape {shape} ({error})"
         ) from None
     matrix.sum_duplicates()
-    expected = "the sum of duplicate entries; expected a finite float32"
-    refuse(matrix.data, ~np.isfinite(matrix.data), at("feat_data"), expected)
+    infinite = np.flatnonzero(~np.isfinite(matrix.data))
+    if len(infinite):
+        node = int(np.searchsorted(matrix.indptr, infinite[0], side="right")) - 1
+        raise InputError(
+            f"{at('feat_data')}: duplicate entries of node {node} add up to"
+            f" {matrix.data[infinite[0]]}; expected a finite float32"
+        )
     return matrix
 
 

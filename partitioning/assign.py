@@ -160,7 +160,8 @@ def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
         else:
             with open_regular(path, "r") as file:
                 values = np.loadtxt(file, dtype=np.float64, ndmin=1)
-    if values.dtype.kind == "f" and are_whole(values).all():
+    if values.dtype.kind == "f":
+        refuse(values, ~are_whole(values), where, "expected the number of a partition")
         values = values.astype(np.int64)
     parts = check_integers(values, where)
     check_length(parts, num_nodes, where)

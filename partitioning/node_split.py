@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.array_checks import (
-    check_integers,
     check_mask,
     check_split,
     check_unique,
+    expect,
     make_mask,
     refuse,
 )
@@ -143,8 +143,9 @@ def _resolve(
         value = getattr(settings, name)
         if name not in USED_BY[kind] and value is not None and value is not False:
             kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
+            shown = str(value).lower() if isinstance(value, bool) else value
             raise InputError(
-                f"split.{name}={value} has no meaning with split={kind}: remove it, or set {kinds}"
+                f"split.{name}={shown} has no meaning with split={kind}: remove it, or set {kinds}"
             )
     names = [name for name in USED_BY[kind] if name in VALUES]
     values = {name: getattr(settings, name) for name in names}
@@ -391,7 +392,10 @@ def _read_listed(path: Path, num_nodes: int, nodes: "Nodes | None") -> Ids:
         array = np.asarray(read_npy(path))
         if array.dtype == np.bool_:
             return np.flatnonzero(check_mask(array, num_nodes, where))
-        ids = check_integers(array, where) if nodes is None else check_ids(array, where)
+        kinds, listed = ("iu", "positions") if nodes is None else ("iuUS", "ids or positions")
+        is_list = array.ndim == 1 and array.dtype.kind in kinds
+        expect(is_list, array, where, f"{listed} of nodes, or a mask of booleans [{num_nodes}]")
+        ids = check_ids(array, where)
     if nodes is not None and _are_positions(ids, nodes):
         log.warning("%s: no id is below %d: its numbers are positions, from 0", where, num_nodes)
         nodes = None

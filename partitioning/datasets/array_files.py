@@ -33,25 +33,29 @@ def read_edges_and_nodes(
     where = {ours: f"{path}: array `{theirs}`" for ours, theirs in names.items()}
     where |= dict.fromkeys(("src", "dst"), f"{path}: array `edges`")
     edges = arrays["edges"]
-    expect(edges.ndim == 2 and edges.shape[1] == 2, edges, where["src"], "[edges, 2]")
+    is_right = edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind in "iu"
+    expect(is_right, edges, where["src"], "integers [edges, 2]")
     src, dst = np.ascontiguousarray(edges.T)
     return {"src": src, "dst": dst} | {ours: arrays[names[ours]] for ours in names}, where
 
 
 def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
     """Read these arrays of an npz file of a published data set; InputError if one is missing."""
-    arrays = read_arrays(path, names, warn=False)
+    from partitioning.datasets.download import FETCH_AGAIN  # slow: for files that were fetched
+
+    arrays = read_arrays(path, names, warn=False, remedy=FETCH_AGAIN)
     missing = [name for name in names if name not in arrays]
     if missing:
         raise InputError(
-            f"{path}: there is no array `{missing[0]}`; expected {', '.join(names)}; remove it, and"
-            " fetch it again"
+            f"{path}: there is no array `{missing[0]}`; expected {', '.join(names)}; {FETCH_AGAIN}"
         )
     check_axes(arrays, names, str(path))
     return arrays
 
 
-def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dict[str, Array]:
+def read_arrays(
+    path: Path, names: Collection[str], *, warn: bool = True, remedy: str = "write it anew"
+) -> dict[str, Array]:
     """Read the arrays of an npz file that have these names, those that are there.
 
     Others are not unpacked; `warn`: they are logged. InputError if it is damaged or holds Python
@@ -60,7 +64,7 @@ def read_arrays(path: Path, names: Collection[str], *, warn: bool = True) -> dic
     with _open_npz(path) as archive:
         arrays: dict[str, Array] = {}
         for name in archive.files:
-            with reading(path, "array", where=f"{path}: array `{name}`"):
+            with reading(path, "array", remedy, f"{path}: array `{name}`"):
                 _check_member(archive, name)
                 if name in names:
                     arrays[name] = archive[name]

@@ -70,7 +70,7 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
     if len(ends) < 2:
         is_text = path.suffix not in ("", ".parquet", ".feather")
         header = "; put the line src,dst before it if this is no header" if is_text else ""
-        if names[:2] == ["0", "1"]:
+        if is_text and names[:2] == ["0", "1"]:
             header = "; columns.src=0 columns.dst=1 takes the first two, as it has no header"
         raise InputError(
             f"{path}: has the columns {join_names(names)}; expected src and dst (columns.src,"

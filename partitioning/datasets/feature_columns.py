@@ -48,8 +48,6 @@ UNIT = (
 """A number, with a currency, a percent sign or a unit."""
 BRACKETS = r"^(?:array|tensor)?[\[({<\s]+|[\])}>\s]+(?:,\s*dtype=[\w.]+\))?$"
 """What is around the numbers of a vector: of a list, of Postgres, of NumPy's and torch's repr."""
-EMPTY = r"^$|^[\[({<]\s*[\])}>]$"
-"""A blank cell, or an empty list."""
 NOTATION = f"{DECIMAL_COMMA}|{GROUPED}"
 REMEDY = (
     "expected a number, or a blank cell; columns.categorical={name} takes texts as categories,"
@@ -132,8 +130,7 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
 
     column = Column(cells.name, requested or "numeric", 0)
     trimmed = pc.utf8_trim_whitespace(cells.data)
-    is_blank = pc.match_substring_regex(trimmed, EMPTY)
-    text = pc.if_else(is_blank, pa.scalar(None, pa.string()), trimmed)
+    text = pc.if_else(pc.equal(trimmed, ""), pa.scalar(None, pa.string()), trimmed)
     if text.null_count == len(text):
         return _to_float32(cells, column, np.full(len(text), np.nan))
     known = text.drop_null()
@@ -192,13 +189,17 @@ def _split_unit(text: "pa.ChunkedArray") -> tuple["pa.ChunkedArray", str]:
 
 
 def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
-    """Parse texts such as [0.1, 0.2], {0.1,0.2}, 0.1|0.2 and 0.1 0.2, NaN where blank, [N, width].
+    """Parse texts such as [0.1, 0.2], {0.1,0.2}, 0.1|0.2 and 0.1 0.2, [N, width].
+
+    NaN where blank or [].
 
     None unless all have the same number of numbers, at least two.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    is_empty = pc.match_substring_regex(text, r"^\[\s*\]$")
+    text = pc.if_else(is_empty, pa.scalar(None, pa.string()), text)
     known = text.drop_null()
     for rows in (known.slice(0, 1), known):  # most texts are told from vectors by the first
         # NumPy writes its numbers in a list as np.float64(0.1).

@@ -59,20 +59,30 @@ from partitioning.datasets.raw import (
     RawRelation,
     build_graph,
 )
-from partitioning.datasets.table_files import KINDS, has_columns, stem_of
-from partitioning.datasets.tables import GraphTables, find_graph_tables, read_tables
+from partitioning.datasets.table_files import (
+    KINDS,
+    has_columns,
+    kind_of,
+    list_visible,
+    stem_of,
+    warn_unread,
+)
+from partitioning.datasets.tables import NODE_TABLES, GraphTables, find_graph_tables, read_tables
 from partitioning.dgl_import import import_dgl
 from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError, first_line, join_names
 from partitioning.features.schema import Frame, Source
 from partitioning.file_io import check_path, open_regular, reading
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, AnyGraph, EdgeType
+from partitioning.node_split import FILE_NAMES, FORMATS, SPLITS
 from partitioning.partition_settings import DatasetSettings
 from partitioning.unpacked_size import check_table_sizes
 
 log = logging.getLogger(__name__)
 
 TABLES = (*KINDS, "npy")
+READABLE = (*TABLES, "npz")
+"""Suffixes of tables and arrays, without .gz."""
 FORMS = (
     "an .npz, a folder with edges and labels, a table of edges in one (.csv, .txt, .parquet, .npy),"
     " or a DGL graph file (.bin, .dgl)"
@@ -112,6 +122,7 @@ def load(settings: DatasetSettings) -> AnyGraph:
         raise InputError(f"dataset_file={path}: there is no such file or folder; expected {FORMS}")
     if path.is_dir() or has_columns(path) or path.suffix == ".npy":
         tables = find_graph_tables(path, settings.tables)
+        _warn_unread(path, tables, settings)
         _check_sizes(tables.all, settings)
         return build_graph(read_tables(stem_of(path.resolve()), tables, settings), settings)
     if settings.edges.unknown != "refuse":
@@ -128,6 +139,30 @@ def load(settings: DatasetSettings) -> AnyGraph:
     raise InputError(
         f"dataset_file={path}: a file of unknown form; expected {FORMS}{remedy and '; '}{remedy}"
     )
+
+
+def _warn_unread(path: Path, tables: GraphTables, settings: DatasetSettings) -> None:
+    """Log what looks like a table beside those that are read: by its name, or its suffix.
+
+    Where `path` is a table of edges, by its name alone.
+    """
+    folder, is_plain = tables.folder, PLAIN_TYPE in tables.nodes
+    splits = [*chain.from_iterable(FILE_NAMES.values())]
+    files = [folder / f"{stem}.{suffix}" for stem in splits if is_plain for suffix in FORMATS]
+    asked = [getattr(settings.split, part) for part in SPLITS]
+    asked.append(getattr(settings, "partition_file", None))
+    files += [Path(name) for name in asked if isinstance(name, str)]
+    read = {file.resolve() for file in (*tables.all, *files) if isinstance(file, Path)}
+    names = ["edges", *NODE_TABLES, *splits]
+    left = [
+        file
+        for file in list_visible(folder)
+        if file.resolve() not in read
+        and (is_plain or file.is_file())
+        and (stem_of(file).lower() in names or (path.is_dir() and kind_of(file) in READABLE))
+    ]
+    expected = f"; tables are called {', '.join(names)}, with suffixes as in docs/data.md"
+    warn_unread(folder, left, expected * is_plain)
 
 
 def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:

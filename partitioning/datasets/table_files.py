@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +37,6 @@ KINDS = {"csv": "csv", "tsv": "csv", "txt": "csv", "parquet": "parquet", "feathe
 """Formats of tables, by suffix."""
 SUFFIXES = ("csv", "csv.gz", "tsv", "tsv.gz", "txt", "txt.gz", "parquet", "feather")
 """Suffixes of tables."""
-READABLE = (*KINDS, "npy", "npz")
-"""Suffixes of tables and arrays, without .gz."""
 TRANSACTIONS = ("_delta_log", ".hoodie", "metadata")
 """What the folders of Delta, Hudi and Iceberg have; files of theirs may have been replaced."""
 ROWS = 1 << 18
@@ -111,20 +109,11 @@ def list_visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(("_", ".")))
 
 
-def warn_unread(folder: Path, read: Collection[Path], stems: Collection[str] | None = None) -> None:
-    """Log the files of a folder that are not among those `read`.
-
-    With `stems` only what looks like a table: by its suffix, or by its name without it, in lower
-    case, which is one of them.
-    """
-    left = [
-        file.name
-        for file in list_visible(folder)
-        if file not in read
-        and (stems is None or kind_of(file) in READABLE or stem_of(file).lower() in stems)
-    ]
-    if left:
-        log.warning("%s: %s: left out", folder, join_names(left))
+def warn_unread(folder: Path, left: Iterable[Path], expected: str = "") -> None:
+    """Log the files `left` of a folder, which are not read; expected: what else the line says."""
+    names = [file.name for file in left]
+    if names:
+        log.warning("%s: %s: left out%s", folder, join_names(names), expected)
 
 
 def _parts(path: Path) -> list[Path]:

@@ -177,10 +177,6 @@ def _find_plain(path: Path) -> GraphTables:
         for file in files_named(folder, stem, suffixes)
         if file not in edges
     ]
-    if not is_edges:
-        splits = [*chain.from_iterable(FILE_NAMES.values())]
-        index_files = [folder / f"{stem}.{suffix}" for stem in splits for suffix in FORMATS]
-        warn_unread(folder, [*edges, *tables, *index_files], ("edges", *NODE_TABLES, *splits))
     return GraphTables({PLAIN_TYPE: tables}, {PLAIN_RELATION: edges[0]}, folder, has_splits=True)
 
 
@@ -192,7 +188,6 @@ def _find_typed(path: Path) -> GraphTables:
         for name in _node_types(nodes)
     }
     files = {_edge_type(stem_of(file), str(file)): file for file in _list_tables(edges)}
-    warn_unread(path, (), ())
     for edge_type in files:
         files_named(edges, SEPARATOR.join(edge_type), TYPED)  # refuses two files of one relation
     return GraphTables(tables, files, path)
@@ -233,7 +228,7 @@ def _list_tables(folder: Path) -> list[Path]:
     """
     files = sorted(file for file in folder.iterdir() if not file.name.startswith("."))
     tables = [file for file in files if kind_of(file) in TYPED]
-    warn_unread(folder, tables)
+    warn_unread(folder, (file for file in list_visible(folder) if file not in tables))
     for file in tables:
         if not is_table(file):  # reading a FIFO would block
             raise InputError(f"{file}: not a regular file; expected a table")

@@ -16,7 +16,7 @@ from partitioning.datasets import csv_files
 from partitioning.describe_tables import describe_tables
 from partitioning.features.build import encode_tables
 from partitioning.features.schema import describe
-from partitioning.partition_settings import TASKS, FeatureSettings
+from partitioning.partition_settings import FeatureSettings
 
 
 def load(path, **fields):
@@ -392,7 +392,7 @@ def masked(*cells):
         ),
         pytest.param(
             {"edges.csv": RING.set_axis(["user", "item"], axis=1)},
-            {"columns": {"src": "user", "dst": "item"}, "task": TASKS[2], **DEGREE},
+            {"columns": {"src": "user", "dst": "item"}, "task": "link_prediction", **DEGREE},
             {"num_nodes": 3},
             ["edges/user__RELATION__item.csv"],
             id="ids of two types in one table are warned of",
@@ -549,7 +549,7 @@ def masked(*cells):
                 "val.csv": "b,c\n",
                 "test.csv": "c,a\n",
             },
-            {"task": TASKS[2], **DEGREE},
+            {"task": "link_prediction", **DEGREE},
             {"num_edges": 3},
             [],
             id="files of pairs beside the tables are no masks",
@@ -973,9 +973,18 @@ def test_what_looks_like_a_table_and_is_not_read_is_named(tmp_path, caplog, name
     splits = {"train.csv": "ann\n", "test.txt": "007\n"}
     others = {".nodes.csv.swp": "", "README.md": "", name: "id\tx\nann\t1\n"}
     load(write_files(tmp_path, PEOPLE | splits | others), **NAMED)
-    assert [line for line in caplog.messages if line.endswith("left out")] == [
-        f"{tmp_path}: {name}: left out"
-    ]
+    (told,) = [line for line in caplog.messages if "left out" in line]
+    assert told.startswith(f"{tmp_path}: {name}: left out; tables are called edges, nodes")
+
+
+def test_tables_that_settings_name_are_not_left_out(tmp_path, caplog):
+    splits = {f"{part}_ids.csv": f"{name}\n" for part, name in (("a", "ann"), ("b", "007"))}
+    people = {"people.csv": NODES, "edges.csv": EDGES}
+    folder = write_files(tmp_path, people | splits)
+    ids = {"train": f"{folder}/a_ids.csv", "test": f"{folder}/b_ids.csv"}
+    fields = {**NAMED, "tables.nodes": ("people.csv",), "split": split_settings("files", **ids)}
+    load(folder, **fields)
+    assert "left out" not in caplog.text
 
 
 @pytest.mark.parametrize("cell", ["x7", "1.5", "007", "", '"a\nb"'])

@@ -149,7 +149,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path, name: str, content: Any) -> No
         ("parts.npy", np.zeros(299, int), "has 299 rows; expected 300"),
         ("parts.npy", np.where(np.arange(300) == 7, 3, 0), "row 7 is 3.*num_partitions"),
         ("parts.npy", np.where(np.arange(300) == 7, -1, 0), "row 7 is -1"),
-        ("parts.npy", np.full(300, 0.5), "row 0 is 0.5; expected integers"),
+        ("parts.npy", np.full(300, 0.5), "row 0 is 0.5; expected the number"),
         ("parts.npy", np.zeros((300, 2), int), r"\(300, 2\)"),
         ("parts.npy", np.array([{}] * 300), "not a readable npy or csv"),
         *(

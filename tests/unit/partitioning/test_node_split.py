@@ -208,7 +208,7 @@ def test_multilabel_graphs_split_by_fraction_only():
         (
             split_settings("given", stratify=True),
             GIVEN,
-            r"split\.stratify=True has no meaning with",
+            r"split\.stratify=true has no meaning with",
         ),
         (split_settings("files", train=0.5), THIRDS, "split.train=0.5.*path of an index file"),
         (
@@ -242,11 +242,11 @@ def test_index_files_are_read_from_a_folder_or_one_by_one(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.npy", np.array(["0", "1"]), "dtype <U1; expected integers"),
+        ("t.npy", np.array(["0", "1"]), "dtype <U1; expected positions of nodes, or a mask"),
         ("t.npy", np.array([0, 6]), r"row 1 is 6; expected a node position in \[0, 6\)"),
         ("t.npy", np.array([0, -1]), "row 1 is -1"),
         ("t.npy", np.array([0.0, 1.0]), "dtype float64"),
-        ("t.npy", np.array([[0, 1]]), "one dimension"),
+        ("t.npy", np.array([[0, 1]]), r"shape \(1, 2\), .*expected positions"),
         ("t.npy", np.array([True]), "has 1 rows; expected 6, one per node"),
         ("t.npy", np.array([0, 1, 0]), "rows 0 and 2 are both 0; expected each id once"),
         ("t.npy", np.array([{}], dtype=object), "not a readable npy"),

@@ -37,7 +37,6 @@ from partitioning.links.link_split import (
 from partitioning.links.score_names import OF_LISTS
 from partitioning.links.spectral_embedding import choose_spectral_embedding, decompose
 from partitioning.node_names import Names, hash_names
-from partitioning.partition_settings import TASKS
 
 PARTS = ("train", "val", "test")
 LINKS = (
@@ -109,7 +108,9 @@ def test_the_latest_pairs_of_a_relation_are_the_test(
         "edges/user__knows__user.csv": "src,dst,weight\na,b,2\n",
     }
     folder = str(write_files(tmp_path, files))
-    read = load_graph(dataset_settings("file", folder, task=TASKS[2], columns={"time": "day"}))
+    read = load_graph(
+        dataset_settings("file", folder, task="link_prediction", columns={"time": "day"})
+    )
     graph = to_graph_of_relation(read, "user__buys__item")
     assert "the weights of user__knows__user, user__rev_knows__user are left out" in caplog.text
     split = split_links(graph, split_settings(edges=(0.34, 0.33, 0.33), by="time"))
@@ -540,7 +541,9 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
         "edges/user__tags__artist.csv": "src,dst\n" + "".join(f"{u},{v}\n" for u, v in pairs[:40]),
     }
     folder = str(write_files(tmp_path, files))
-    read = load_graph(dataset_settings("file", folder, task=TASKS[2], features=("degree",)))
+    read = load_graph(
+        dataset_settings("file", folder, task="link_prediction", features=("degree",))
+    )
     graph = to_graph_of_relation(read, "user__listens__artist")
     split = split_links(graph, split_settings(edges=(0.7, 0.1, 0.2), by="source"))
     names = np.array(graph.node_names.tolist())
