@@ -27,6 +27,7 @@ F_t width of a type's features, 0 for none; D width of a group, which q has too;
 layers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
@@ -38,12 +39,14 @@ from torch import Tensor, nn
 
 from partitioning.errors import InputError
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.setting_fields import one_of, within
 from retexo.models import conv
 from retexo.models.conv.rgcn import NUM_BASES
 from retexo.models.convolution import Convolution, LayerShape, RelationInput, xavier
 from retexo.models.relational import RelationalConvolution
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Skip, Stage
+from retexo.settings.objective_settings import MAX_WIDTH
 from retexo.settings.options import MODELS, ModelSettings
 
 
@@ -126,6 +129,15 @@ class Schema:
     def relations_into(self, node_type: str) -> list[EdgeType]:
         """Return the relations whose destinations are of a type."""
         return [relation for relation in self.relations if relation[2] == node_type]
+
+    def most_alike(self, model: ModelSettings) -> int:
+        """Return the largest number of relations that a stage reads from one source type."""
+        alike = Counter(
+            (source, to)
+            for source, _, to in self.relations
+            if to == self.target or not model.input_skip  # which computes other types, too
+        )
+        return max(alike.values(), default=0)
 
     def types_with_rows(self, layer: int) -> list[str]:
         """Return the types with input rows in a layer.
@@ -230,15 +242,16 @@ class Architecture:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the inverse of to_json.
 
-        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, widths that are
-        out of range, or a number of bases that earlier versions let users set.
+        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, another output
+        than a layer can have, a width of embeddings that is out of range, or another number of
+        bases, which earlier versions let users set, where relations share them.
         """
-        num_bases = content.get("num_bases", NUM_BASES)
-        if num_bases != NUM_BASES:
-            raise InputError(f"model.num_bases={num_bases}: is always {NUM_BASES} now")
         find_convolution(content["name"])
         kind = MODELS[content["name"]]
         model = kind(**{field.name: content[field.name] for field in fields(kind)})
+        one_of("activation", "aggregate")("model.output", model.output)
+        if content.get("scorer"):
+            within(1, MAX_WIDTH)("num_classes", content["num_classes"])
         if "relations" in content:
             relations = tuple(
                 (str(source), str(name), str(to)) for source, name, to in content["relations"]
@@ -246,6 +259,9 @@ class Architecture:
             schema = Schema(str(content["target"]), dict(content["widths"]), relations)
         else:
             schema = Schema.of_plain_graph(content["num_features"])
+        num_bases = content.get("num_bases", NUM_BASES)
+        if num_bases != NUM_BASES and schema.most_alike(model) > min(num_bases, NUM_BASES):
+            raise InputError(f"model.num_bases={num_bases}: relations share {NUM_BASES} bases now")
         return cls(
             model,
             schema,

@@ -202,7 +202,10 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
             content["checksums"],
         )
     except UNREADABLE as error:  # of another version, or a convolution that is not registered here
-        raise InputError(f"{directory / 'model.json'}: {first_line(error)}; train again") from error
+        raise InputError(
+            f"{directory / 'model.json'}: {first_line(error)}; use the retexo that trained it, or"
+            " train again"
+        ) from error
 
 
 def _read_content(directory: Path) -> dict[str, Any]:

@@ -178,5 +178,25 @@ def test_a_checkpoint_keeps_the_model(hetero: bool) -> None:
 def test_a_checkpoint_with_other_bases_is_refused() -> None:
     shape = Architecture(model_of("rgcn"), SCHEMA, CLASSES)
     assert Architecture.from_json({**shape.to_json(), "num_bases": 8}) == shape
-    with pytest.raises(InputError, match=r"^model\.num_bases=4: is always 8 now"):
+    assert Architecture.from_json({**shape.to_json(), "num_bases": 1}) == shape
+    relations = tuple(("person", f"role{each}", "movie") for each in range(5))
+    shape = replace(shape, schema=replace(SCHEMA, relations=relations))
+    assert Architecture.from_json({**shape.to_json(), "num_bases": 5}) == shape
+    with pytest.raises(InputError, match=r"^model\.num_bases=4: relations share 8 bases now"):
         Architecture.from_json({**shape.to_json(), "num_bases": 4})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"output": "foo"}, r"^model\.output=foo: choose one of activation, aggregate"),
+        ({"num_classes": 0}, r"^num_classes=0: must be in \[1, 1000000\]"),
+    ],
+)
+def test_a_checkpoint_with_values_out_of_range_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    shape = Architecture(model_of("gcn"), Schema.of_plain_graph(WIDTH), 64, "dot")
+    assert Architecture.from_json(shape.to_json()) == shape
+    with pytest.raises(InputError, match=message):
+        Architecture.from_json({**shape.to_json(), **changes})
