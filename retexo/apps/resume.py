@@ -13,10 +13,9 @@ from partitioning.errors import InputError
 from partitioning.file_io import SHA256, read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
-from retexo.settings.aliases import MEANT
 from retexo.settings.flatten import flatten
 from retexo.settings.run_settings import Settings
-from retexo.settings.schema import normal_form
+from retexo.settings.schema import GONE, normal_form
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,8 @@ def finished(
 ) -> dict[str, Any] | None:
     """With resume=auto, the summary of a run that is finished already; else None.
 
+    Settings of earlier versions that no command has are not compared.
+
     Args:
         settings: those of this command, nested.
         ignored: those that may differ, because the partition directory decides them.
@@ -82,7 +83,8 @@ def finished(
         made_with = flatten(summary["settings"], without=PER_NODE | ignored)
     except (ValueError, KeyError, TypeError):
         return None
-    _check_settings(run_dir, flatten(settings, without=PER_NODE | ignored), made_with)
+    here = flatten(settings, without=PER_NODE | ignored)
+    _check_settings(run_dir, here, made_with, skipped=GONE)
     return summary
 
 
@@ -203,16 +205,26 @@ def check_same(
     _check_settings(source, settings, made_with)
 
 
-def _check_settings(source: Path, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
+def _check_settings(
+    source: Path,
+    settings: dict[str, Any],
+    made_with: dict[str, Any],
+    *,
+    skipped: Set[str] = frozenset(),
+) -> None:
     """Raise InputError for the first setting that differs from those the run was started with."""
     plain = json.loads(json.dumps(settings, default=str))
     now, then = (normal_form(flatten(known)) for known in (plain, made_with))
-    for name in sorted(now.keys() | then.keys()):
+    for name in sorted((now.keys() | then.keys()) - skipped):
         here, there = now.get(name), then.get(name)
-        if here != there:
-            was_removed = name in MEANT
-            remedy = "use the retexo that began it" if was_removed else "leave it as it was"
-            raise InputError(
-                f"{name}={here}: the run in {source} was started with {name}={there}; {remedy} to"
-                " resume that run, or begin anew without resume"
-            )
+        if here == there:
+            continue
+        setting = f"{name}={here}"
+        how = f"{name}={there}; leave it as it was"
+        if name in GONE:
+            setting = name
+            how = f"{name}={there}, which is no setting any more; use the retexo that began it"
+        raise InputError(
+            f"{setting}: the run in {source} was started with {how} to resume that run, or begin"
+            " anew without resume"
+        )

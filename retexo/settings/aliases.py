@@ -63,7 +63,14 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "update.again": (False, "a change whose rows are in another order can be applied once more"),
 }
 """Former setting -> the value that the program has had since, and the remedy of the refusal."""
+_AMBIGUOUS = (".of", ".timeout")
+"""Ends of names that alone may mean another setting."""
 MEANT: dict[str, str] = {
+    **{
+        name.rpartition(".")[2]: remedy
+        for name, (_, remedy) in REMOVED.items()
+        if not name.endswith(_AMBIGUOUS)
+    },
     **{name: remedy for name, (_, remedy) in REMOVED.items()},
     **dict.fromkeys(("epochs", "num_epochs", "max_epochs", "n_epochs", "iterations"), _ROUNDS),
     **dict.fromkeys(("gpus", "gpu", "cuda", "accelerator", "devices", "num_gpus"), _GPU),

@@ -34,6 +34,8 @@ FORMER = {
 """Former name of a stored setting -> the current one."""
 CONSTANTS = {name: value for name, (value, _) in REMOVED.items()} | {"task.head": "mlp"}
 """Former settings, and the value that the program has had since; of task.head that of `auto`."""
+GONE = REMOVED.keys() | {"model.output"}
+"""Settings that runs of earlier versions stored, and no command has."""
 
 
 def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:

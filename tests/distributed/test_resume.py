@@ -291,9 +291,14 @@ def test_a_state_without_a_description_is_of_no_run(
 
 def test_a_run_with_a_setting_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
     resume.prepare_resume(None, tmp_path, range(1), {}, {"seed": 1, "max_grad_norm": 1.0})
-    with pytest.raises(InputError, match=r"with max_grad_norm=1\.0; use the retexo that began it"):
+    with pytest.raises(InputError, match=r"^max_grad_norm: .*1\.0, which is no setting any more;"):
         resume.check_same("auto", tmp_path, {}, {"seed": 1})
     resume.check_same("auto", tmp_path, {}, {"seed": 1, "max_grad_norm": 1.0})
+    summary = {"status": "done", "settings": {"seed": 1, "model": {"output": "activation"}}}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert resume.finished("auto", tmp_path, {"seed": 1}, set()) == summary
+    with pytest.raises(InputError, match=r"seed=2: .*seed=1; leave it as it was"):
+        resume.finished("auto", tmp_path, {"seed": 2}, set())
 
 
 def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: Path) -> None:

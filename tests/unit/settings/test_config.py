@@ -240,6 +240,8 @@ def test_what_was_given_is_known() -> None:
         ("+gpus=2", ["device=cuda"]),
         ("+dataset=cora", ["dataset_name=NAME"]),
         ("scheduler.step_size=3", ["every 50 rounds"]),
+        ("label_smoothing=0.1", ["label_smoothing: no such setting; the loss has no label"]),
+        ("num_bases=4", ["num_bases: no such setting; more than 8 relations"]),
         ("scheduler=StepLR", ["none, cosine, plateau, step"]),
         ("optimizer=adam", ["optimizer._target_=torch.optim."]),
         ("class_weights=true", ["task.class_weights=True: must be"]),
