@@ -56,7 +56,7 @@ class CellKind:
     expected: str
     """For messages."""
     fits: Callable[[Array], bool]
-    """Whether a value may be one; NaN stands for a blank one."""
+    """Whether the array of one value is what is expected; of a blank value it is NaN."""
     dtype: type[np.generic] | None = None
     """Of the array; None: that of the values."""
 
@@ -72,9 +72,13 @@ OF_MASK = CellKind(
 OF_FEATURES = CellKind(
     "a number or a list of numbers", lambda value: _is_number(value) and value.ndim < 2, np.float32
 )
+OF_NAME = CellKind(
+    "a number or a text",
+    lambda value: not value.ndim and (_is_number(value) or value.dtype.kind == "U"),
+)
 OF_LABEL = CellKind(
     "a number or a text, or of several labels a list of 0 and 1",
-    lambda value: OF_FEATURES.fits(value) or (value.dtype.kind == "U" and not value.ndim),
+    lambda value: OF_FEATURES.fits(value) or OF_NAME.fits(value),
 )
 
 
@@ -211,7 +215,11 @@ def read_networkx(
         if name not in there or not (with_labels or ours == "feat"):
             continue
         absent = False if ours in MASKS else None
-        cells = [(f"of node {node!r}", given.get(name, absent)) for node, given in nodes.items()]
+        values = {node: given.get(name) for node, given in nodes.items()}
+        cells = [
+            (f"of node {node!r}", absent if value is None else value)
+            for node, value in values.items()
+        ]
         kind = OF_MASK if ours in MASKS else OF_LABEL if ours == "label" else OF_FEATURES
         arrays[ours] = _to_column(cells, f"node attribute {name!r}", kind)
     if "feat" in arrays:
@@ -324,7 +332,7 @@ def _convert(
             array = _mask_of(array, what, count)
         if array.dtype.hasobject and array.ndim == 1 and ours in ("label", "node_id"):
             cells = [(f"of node {node}", value) for node, value in enumerate(array)]
-            array = _to_column(cells, what, OF_LABEL)
+            array = _to_column(cells, what, OF_LABEL if ours == "label" else OF_NAME)
         is_sparse = sp.issparse(array)
         if array.dtype.hasobject or (is_sparse and ours != "feat"):
             kind = "sparse" if is_sparse else array.dtype
@@ -363,9 +371,10 @@ def _mask_of(nodes: Array, what: str, count: int) -> Array:
 
 
 def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> Array:
-    """Return an attribute as numbers or texts [n], or if a cell is a list as numbers [n, K].
+    """Return an attribute as numbers or texts [n], or where cells are lists as numbers [n, K].
 
-    A blank cell is NaN, or "" among texts. Cells have as many numbers each.
+    A blank cell is NaN, or "" among texts. Integers beyond 64 bits are rounded. InputError for a
+    cell that is not of the kind, lists of several lengths, and lists beside texts.
 
     Args:
         cells: Whose each is, for messages, and its value: a number, a text, a list or None.
@@ -376,10 +385,17 @@ def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> A
     for whose, value in cells:
         is_blank = value is None or type(value).__name__ in ("NAType", "NaTType")
         row = np.asarray(np.nan if is_blank else _to_array(value, f"{what} {whose}"))
+        if row.dtype.hasobject and isinstance(value, int) and abs(value) < 2**1000:
+            row = np.asarray(float(value))
         if not kind.fits(row):
             raise InputError(f"{what} {whose} is {value!r:.60}; expected {kind.expected}")
         rows.append(row)
-    is_text = any(row.dtype.kind == "U" for row in rows)
+    has_text, has_list = any(row.dtype.kind == "U" for row in rows), any(row.ndim for row in rows)
+    if has_text and has_list:
+        raise InputError(f"{what} has texts and lists; expected {kind.expected}")
+    if not has_list:
+        none = "" if has_text else np.nan
+        return np.array([row.item() if row == row else none for row in rows], kind.dtype)
     known = [row for row in rows if row.ndim or row == row]
     widths = {row.size for row in known} or {1}
     if len(widths) > 1:
@@ -387,7 +403,6 @@ def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> A
             f"{what} has {min(widths)} to {max(widths)} numbers; expected as many at each node,"
             f" {kind.expected}"
         )
-    blank = np.full(max(widths), "" if is_text else np.nan)
+    blank = np.full(max(widths), np.nan)
     cells_by_row = [row.reshape(-1) if row.ndim or row == row else blank for row in rows]
-    matrix = np.array(cells_by_row, kind.dtype)
-    return matrix if any(row.ndim for row in rows) else matrix.reshape(-1)
+    return np.array(cells_by_row, kind.dtype)

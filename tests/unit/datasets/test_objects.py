@@ -214,7 +214,7 @@ def test_scipy(tmp_path):
             "Graph",
             [
                 (0, {"label": 1, "feat": 0, "train_mask": True}),
-                (1, {"label": math.nan, "feat": 1}),
+                (1, {"label": math.nan, "feat": 1, "train_mask": None}),
                 (2, {"label": 0, "feat": 2, "val_mask": True}),
                 (3, {"label": 0, "feat": 3, "test_mask": True}),
             ],
@@ -245,6 +245,15 @@ def test_scipy(tmp_path):
                 "edges: `kind`: left out",
             ],
             id="attributes without a meaning, missing weights",
+        ),
+        pytest.param(
+            "DiGraph",
+            [(0, {"label": np.uint64(2**60 + 1), "feat": 2**70}), (1, {"label": 2, "feat": 1})],
+            [(0, 1)],
+            {},
+            {"class_names": (2, 2**60 + 1), "features": [[2.0**70], [1]]},
+            [],
+            id="large integers",
         ),
         pytest.param(
             "DiGraph",
@@ -424,6 +433,11 @@ def test_two_nodes_of_networkx_with_one_name_are_named(tmp_path):
             r"y has shape \(1,\), .* expected 4 rows, one per node \(as data.*of the whole graph",
         ),
         ({"y": torch.tensor(3.5)}, r"y has shape \(\), .*; a label of the whole graph"),
+        ({"y": np.array(["a", [1], [0], [1]], object)}, "y has texts and lists; expected a number"),
+        (
+            {"node_id": np.array([[7], "b", "c", "d"], object)},
+            r"node_id of node 0 is \[7\]; expected a number or a text$",
+        ),
         ({"y": {"a": 1}}, "y: object values; expected numbers or texts"),
         ({"y": torch.eye(4).to_sparse()}, "y: sparse values"),
         ({"x": torch.ones(4, 2, device="meta")}, "x: .*Cannot copy out of meta tensor"),
