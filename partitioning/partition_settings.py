@@ -30,6 +30,11 @@ SHARE = Check(
 )
 
 
+def task_of_edges(task: str) -> str:
+    """Return the task of labelled edges that is learned as this task of nodes."""
+    return task.replace("node_", "edge_")
+
+
 @group("synthetic")
 class SyntheticSettings(Checked):
     """Synthetic graph: a degree-corrected stochastic block model.

@@ -24,6 +24,7 @@ from partitioning.file_io import (
     reading,
 )
 from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from partitioning.partition_settings import task_of_edges
 from retexo.models.network import Architecture, build_network
 from retexo.models.stage import OutputHeads, Stage, TargetScale
 from retexo.results.atomic_write import atomic_write, write_json
@@ -143,7 +144,7 @@ class Checkpoint:
     def task(self) -> str:
         """Return the value of the setting `task`: edge_... where edges have the labels."""
         of_edges = self.graph.get("labels.of") == "edges"
-        return self.task_name.replace("node_", "edge_") if of_edges else self.task_name
+        return task_of_edges(self.task_name) if of_edges else self.task_name
 
     def stages(self) -> list[Stage]:
         """Return new stages with the trained parameters, in evaluation mode.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from partitioning.partition_settings import PartitionSettings
+from partitioning.partition_settings import PartitionSettings, task_of_edges
 from partitioning.setting_fields import Setting, definitions
 from retexo.settings.aliases import ALIASES, REMOVED
 from retexo.settings.flatten import flatten
@@ -55,7 +55,7 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
         current["task.scorer"] = "auto"
     if "task.name" in stored and stored.get("labels.of") == "edges":
-        current["task.name"] = stored["task.name"].replace("node_", "edge_")
+        current["task.name"] = task_of_edges(stored["task.name"])
         del current["labels.of"]
     renamed = {new: stored.get(former) for former, new in FORMER.items()}
     return current | {name: value for name, value in renamed.items() if value is not None}

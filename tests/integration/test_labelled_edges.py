@@ -163,7 +163,7 @@ def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataF
         predict.run(compose(with_model, TASK), Path(f"predicted{parts}"))
         tables[parts] = pd.read_csv(f"predicted{parts}/predictions.csv")
         assert run["test"]["roc_auc"] > 0.8
-    again = evaluate.run(compose(with_model, TASK), Path("evaluated"))
+    again = evaluate.run(compose(with_model), Path("evaluated"))  # by the model's task
     assert again["test"]["roc_auc"] == pytest.approx(run["test"]["roc_auc"], abs=1e-6)
     planned = plan.run(compose([*settings, "app=plan"], TASK), Path("plan"))
     assert_sent_as_planned(planned, run)
