@@ -210,6 +210,7 @@ class HeldGraph:
             by_head, heads = self.inferred.by_head, [run.checkpoint.heads]
             self._embedded = EmbeddedNodes.of(self.context, run.stages, by_head, heads)
             self._known_edges = KnownEdges(self.context)
+            self._destinations = self._embedded.take(self._known_edges.destinations)
         else:
             self.predictions = self._predict(self.ids.values, self.inferred)
 
@@ -246,7 +247,9 @@ class HeldGraph:
             Scores and destinations, [q, count] each, best first; -inf where there are no more.
         """
         with self._lock:
-            return find_top_destinations(self._embedded, self._known_edges, nodes, count)
+            return find_top_destinations(
+                self._embedded, self._destinations, self._known_edges, nodes, count
+            )
 
     def inputs(self) -> tuple[Any, ...]:
         """Return the arguments of the torch module (retexo.trainers.graph_module).

@@ -38,7 +38,9 @@ from retexo.tasks.task_context import TaskContext
 MAX_PAIRS = 1 << 12
 """Pairs of a worker that are ranked at a time."""
 MAX_SCORES = 1 << 22
-"""Scores that are held at a time, but at least those of one source."""
+"""Scores that are held at a time."""
+MIN_SOURCES = 64
+"""Of how many sources these are at least, if there are so many: of fewer, products take longer."""
 ONE = 1 << 32
 """Reciprocal ranks, hits and scores of lists are summed as integers, in units of 1 / ONE."""
 SHARES = (0.0, 0.5, 0.8, 0.94, 0.985, 1.0)
@@ -160,12 +162,18 @@ class EmbeddedNodes:
             scores[:, source, node] += torch.outer(self.neighbour_shares, common.to(scores))
         return scores
 
-    def take(self, nodes: Tensor) -> "EmbeddedNodes":
-        """Return some of this worker's nodes, int64 [n] ascending, which cannot be fetched."""
-        if len(nodes) == len(self.rows):
-            return self
-        neighbours = None if self.neighbours is None else self.neighbours.take(nodes)
-        return replace(self, rows=self.rows[nodes], neighbours=neighbours)
+    def take(self, nodes: Tensor) -> list["EmbeddedNodes"]:
+        """Return some of this worker's nodes, int64 [n] ascending, which cannot be fetched.
+
+        In pieces of as many as MIN_SOURCES are scored with at a time, or one empty piece.
+        """
+        rows = self.rows if len(nodes) == len(self.rows) else self.rows[nodes]
+        size = MAX_SCORES // (MIN_SOURCES * len(self.weights))
+        pieces = []
+        for some, part in zip(torch.split(nodes, size), torch.split(rows, size), strict=True):
+            neighbours = None if self.neighbours is None else self.neighbours.take(some)
+            pieces.append(replace(self, rows=part, neighbours=neighbours))
+        return pieces
 
     def fetch(self, ids: Tensor) -> FetchedNodes:
         """Get nodes from their owners, by their ids in the partitioned graph, int64 [n].
@@ -352,7 +360,7 @@ def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
 
 def _count_above_everywhere(
     embedded: EmbeddedNodes,
-    destinations: EmbeddedNodes,
+    destinations: Sequence[EmbeddedNodes],
     known: KnownEdges,
     pairs: Tensor,
     own: Tensor,
@@ -363,7 +371,7 @@ def _count_above_everywhere(
 
     Args:
         embedded: this worker's nodes.
-        destinations: those of them that can be destinations.
+        destinations: those of them that can be destinations, in pieces.
         known: the pairs that are not ranked.
         pairs: int64 [q, 2] by source, whose sources are this worker's.
         own: [A, q], their scores.
@@ -390,7 +398,7 @@ def _count_above_everywhere(
 
 
 def _count_above_here(
-    destinations: EmbeddedNodes,
+    destinations: Sequence[EmbeddedNodes],
     sources: FetchedNodes,
     places: Tensor,
     own: Tensor,
@@ -401,7 +409,7 @@ def _count_above_here(
     int32 [A, q], without nodes that a source has an edge to.
 
     Args:
-        destinations: of this worker.
+        destinations: of this worker, in pieces.
         sources: of one worker's pairs.
         places: int [q] the place of each pair's source among them, ascending.
         own: [A, q], the scores of the pairs.
@@ -409,32 +417,36 @@ def _count_above_here(
     """
     lowest, highest = (bound.numpy() for bound in bounds_of_ties(own))
     place_of_pair, counts = places.numpy(), np.zeros(own.shape, np.int32)
-    for first, scores in _score_destinations(destinations, sources, excluded):
+    for first, _, scores in _score_destinations(destinations, sources, excluded):
         begin, end = np.searchsorted(place_of_pair, (first, first + scores.shape[1]))
         # A row at a time, which stays in the cache; numpy counts bools faster than torch.
         for candidate, by_source in enumerate(scores.numpy()):
             for pair in range(begin, end):
                 others = by_source[place_of_pair[pair] - first]
-                counts[candidate, pair] = np.count_nonzero(others > highest[candidate, pair])
+                counts[candidate, pair] += np.count_nonzero(others > highest[candidate, pair])
                 counts[candidate, pair] += np.count_nonzero(others >= lowest[candidate, pair])
     return torch.from_numpy(counts)
 
 
 def _score_destinations(
-    destinations: EmbeddedNodes, sources: FetchedNodes, excluded: tuple[Tensor, Tensor]
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield the scores of some sources at a time: the first one's place, and [A, n, I].
+    destinations: Sequence[EmbeddedNodes], sources: FetchedNodes, excluded: tuple[Tensor, Tensor]
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield scores [A, n, m] of some sources with a piece of the destinations.
 
-    Destinations that a source is not ranked among (KnownEdges.find_excluded) have -inf. It yields
-    once without sources.
+    Before them the places of the first source and destination. Destinations that a source is not
+    ranked among (KnownEdges.find_excluded) have -inf. Without sources it yields each piece once.
     """
     place, column = excluded
-    step = max(1, MAX_SCORES // max(1, len(destinations.weights) * len(destinations.rows)))
+    step = MAX_SCORES // max(1, len(destinations[0].weights) * len(destinations[0].rows))
     for first in range(0, max(1, len(sources.rows)), step):
-        scores = destinations.score_all(sources.take(slice(first, first + step)))
-        inside = (place >= first) & (place < first + step)
-        scores[:, place[inside] - first, column[inside]] = -torch.inf
-        yield first, scores
+        some, begin = sources.take(slice(first, first + step)), 0
+        for piece in destinations:
+            end = begin + len(piece.rows)
+            scores = piece.score_all(some)
+            inside = (place >= first) & (place < first + step) & (column >= begin) & (column < end)
+            scores[:, place[inside] - first, column[inside] - begin] = -torch.inf
+            yield first, begin, scores
+            begin = end
 
 
 def compare_with_negatives(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
@@ -480,23 +492,28 @@ def _compare(embedded: EmbeddedNodes, positive: Tensor, negative: Tensor) -> dic
 
 
 def find_top_destinations(
-    embedded: EmbeddedNodes, known: KnownEdges, ids: Tensor, top: int
+    embedded: EmbeddedNodes,
+    destinations: Sequence[EmbeddedNodes],
+    known: KnownEdges,
+    ids: Tensor,
+    top: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return this worker's most likely new destinations for any sources, int64 [q].
+    """Return the most likely new ones of this worker's destinations for any sources, int64 [q].
 
     All workers call it with the same `ids`; the callers join their answers.
 
     Returns:
         Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.
     """
-    destinations, source = embedded.take(known.destinations), embedded.fetch(ids)
+    sources = embedded.fetch(ids)
     held_out = torch.cat(embedded.all_gather(known.find_held_out(ids)))
     excluded = known.find_excluded(ids, held_out)
     # There may be fewer destinations than `top`.
-    found = [
-        nn.functional.pad(scores[0], (top, 0), value=-torch.inf).topk(top, dim=1)
-        for _, scores in _score_destinations(destinations, source, excluded)
-    ]
-    nodes = nn.functional.pad(known.destinations, (top, 0))
-    best, columns = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return best, nodes[columns]
+    best = sources.rows.new_full((len(ids), top), -torch.inf)
+    nodes = torch.zeros(len(ids), top, dtype=torch.int64)
+    for first, begin, scores in _score_destinations(destinations, sources, excluded):
+        some, end = slice(first, first + scores.shape[1]), begin + scores.shape[2]
+        nodes_of_piece = known.destinations[begin:end].expand(scores.shape[1], -1)
+        best[some], chosen = torch.cat((best[some], scores[0]), dim=1).topk(top, dim=1)
+        nodes[some] = torch.cat((nodes[some], nodes_of_piece), dim=1).gather(1, chosen)
+    return best, nodes

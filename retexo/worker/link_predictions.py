@@ -130,10 +130,11 @@ def _find_destinations(
     numbers = _number_ids(embedded.context, ids, where, types, named=named)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
     known, pieces = KnownEdges(embedded.context, held_out=predict.known == "all"), []
+    candidates = embedded.take(known.destinations)
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
         scores, nodes = find_top_destinations(
-            embedded, known, some, min(top, part.num_inner)
+            embedded, candidates, known, some, min(top, part.num_inner)
         )  # [q, K]
         by_worker = embedded.all_gather(scores.T.contiguous())
         # Stable: all workers break ties alike, for nodes of lower workers.

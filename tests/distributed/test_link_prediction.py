@@ -286,6 +286,8 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """By the embeddings of two stages, the spectral ones, paths of two and the split."""
     split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     monkeypatch.setattr(ranking, "SHARES", (0.5, 0.9))
+    monkeypatch.setattr(ranking, "MAX_SCORES", 24)  # of two sources, and 4 to 12 of 15 destinations
+    monkeypatch.setattr(ranking, "MIN_SOURCES", 2)
     _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
     by_part = {"val": split.spectral_val, "test": split.spectral}
     spectral = {part: (rows @ rows.T).astype(np.float64) for part, rows in by_part.items()}
@@ -539,8 +541,12 @@ def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_pat
     assert found / found.mean() == pytest.approx(expected / expected.mean(), rel=1e-3, abs=1e-5)
 
 
-def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path: Path) -> None:
+def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a model that does not read relations, whose edges have one all the same."""
+    monkeypatch.setattr(ranking, "MAX_SCORES", 4)
+    monkeypatch.setattr(ranking, "MIN_SOURCES", 1)
     rng, data = np.random.default_rng(0), tmp_path / "shop"
     bought = [(f"u{u}", f"i{v}") for u, v in rng.integers((12, 9), size=(40, 2)).tolist()]
     files = {"edges/user__bought__item.csv": pd.DataFrame(bought, columns=["src", "dst"])}
@@ -563,6 +569,13 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(tmp_path
     assert partitioned.score(directory, bought) == pytest.approx(expected)
     assert model.score(bought) == pytest.approx(model.score(pairs))
     assert model.top(["u3"], 2).partner.tolist() == model.top(["user:u3"], 2).partner.tolist()
+    unknown = {f"i{item}" for item in range(9)} - {item for user, item in bought if user == "u3"}
+    best = model.top(["u1", "u3"], 9).query("id.str.endswith('u3')")
+    assert {partner.removeprefix("item:") for partner in best.partner} == unknown
+    assert best.score.is_monotonic_decreasing
+    assert best.score.tolist() == pytest.approx(
+        model.score([("u3", partner.removeprefix("item:")) for partner in best.partner])
+    )
     with pytest.raises(InputError, match="user:i3"):
         model.score([("i3", "i4")])
 
