@@ -47,6 +47,19 @@ def test_an_unknown_name_gets_the_nearest(name, message):
         datasets.load_graph(asked(name))
 
 
+def test_recipes_are_the_published_ones():
+    recipes = {name: datasets.recipe(name) for name in datasets.NAMES}
+    for name, counts in (
+        ("cora", (86, 300, 1806)),
+        ("citeseer_torch", (178, 357, 1902)),
+        ("pubmed_torch", (1461, 2190, 13144)),
+    ):
+        split = recipes[name].split
+        assert (split.kind, split.train, split.val, split.test) == ("per_class", *counts)
+    one_way = [name for name in recipes if name.startswith("og") and recipes[name].symmetrize]
+    assert one_way == ["ogbn-arxiv", "ogbn-papers100M"]
+
+
 def multigraph(edges, num_nodes=5):
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     labels = np.zeros(num_nodes, dtype=np.int64)

@@ -109,6 +109,14 @@ def test_any_assignment_is_brought_within_the_tolerance(
 # --- the library ----------
 
 
+def test_it_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    star = graph_of([(0, leaf) for leaf in range(60)], 60)
+    nobody, one_type = np.zeros(60, np.bool_), np.zeros(60, np.int64)
+    for num_parts in (3, 2):
+        hypergraph.partition(star, nobody, num_parts, np.random.default_rng(0), one_type)
+    assert capfd.readouterr() == ("", "")
+
+
 PROGRAM = """
 import os, sys
 from types import SimpleNamespace
