@@ -220,8 +220,9 @@ def check_rows(
     schema = replace(schema or Schema(what, ()), path=what)
     if state is None or is_matrix(state):
         if given.shape[1] != width:
+            found = f"{given.shape[1]} numbers in a row" if given.shape[1] else "no features"
             raise InputError(
-                f"{what}: {given.shape[1]} numbers in a row; the model was trained with {width}:"
+                f"{what}: {found}; the model was trained with {width}:"
                 " give them as one column of lists, or as columns of numbers"
             )
         schema = Schema.of_matrix(what, width)
@@ -233,7 +234,7 @@ def check_rows(
     return features, checked_schema, None if featured.all() else featured
 
 
-def encode_rows(
+def encode_later_rows(
     given: Any,
     schema: Schema | None,
     num_rows: int,
@@ -253,7 +254,8 @@ def encode_rows(
         return np.zeros((num_rows, 0), np.float32)
     features, schema, featured = check_rows(given, schema, num_rows, width, state, what)
     if featured is not None and (state is None or is_matrix(state)):
-        raise InputError(f"{what}: a blank feature; the model was trained without blanks")
+        row = int(featured.argmin())
+        raise InputError(f"{what}: row {row} is blank; the model was trained without blanks")
     if state is None or schema is None:
         return features
     made = apply_pipeline(state, features, schema)
@@ -347,7 +349,9 @@ def read_edge_data(
         )
     if relation.edge_feat is not None and (table.feat is not None or is_new):
         width = relation.edge_feat.shape[1]
-        data["edge_feat"] = encode_rows(table.feat, table.schema, num_edges, width, state, what)
+        data["edge_feat"] = encode_later_rows(
+            table.feat, table.schema, num_edges, width, state, what
+        )
     return data
 
 

@@ -36,7 +36,7 @@ from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import columns_of_relation
 from partitioning.file_io import check_path
-from partitioning.graph_addition import encode_rows, read_edge_data
+from partitioning.graph_addition import encode_later_rows, read_edge_data
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -329,7 +329,7 @@ def _read_values(
     if is_new or "feat" in arrays:
         unusual: dict[str, int] = {}
         state, what = state_of(meta, name), str(table.path)
-        values["feat"] = encode_rows(
+        values["feat"] = encode_later_rows(
             arrays.get("feat"), table.schema, num_rows, width, state, what, unusual
         )
         for column, count in unusual.items():

@@ -4,6 +4,7 @@ Bad changes are named, and nothing is lost.
 """
 
 import functools
+import math
 import multiprocessing
 import os
 import re
@@ -29,6 +30,7 @@ from partitioning.directory.npy_files import node_folder
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
+from partitioning.graph_addition import encode_later_rows
 from partitioning.graph_data import (
     MASKS,
     PLAIN_RELATION,
@@ -612,6 +614,23 @@ def test_wrong_changes_are_named_and_lose_nothing(
 ) -> None:
     change, message = WRONG[name]
     assert_refused(unchanged, re.escape(message), **write_change(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            [[1, 2], [math.nan, math.nan]],
+            "new edges: row 1 is blank; the model was trained without",
+        ),
+        ([[1], [2]], "new edges: 1 numbers in a row; the model was trained with 2"),
+        (None, "new edges: no features; the model was trained with 2"),
+    ],
+)
+def test_later_rows_of_a_matrix_have_all_its_numbers(given: Any, message: str) -> None:
+    rows = None if given is None else np.array(given, np.float32)
+    with pytest.raises(InputError, match=message):
+        encode_later_rows(rows, None, 2, 2, None, "new edges")
 
 
 def test_a_change_is_applied_once_by_one_process(path: Path, tmp_path: Path) -> None:
