@@ -309,8 +309,8 @@ class PairSettings(Checked):
         return self.name.startswith("edge_")
 
     @property
-    def of_nodes(self) -> str:
-        """Return the name, of labelled edges that of nodes, as which they are learned."""
+    def node_task(self) -> str:
+        """Return the name of the node task that learns it."""
         return self.name.replace("edge_", "node_")
 
 

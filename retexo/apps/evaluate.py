@@ -113,7 +113,7 @@ def with_model_of(checkpoint: Checkpoint, settings: Settings, *, predict: bool) 
     name, trained = settings.task.name, checkpoint.task_name
     if name != checkpoint.task and (
         settings.given & {"task", "task.name"}
-        or (settings.task.of_nodes != trained and trained != REGRESSION)
+        or (settings.task.node_task != trained and trained != REGRESSION)
         or (settings.task.of_edges and checkpoint.task == trained)
     ):
         raise InputError(

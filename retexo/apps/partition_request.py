@@ -126,7 +126,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     if settings.task.of_edges:
         request["labels.of"] = "edges"
     if settings.task.links or settings.task.regression:
-        request["task"] = settings.task.of_nodes
+        request["task"] = settings.task.node_task
     if settings.task.links and settings.task.spectral and settings.stopping.metric != "auto":
         request[SPECTRAL_METRIC] = settings.stopping.metric
     if settings.dataset_name in ("synthetic", "synthetic_hetero"):
