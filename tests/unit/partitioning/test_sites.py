@@ -347,7 +347,7 @@ def test_a_mistake_is_named(tmp_path: Path, name: str) -> None:
     [
         ("site.json", None, "there is no .*site.json, nor one in a folder below"),
         ("site.json", "{", "site.json: not a readable JSON file"),
-        ("site.json", "[]", "site.json: holds a JSON list"),
+        ("site.json", "[]", r"site.json: not a readable JSON file .holds a JSON list"),
         ("site.json", '{"version": 1, "site": 1, "site": 2}', "the key 'site' occurs twice"),
         ("site.json", "[" * 200_000, "site.json: not a readable JSON"),
         ("part.npz", None, "part.npz: not a readable npz file"),
