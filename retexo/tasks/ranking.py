@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from partitioning.links.score_names import CUTOFFS, OF_LISTS
 from partitioning.links.score_ranks import count_above_in_list, score_lists
 from retexo.comm.collectives import ReduceInput
-from retexo.comm.received import check_node_numbers
+from retexo.comm.received import check_node_numbers, check_places
 from retexo.comm.traffic_meter import METRICS, MessageTag
 from retexo.exchange.coding.rows import RowFormat, decode, encode
 from retexo.exchange.coding.values import value_bytes
@@ -380,14 +380,15 @@ def _count_above_everywhere(
         int64 [A, q].
     """
     comm = embedded.context.comm
-    num_nodes = int(embedded.context.graph_info.id_bounds[-1])
-    dtype = torch.int32 if num_nodes < 2**31 else torch.int64
+    dtype = torch.int32 if embedded.context.graph_info.id_bounds[-1] < 2**31 else torch.int64
     sources, places = torch.unique(pairs[:, 0], return_inverse=True)
     scores = embedded.all_gather(own.T.contiguous())
     parts = [sources, places, known.find_held_out(sources)]
     gathered = zip(*(embedded.all_gather(each.to(dtype)) for each in parts), strict=True)
     counts = []
-    for score, (ids, place, excluded) in zip(scores, gathered, strict=True):
+    for peer, (score, (ids, place, excluded)) in enumerate(zip(scores, gathered, strict=True)):
+        check_places(peer, place, len(score), len(ids))
+        check_node_numbers(peer, excluded[:, 0], len(ids))
         not_ranked = known.find_excluded(ids.long(), excluded.long())
         fetched = embedded.fetch(ids.long())
         counts.append(_count_above_here(destinations, fetched, place, score.T, not_ranked))

@@ -18,7 +18,7 @@ from test_imports import FILES
 
 from retexo.comm import message_format
 from retexo.comm.collectives import Communicator
-from retexo.comm.received import check_node_numbers
+from retexo.comm.received import check_node_numbers, check_places
 from retexo.comm.replay_log import checksum
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP
@@ -186,6 +186,13 @@ def test_an_impossible_number_of_nodes_is_refused() -> None:
 def test_a_node_that_is_not_there_is_refused(place: int) -> None:
     with pytest.raises(TrainingError, match=f"rank 2 names node {place}, where there are 3"):
         check_node_numbers(2, torch.tensor([0, 2, place], dtype=torch.int32), 3)
+
+
+@pytest.mark.parametrize("places", [[0, 2, 3], [-1, 0, 1], [1, 0, 2], [0, 2]])
+def test_places_out_of_range_or_order_are_refused(places: list[int]) -> None:
+    check_places(2, torch.tensor([0, 0, 2], dtype=torch.int32), 3, 3)
+    with pytest.raises(TrainingError, match=r"rank 2 (names node|sent no 3 places in order)"):
+        check_places(2, torch.tensor(places, dtype=torch.int32), 3, 3)
 
 
 def test_rows_that_cannot_be_read_name_their_sender() -> None:
