@@ -4,15 +4,20 @@ Plain sockets, where a peer that is gone, silent or out of step is noticed; the 
 by hand.
 """
 
+import gc
 import json
 import multiprocessing
+import os
 import pickle
 import socket
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,10 +30,12 @@ from retexo.apps import partition_data, train
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.process_group import LOOPBACK, GlooTransport, Rendezvous, connected
 from retexo.comm.socket_transport import HEADER, SocketTransport
+from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS, MessageTag
 from retexo.comm.transport import PeerLost, Transport
 from retexo.errors import TrainingError
 from retexo.launch.fork_server import warm_up
+from retexo.launch.start_workers import add_local_streams
 from retexo.models.network import Architecture, Schema, build_network, default_model_settings
 from retexo.settings.compose import compose
 
@@ -344,6 +351,42 @@ def test_a_message_of_another_size_is_refused(announced: int) -> None:
         other.sendall(HEADER.pack(announced) + bytes(8))
         with pytest.raises(TrainingError, match=f"rank 1 sends {announced} bytes, not 20"):
             swap(SocketTransport(0, {1: own}, 5.0), [torch.ones(5)] * 2, [5] * 2)
+
+
+def test_threads_of_a_forked_process_find_torchs_pool() -> None:
+    """app=plan in a fork of a process that had computed failed in every second run."""
+    torch.ones(10).nonzero()
+    all_at_once = threading.Barrier(8)
+
+    def compute(_: Communicator) -> None:
+        all_at_once.wait()
+        torch.ones(10).nonzero()
+
+    for _ in range(15):
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                run_threads(8, compute)
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_streams_of_many_workers_are_closed_by_the_parent() -> None:
+    """64 workers have 2,016 pairs, more than the usual limit of open files."""
+    gc.collect()  # sockets of the tests before
+    before = psutil.Process(os.getpid()).num_fds()
+    with ExitStack() as stack:
+        streams = add_local_streams(range(64), {}, stack)
+        assert all(
+            list(own) == [peer for peer in range(64) if peer != rank]
+            for rank, own in streams.items()
+        )
+        streams[5][60].sendall(b"x")
+        assert streams[60][5].recv(2) == b"x"
+    assert psutil.Process(os.getpid()).num_fds() == before
 
 
 WORKERS, ROUNDS, HIDDEN, WIDTH, CLASSES = 3, 5, 8, 6, 3

@@ -381,3 +381,25 @@ def test_the_environment_of_a_scheduler_becomes_settings(
     assert settings.checkpoint.every
     assert settings.stored["resume"] == "auto"
     assert run_dir.endswith("node1")
+
+
+def test_the_files_for_kubernetes_agree() -> None:
+    """Number of pods, names and places, which several files and fields repeat."""
+    service, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text())
+    spec, name = job["spec"], job["metadata"]["name"]
+    given = pod(job)["args"]
+    assert f"distributed.master_addr={name}-0.{service['metadata']['name']}" in given
+    assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert spec["completions"] == spec["parallelism"] == 2
+    (rule, _) = spec["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == pod(job)["name"]
+    replicas = read("kubernetes/pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"]
+    assert sum(each["replicas"] for each in replicas.values()) == 2
+    shared = {"dataset_name=cora", "num_partitions=2", "partition_dir=/data/partitions"}
+    for container in (
+        pod(job),
+        pod(read("kubernetes/partition.yaml")),
+        pod({"spec": replicas["Master"]}),
+    ):
+        assert shared <= set(container["args"])

@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
 
@@ -94,6 +95,18 @@ def test_a_package_is_imported_only_where_it_belongs(package: str, files: str) -
     assert [file for file in importers(package) if not re.match(files, file)] == []
 
 
+def test_only_its_trainer_loads_dgls_engine() -> None:
+    """And only when it trains: by an import within a function."""
+    for path in FILES:
+        if not path.relative_to(ROOT).as_posix().startswith("retexo/trainers/sampled_dgl/"):
+            lines = [
+                line
+                for line in path.read_text().splitlines()
+                if line.startswith(("from ", "import "))
+            ]
+            assert not [line for line in lines if "sampled_dgl" in line], path
+
+
 def test_every_room_has_a_floor() -> None:
     rooms = {room_of(path) for path in FILES} - {"__init__", "main", "partitioning"}
     assert rooms == {room for floor in FLOORS for room in floor}
@@ -115,3 +128,26 @@ def test_no_module_is_longer_than_520_lines() -> None:
         path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in FILES
     }
     assert not {name: length for name, length in lengths.items() if length > 520}
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    """What a module imports at its top, with the packages that hold it, never leads back to it."""
+    names = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in modules()
+    }
+    needed: dict[str, set[str]] = {}
+    for name, path in names.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found = set()
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom):
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (full & names.keys()) or {str(node.module)} & names.keys()
+        folders = {each.rpartition(".")[0] for each in found} & names.keys()
+        needed[name] = (found | folders) - {name, name.rpartition(".")[0]}
+    graph = TopologicalSorter(needed)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))

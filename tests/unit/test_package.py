@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from socket import socket
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -19,8 +21,12 @@ from support import ROOT, run_main
 
 import retexo
 from partitioning.errors import InputError
-from retexo.apps import notebook
+from retexo.apps import notebook, train
+from retexo.comm.socket_transport import Streams
 from retexo.settings.compose import compose
+from retexo.worker import train as worker
+from retexo.worker.process import serve
+from retexo.worker.train import TrainJob
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -106,6 +112,29 @@ def test_an_import_and_each_command_load_only_what_they_use(tmp_path: Path) -> N
     )
     path = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=path, check=True, timeout=200)
+
+
+def test_workers_share_all_that_they_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fork server loads it, without Hydra, and a worker adds next to nothing."""
+    code = f"import sys, retexo.worker.preload, gc; found = {HEAVY} & sys.modules.keys();"
+    code += " assert found == {'torch', 'scipy'}, found; assert gc.get_freeze_count() > 100_000"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=100)
+    monkeypatch.setattr(train, "main", note_modules)
+    run_main(*TRAINS, f"hydra.run.dir={tmp_path}/run", cwd=tmp_path)
+    loaded = [(tmp_path / f"run/modules-{rank}").read_text() for rank in range(2)]
+    assert loaded == ["torch.utils._device"] * 2
+
+
+def note_modules(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
+    """Be a worker that writes the names of the modules that it loads."""
+
+    def run(rank: int, job: TrainJob, *others: Any) -> Any:
+        before = {*sys.modules}
+        result = worker.run(rank, job, *others)
+        (job.run_dir / f"modules-{rank}").write_text(" ".join(sys.modules.keys() - before))
+        return result
+
+    serve(run, rank, job, parent, streams)
 
 
 def test_settings_are_given_as_on_the_command_line(

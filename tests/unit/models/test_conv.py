@@ -11,9 +11,10 @@ import scipy.sparse as sp
 import torch
 from support import dense_conv
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from retexo.models import aggregate
-from retexo.models.aggregate import edge_softmax, edge_sum, edge_sum_per_head
+from retexo.models.aggregate import edge_max, edge_softmax, edge_sum, edge_sum_per_head
 from retexo.models.block import Block, HaloRows, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.conv.gat import GAT
 from retexo.models.conv.gcn import GCN
@@ -258,6 +259,30 @@ def test_softmax(edges: Block) -> None:
     assert_same(edge_softmax(edges, score), power / total[edges.dst], score)
     alpha = edge_softmax(edges, 1000 * score.float())
     assert alpha.isfinite().all()
+
+
+def test_no_tensor_has_a_row_for_each_edge() -> None:
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            nonlocal largest
+            made = func(*args, **(kwargs or {}))
+            for tensor in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
+                    largest = max(largest, tensor.numel())
+            return made
+
+    edges = block(50, 40, 5000)
+    rows = torch.randn(len(edges.nodes), 16, requires_grad=True)
+    score = torch.randn(len(edges.src), 2, requires_grad=True)
+    with Watch():
+        alpha = edge_softmax(edges, score)
+        total = edge_sum(edges, rows) + edge_sum(edges, rows, alpha[:, 1].contiguous())
+        (total + edge_max(edges, torch.relu(rows))).sum().backward()
+    assert 2 * 5003 <= largest < 3 * 5003
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)

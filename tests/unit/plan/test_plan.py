@@ -100,6 +100,14 @@ def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
 # --- in this process ----------
 
 
+def test_bytes_follow_the_rounds(planned: dict[str, Any]) -> None:
+    most = np.zeros((WORLD, WORLD))
+    for entry in planned["entries"]:
+        times = (5, 2)[entry["layer"]] if entry["kind"] == "gradients" else 1
+        most[entry["sender"], entry["receiver"]] += entry["num_bytes"] * times
+    assert most.sum() == planned["bytes"]["limit"]
+
+
 # --- other ways to train ----------
 
 
