@@ -377,7 +377,7 @@ def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> A
     cell that is not of the kind, lists of several lengths, and lists beside texts.
 
     Args:
-        cells: Whose each is, for messages, and its value: a number, a text, a list or None.
+        cells: Node or edge, for messages, and its value: a number, a text, a list or None.
         what: The attribute, for messages.
         kind: What a cell may be.
     """

@@ -117,6 +117,11 @@ class ModelSettings(Checked):
         return "".join(f" with model.{name}={getattr(self, name)}" for name in names)
 
 
+def choose_output(trainer: str, *, input_skip: bool) -> str:
+    """Return ModelSettings.output of a network that a trainer makes."""
+    return "aggregate" if trainer == "lazy" and input_skip else "activation"
+
+
 @group("model")
 class GATOptions(ModelSettings):
     """GAT, with model=gat only."""

@@ -41,6 +41,7 @@ from retexo.settings.options import (
     LocalOptions,
     NetworkSettings,
     SampledOptions,
+    choose_output,
 )
 from retexo.settings.search import check_objective
 
@@ -252,8 +253,7 @@ class TrainSettings(
         """
         self.decide_by_network(links=self.task.links)
         if self.model.output is None:  # not that of a checkpoint
-            by_layer = self.trainer.name == "lazy"
-            output = "aggregate" if by_layer and self.model.input_skip else "activation"
+            output = choose_output(self.trainer.name, input_skip=self.model.input_skip)
             self.model = replace(self.model, output=output)
         self.num_rounds = self.of_layers(self.num_rounds)
         self.learning_rate = self.of_layers(self.learning_rate)

@@ -8,7 +8,7 @@ from partitioning.partition_settings import PartitionSettings, task_of_edges
 from partitioning.setting_fields import Setting, definitions
 from retexo.settings.aliases import ALIASES, REMOVED
 from retexo.settings.flatten import flatten
-from retexo.settings.options import MODELS
+from retexo.settings.options import MODELS, choose_output
 from retexo.settings.run_settings import Settings
 
 CONFIG_DIR = next(
@@ -43,8 +43,8 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
 
     Former settings stay only where they had another value than the program has now.
     """
-    by_layer = stored.get("trainer.name", "lazy") == "lazy"
-    output = "aggregate" if by_layer and stored.get("model.input_skip", True) else "activation"
+    has_skip = stored.get("model.input_skip", True)
+    output = choose_output(stored.get("trainer.name", "lazy"), input_skip=has_skip)
     constants = {**CONSTANTS, "model.output": output}
     current = {
         name: value
