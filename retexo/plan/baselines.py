@@ -20,8 +20,7 @@ from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
 from retexo.models.matrix import is_sparse
 from retexo.models.network import Architecture, build_network, stages_by_type
-
-END_TO_END: dict[str, Any] = {"self_weight": False, "input_skip": False, "output": "activation"}
+from retexo.settings.options import choose_output
 
 
 def part_bytes(partition: Partition, partitions: Sequence[Partition], num_classes: int) -> int:
@@ -71,7 +70,8 @@ def baseline_bytes(
         architecture: Of this configuration.
         rounds: Rounds of each layer.
     """
-    model = replace(architecture.model, **END_TO_END)
+    output = choose_output("full_graph", input_skip=False)
+    model = replace(architecture.model, self_weight=False, input_skip=False, output=output)
     layers: Any = build_network(replace(architecture, model=model), seed=0)
     heads = [layer.head for layer in layers if layer.head]
     parameters = _count_parameters(layers) - _count_parameters(heads)

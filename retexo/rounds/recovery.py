@@ -30,7 +30,7 @@ from partitioning.errors import InputError
 from partitioning.file_io import open_regular, read_bytes, reading
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import SETUP
 from retexo.results.atomic_write import atomic_write
 
 logger = logging.getLogger(__name__)
@@ -101,9 +101,7 @@ class Recovery:
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
             :MAX_SAVED_ROUNDS
         ]
-        everyone = comm.all_gather(
-            torch.tensor([len(self.replay_log), layers, *codes]), MessageTag("setup")
-        )
+        everyone = comm.all_gather(torch.tensor([len(self.replay_log), layers, *codes]), SETUP)
         self.replay_log.truncate(int(everyone[:, 0].min()))
         self._num_layers = int(everyone[:, 1].min())
         common = set.intersection(*(set(row[2:].tolist()) for row in everyone))
