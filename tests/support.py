@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -54,10 +55,15 @@ from retexo.comm.transport import Pieces, Transport
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
-from retexo.rounds.graph_info import GraphInfo
+from retexo.models.network import build_network
+from retexo.models.stage import Stage
+from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
+from retexo.trainers.context import Clock, Context
 from retexo.trainers.out_edges import OutEdges, find_required_layers
+from retexo.worker.graph import make_architecture, read_graph
+from retexo.worker.make_context import link_task, make_context
 
 THREADS = 2
 """Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one
@@ -120,6 +126,32 @@ def swap(
     transport.swap(outgoing, incoming)
     received[transport.rank] = own
     return received
+
+
+RANDOM_STATE = threading.Lock()
+"""Held while a worker draws: torch's random state is all threads' in common."""
+
+
+def worker_context(
+    comm: Communicator,
+    directory: PartitionDirectory,
+    settings: TrainSettings,
+    *,
+    part: Partition | None = None,
+    dtype: torch.dtype = torch.float32,
+    **more: Any,
+) -> tuple[Context, list[Stage]]:
+    """The context of a worker, and the network before training; all workers call it.
+
+    part: in place of what the directory has; more: as make_context takes it.
+    """
+    part = part or read_graph(directory, comm.rank, task=settings.task)
+    info = agree_on_graph_info(comm, part, directory, task=link_task(settings))
+    with RANDOM_STATE:
+        network = build_network(make_architecture(part, settings, info), settings.seed)
+    stages = [stage.to(dtype) for stage in network]
+    first, clock = stages[0].conv, Clock()
+    return make_context(settings, part, info, comm, first, clock=clock, dtype=dtype, **more), stages
 
 
 # --- graphs and their partitions ----------

@@ -8,7 +8,6 @@ import copy
 import functools
 import json
 import shutil
-import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from hetero_support import (
     write_hetero_sites,
 )
 from support import (
+    RANDOM_STATE,
     RoundRecorder,
     assert_sent_as_planned,
     graph_info,
@@ -97,9 +97,6 @@ CASES = {
 ROUNDED = {"bf16": (*CASES["sage"], "exchange.precision=bf16")}
 
 
-LOCK = threading.Lock()
-
-
 def known_sizes(parts: list[Partition]) -> Any:
     number = {
         name: sum(int(getattr(part, f"{name}_mask").sum()) for part in parts)
@@ -153,7 +150,7 @@ def train_parts(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict
     def worker(comm: Communicator) -> Any:
         log: Any = RoundRecorder()
         context = context_of(settings, parts, comm, layers[0], log=log, use=trainer.USE)
-        with LOCK:
+        with RANDOM_STATE:
             trained = copy.deepcopy(layers)
         rows = [each.detach() for each in trainer.train(context, trained).logits]
         if settings.trainer.name == "lazy":

@@ -3,7 +3,6 @@
 Ranks and areas as loops count them; bytes as planned.
 """
 
-import copy
 import dataclasses
 import json
 import shutil
@@ -23,6 +22,7 @@ from support import (
     run_main,
     split_settings,
     train_settings,
+    worker_context,
 )
 
 import retexo
@@ -38,16 +38,12 @@ from retexo import load_run
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.models.matrix import to_dense
-from retexo.models.network import build_network
 from retexo.models.stage import OutputHeads
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks import ranking
 from retexo.trainers import registry
-from retexo.trainers.context import Clock
 from retexo.trainers.lazy import run_layers
-from retexo.worker.graph import make_architecture, read_graph
-from retexo.worker.make_context import link_task, make_context
+from retexo.worker.graph import read_graph
 
 COMMON = (
     "task=link_prediction",
@@ -136,54 +132,27 @@ def link_settings(*overrides: str) -> TrainSettings:
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
     settings = link_settings(*overrides, f"num_partitions={directory.num_parts}")
-    graphs = [
-        read_graph(directory, part, task=settings.task) for part in range(directory.num_parts)
-    ]
-    first = graphs[0]
-    info = dataclasses.replace(agree(directory, graphs, settings)[0], num_classes=settings.task.dim)
-    stages = [
-        stage.double()
-        for stage in build_network(make_architecture(first, settings, info), settings.seed)
-    ]
     trainer = registry.trainer_named(settings.trainer.name)
     registry.check_trainer_settings(settings)
 
     def worker(comm: Communicator) -> Any:
-        own, log = copy.deepcopy(stages), RoundRecorder()
-        context = make_context(
-            settings,
-            graphs[comm.rank],
-            info,
-            comm,
-            own[0].conv,
-            clock=Clock(),
-            log=log,
-            dtype=torch.float64,
-            use=trainer.USE,
+        log = RoundRecorder()
+        context, stages = worker_context(
+            comm, directory, settings, log=log, dtype=torch.float64, use=trainer.USE
         )
         context.save_layer = lambda layer, stage: None
-        result = trainer.train(context, own)
-        for stage in own:
+        result = trainer.train(context, stages)
+        for stage in stages:
             stage.eval()
-        heads, known = ranking.choose_link_heads(context, own, result.logits)
-        ids = graphs[comm.rank].node_ids.numpy()
+        heads, known = ranking.choose_link_heads(context, stages, result.logits)
         return (
-            ids,
+            context.partition.node_ids.numpy(),
             log.scores,
             [each.numpy() for each in result.logits],
-            ranking.score_links(context, own, result.logits, heads, known),
+            ranking.score_links(context, stages, result.logits, heads, known),
         )
 
     return run_threads(directory.num_parts, worker)
-
-
-def agree(directory: PartitionDirectory, graphs: list[Any], settings: Any) -> list[Any]:
-    return run_threads(
-        directory.num_parts,
-        lambda comm: agree_on_graph_info(
-            comm, graphs[comm.rank], directory, task=link_task(settings)
-        ),
-    )
 
 
 def joined(workers: list[Any]) -> tuple[Any, list[np.ndarray], Any]:
@@ -238,10 +207,6 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
         settings = link_settings(*overrides, "num_partitions=1")
         found = read_graph(directory, 0, task=settings.task)
-        info = dataclasses.replace(
-            agree(directory, [found], settings)[0], num_classes=settings.task.dim
-        )
-        stages = build_network(make_architecture(found, settings, info), settings.seed)
         if not edges:
             held = found.relations[PLAIN_RELATION]
             none = held.keep(torch.zeros(len(held.src), dtype=torch.bool))
@@ -254,18 +219,8 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
             layers.append([to_dense(matrix) for matrix in (*made.matrices, *made.skips)])
 
         def worker(comm: Communicator) -> None:
-            context = make_context(
-                settings,
-                found,
-                info,
-                comm,
-                stages[0].conv,
-                clock=Clock(),
-                log=RoundRecorder(),
-                dtype=torch.float32,
-                use="train",
-            )
-            list(run_layers(context, stages, fit))
+            own = worker_context(comm, directory, settings, part=found, log=RoundRecorder())
+            list(run_layers(*own, fit))
 
         run_threads(1, worker)
         return layers
@@ -352,22 +307,10 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         )
     directory.meta.links["evaluator"] = evaluator  # type: ignore[union-attr]
     settings = link_settings("model=gcn", "num_partitions=7")
-    graphs = [read_graph(directory, part, task=settings.task) for part in range(7)]
-    info = agree(directory, graphs, settings)[0]
     rows = torch.from_numpy(rng.standard_normal((NODES, 6))).float()
-    first = graphs[0]
-    stages = build_network(make_architecture(first, settings, info), 0)
 
     def worker(comm: Communicator) -> Any:
-        context = make_context(
-            settings,
-            graphs[comm.rank],
-            info,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            use="evaluate",
-        )
+        context, stages = worker_context(comm, directory, settings, use="evaluate")
         part = context.partition
         own = rows[part.first_id : part.first_id + part.num_inner]
         return ranking.compare_with_negatives(
@@ -377,7 +320,8 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
     found = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
-        score(torch.cat([each.links[name] for each in graphs])) for name in ("test", "test_neg")
+        score(torch.cat([directory.read_part(part).links[name] for part in range(7)]))
+        for name in ("test", "test_neg")
     )
     if evaluator == "mrr":
         answer = ogb.Evaluator("ogbl-citation2").eval(

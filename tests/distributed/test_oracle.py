@@ -4,7 +4,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import threading
 import unittest.mock
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,7 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import MODELS, RoundRecorder, make_graph, train_settings, write_partitions
+from support import (
+    MODELS,
+    RoundRecorder,
+    make_graph,
+    train_settings,
+    worker_context,
+    write_partitions,
+)
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
@@ -25,14 +31,11 @@ from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.network import Architecture, Schema, build_network
 from retexo.models.stage import Stage
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import layerwise, lazy, look_ahead, registry
-from retexo.trainers.context import Clock, Context
+from retexo.trainers.context import Context
 from retexo.trainers.label_propagation import make_smoother, propagate
-from retexo.worker.graph import make_architecture
-from retexo.worker.make_context import make_context
 
 ROUNDS = 4
 COMMON = (
@@ -192,8 +195,6 @@ def assignment(num_parts: int) -> np.ndarray:
 
 
 Case = tuple[PartitionDirectory, TrainSettings, int]
-LOCK = threading.Lock()
-"""torch's random state is all threads' in common."""
 
 
 def train_as_threads(num_parts: int, case: Case) -> list[Any]:
@@ -226,28 +227,12 @@ def context_of(
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Context, list[Stage], list[torch.nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
-    partition, saved = directory.read_part(comm.rank), []
-    info = agree_on_graph_info(comm, partition, directory)
-    architecture = make_architecture(partition, settings, info)
-    with LOCK:
-        stages = [stage.to(dtype) for stage in build_network(architecture, settings.seed)]
-    context = make_context(
-        settings,
-        partition,
-        info,
-        comm,
-        stages[0].conv,
-        clock=Clock(),
-        log=log,
-        run_dir=Path("nowhere"),
-        dtype=dtype,
-        use=registry.trainer_named(settings.trainer.name).USE,
-    )
-    return (
-        dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module)),
-        stages,
-        saved,
-    )
+    saved: list[torch.nn.Module] = []
+    use = registry.trainer_named(settings.trainer.name).USE
+    given = {"log": log, "run_dir": Path("nowhere"), "dtype": dtype, "use": use}
+    context, stages = worker_context(comm, directory, settings, **given)
+    context = dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module))
+    return context, stages, saved
 
 
 def _train(

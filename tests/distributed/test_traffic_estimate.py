@@ -1,7 +1,6 @@
 """What a run sends is as estimated from its partitions: by kind, layer, phase and peers."""
 
 import contextlib
-import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from support import MODELS, dgl_directory, make_graph, train_settings, write_partitions
+from support import (
+    MODELS,
+    RANDOM_STATE,
+    dgl_directory,
+    make_graph,
+    train_settings,
+    write_partitions,
+)
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import GraphData
@@ -142,9 +148,6 @@ def directory_of(folder: Path, words: list[str]) -> PartitionDirectory:
 
 # --- runs ----------
 
-LOCK = threading.Lock()
-"""torch's random state is all threads' in common."""
-
 
 def train_run(
     directory: PartitionDirectory, settings: TrainSettings, run_dir: Path
@@ -154,7 +157,7 @@ def train_run(
     job = train.TrainJob(settings, directory, run_dir, None, "0" * 64)  # type: ignore[arg-type]
 
     def build_alone(*arguments: Any) -> list[Stage]:
-        with LOCK:
+        with RANDOM_STATE:
             return build(*arguments)
 
     def connected(_: Any, rank: int, streams: None) -> Any:

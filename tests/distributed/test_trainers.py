@@ -21,6 +21,7 @@ import torch
 from scipy.sparse import eye_array
 from support import (
     MODELS,
+    RANDOM_STATE,
     ROOT,
     Ended,
     RoundRecorder,
@@ -38,7 +39,7 @@ from support import (
     wait_until,
     write_partitions,
 )
-from test_oracle import LOCK, assignment, context_of, oracle_graph, oracle_masks
+from test_oracle import assignment, context_of, oracle_graph, oracle_masks
 from torch import Tensor, nn
 
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
@@ -149,7 +150,7 @@ def trained(
         )
 
     def network(*arguments: Any) -> sign.SIGN:
-        with LOCK:
+        with RANDOM_STATE:
             return made(*arguments)
 
     made = sign._build_network

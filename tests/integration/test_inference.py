@@ -3,12 +3,11 @@
 What they send; what is refused.
 """
 
-import dataclasses
 import errno
 import json
 import shutil
-import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from support import (
     save_npz,
     thirds,
     train_settings,
+    worker_context,
     write_partitions,
 )
 
@@ -45,7 +45,6 @@ from retexo.models.stage import OutputHeads
 from retexo.results import atomic_write
 from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
 from retexo.results.predictions import read_table
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.tasks.output_heads import choose_heads
 from retexo.trainers import lazy
@@ -53,8 +52,7 @@ from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import make_smoother
 from retexo.trainers.lazy import infer
 from retexo.worker.compatibility import renumber_classes
-from retexo.worker.graph import make_inference_context
-from retexo.worker.make_context import make_context
+from retexo.worker.graph import make_architecture, make_inference_context
 
 DATA = ("dataset_name=file", "dataset_file=toy.npz", "partition_dir=parts", "num_partitions=2")
 HERE = ("device=cpu", "cluster.threads=1")
@@ -67,7 +65,7 @@ def untrained_gcn(folder: Path, **heads: Any) -> Path:
     shape = Architecture(default_model_settings("gcn", 2, 8), Schema.of_plain_graph(6), 3)
     for layer, stage in enumerate(build_network(shape, seed=3)):
         save_layer(folder / "checkpoint", layer, stage)
-    answer = dataclasses.asdict(OutputHeads((1,), **heads))
+    answer = asdict(OutputHeads((1,), **heads))
     about = {"multilabel": False, "partition_digest": "none", "answer": answer}
     save_model(folder / "checkpoint", shape, about)
     return folder
@@ -151,8 +149,6 @@ MODELS = {
     ),
 }
 CASES = [*MODELS.values(), *((*MODELS[name], "exchange=plain") for name in ("gcn", "skips"))]
-LOCK = threading.Lock()
-"""torch's random state is all threads' in common."""
 
 
 @pytest.mark.parametrize("options", CASES, ids=" ".join)
@@ -167,30 +163,15 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
     settings = train_settings(*small, *options)
 
     def train_network(comm: Communicator) -> np.ndarray:
-        partition = directory.read_part(comm.rank)
-        info = agree_on_graph_info(comm, partition, directory)
-        shape = Architecture(
-            settings.model, Schema.of_plain_graph(info.num_features), info.num_classes
-        )
-        with LOCK:
-            stages = build_network(shape, 0)
-        context = make_context(
-            settings,
-            partition,
-            info,
-            comm,
-            stages[0].conv,
-            clock=Clock(),
-            log=RoundRecorder(),
-            run_dir=tmp_path,
-        )
+        recorder = RoundRecorder()
+        context, stages = worker_context(comm, directory, settings, log=recorder, run_dir=tmp_path)
         answer, logits = choose_heads(
             context, lazy.train(context, stages).logits, make_smoother(context)
         )
         if comm.rank == 0:
+            shape = make_architecture(context.partition, settings, context.graph_info)
             about = {"multilabel": False, "partition_digest": directory.digest()}
-            about["answer"] = dataclasses.asdict(answer)
-            save_model(tmp_path / "checkpoint", shape, about)
+            save_model(tmp_path / "checkpoint", shape, {**about, "answer": asdict(answer)})
         return logits.numpy()
 
     def apply_checkpoint(comm: Communicator) -> np.ndarray:

@@ -4,7 +4,6 @@ Also training on a device beside the host.
 """
 
 import dataclasses
-import threading
 import unittest.mock
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_device import DEVICE, SimulatedDevice
-from support import dense_conv, make_plan, random_graph, thirds, train_settings, write_partitions
+from support import (
+    dense_conv,
+    make_plan,
+    random_graph,
+    thirds,
+    train_settings,
+    worker_context,
+    write_partitions,
+)
 from test_exchange_plan import (
     TRAIN,
     Ints,
@@ -50,15 +57,11 @@ from retexo.models.conv.gin import GIN
 from retexo.models.conv.sage import SAGEMean, SAGEPool
 from retexo.models.convolution import Convolution
 from retexo.models.linear import LinearConvolution
-from retexo.models.network import build_network
 from retexo.models.streaming_aggregate import AggregateAccumulator
-from retexo.rounds.graph_info import agree_on_graph_info
 from retexo.tasks.scores import choose_and_score
 from retexo.trainers import lazy
-from retexo.trainers.context import Clock
 from retexo.trainers.label_propagation import make_smoother
 from retexo.worker import make_context
-from retexo.worker.graph import make_architecture, read_graph
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Sparse"
@@ -572,13 +575,7 @@ def test_training_on_a_device(
     settings = train_settings(*options, "dropout=0", "num_rounds=[2]", "hidden_dim=7")
 
     def train(comm: Communicator) -> tuple[list[Tensor], Any, int]:
-        part = read_graph(directory, comm.rank)
-        info = agree_on_graph_info(comm, part, directory)
-        with drawing:
-            stages = build_network(make_architecture(part, settings, info), settings.seed)
-        context = make_context.make_context(
-            settings, part, info, comm, stages[0].conv, clock=Clock(), use="train"
-        )
+        context, stages = worker_context(comm, directory, settings)
         trained = lazy.train(context, [stage.to(context.device) for stage in stages])
         _, scores = choose_and_score(context, stages, trained.logits, make_smoother(context))
         return trained.logits, scores.to_json(), comm.meter.total
@@ -587,7 +584,6 @@ def test_training_on_a_device(
         with SimulatedDevice() as device:
             return train(comm), device.moved
 
-    drawing = threading.Lock()
     on_host = run_threads(2, train)
     monkeypatch.setattr(make_context, "choose_device", lambda *which: DEVICE)
     for (logits, *rest), ((logits_there, *rest_there), moved) in zip(

@@ -20,6 +20,7 @@ from support import (
     random_graph,
     thirds,
     train_settings,
+    worker_context,
     write_partitions,
 )
 from torch import Tensor
@@ -55,9 +56,7 @@ from retexo.rounds.update_rules import LocalOptimizer, build_optimizer, build_up
 from retexo.settings.communication_settings import CommunicationSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.tasks.node_classification import NodeClassification
-from retexo.trainers.context import Clock
 from retexo.trainers.lazy import infer
-from retexo.worker.make_context import make_context
 
 WORLD, WIDTH, CLASSES = 3, 4, 2
 PARAMETERS = WIDTH * CLASSES + CLASSES
@@ -569,11 +568,7 @@ def test_the_answers_of_a_network(model: str, norm: str, tmp_path: Path) -> None
         values = answers_of(model, stages)
 
     def worker(comm: Communicator) -> list[Tensor]:
-        partition = directory.read_part(0)
-        info = agree_on_graph_info(comm, partition, directory)
-        context = make_context(
-            settings, partition, info, comm, stages[0].conv, clock=Clock(), dtype=torch.float64
-        )
+        context, _ = worker_context(comm, directory, settings, dtype=torch.float64)
         given = [
             OutputHeads((0,)),
             OutputHeads((2,)),
