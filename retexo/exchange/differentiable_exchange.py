@@ -151,8 +151,10 @@ def make_halo_exchange(
         rows_sent, rows_received = (
             (None, None) if sample is None else (sample.outgoing[peer], sample.incoming[peer])
         )
-        sent = _SelectedVectors.choose(outgoing, layer, plan.partial_sums, rows_sent)
-        received = _SelectedVectors.choose(incoming, layer, plan.partial_sums, rows_received)
+        sent = _SelectedVectors.choose(outgoing, layer, plan.options.partial_sums, rows_sent)
+        received = _SelectedVectors.choose(
+            incoming, layer, plan.options.partial_sums, rows_received
+        )
         pieces.append(sent.matrix(outgoing.rows, node_rows, int(nodes.sum()), scale))
         halo, targets = (
             torch.from_numpy(ids)

@@ -58,48 +58,6 @@ from retexo.exchange.message_selection import VectorBound
 Use = Literal["train", "evaluate", "predict", "nothing"]
 
 
-@dataclass(frozen=True, eq=False)
-class ExchangePlan:
-    """What this worker sends to each peer and receives from it, by rank."""
-
-    outgoing: tuple[Boundary, ...]
-    incoming: tuple[Boundary, ...]
-    required_layers: Tensor
-    """uint8 [I] how many layers require each node: L + 1 for nodes that the rounds of every layer
-    use; n in 1 ... L for nodes that only layers 0 ... n - 1 embed; 0 for nodes that no layer
-    requires."""
-    num_layers: int
-    num_halo: int
-    largest_part: int
-    """Inner nodes of the largest partition: the maximum number of vectors per peer and phase."""
-    partial_sums: bool
-    """Whether partial sums may be sent."""
-    all_halo_rows: bool
-    """exchange=plain: every row of every halo node, dense, in one phase."""
-    phases: tuple[int, ...]
-    """The phases in which rows are sent."""
-    known_bounds: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
-    """Lower bounds found while messages were selected, by peer and phase; reused by later layers.
-    """
-
-    def merge_phases(self) -> Self:
-        """Return a plan that sends the rows of both phases in INFER_PHASE, without known bounds."""
-        if len(self.phases) == 1:
-            return replace(self, known_bounds={})
-
-        def merged(boundary: Boundary) -> Boundary:
-            return replace(
-                boundary, required_layers=np.minimum(boundary.required_layers, self.num_layers)
-            )
-
-        outgoing, incoming = (
-            tuple(map(merged, boundaries)) for boundaries in (self.outgoing, self.incoming)
-        )
-        return replace(
-            self, outgoing=outgoing, incoming=incoming, phases=(INFER_PHASE,), known_bounds={}
-        )
-
-
 @dataclass(frozen=True)
 class PlanOptions:
     """What the plan depends on besides the partition. The same on every worker."""
@@ -109,9 +67,10 @@ class PlanOptions:
     """Inner nodes by rank."""
     all_nodes: bool
     """Whether every node is in the split (train, validation or test), so that all are required."""
-    partial_sums: bool
-    """Whether the aggregator is linear, so that partial sums may be sent."""
+    linear: bool
+    """Whether the aggregator is linear, which partial sums require."""
     all_halo_rows: bool
+    """exchange=plain: every row of every halo node, dense, in one phase."""
     use: Use = "train"
     """train: two phases. evaluate: outputs of the nodes in the split; predict: of all nodes; both
     in INFER_PHASE only. nothing: no row is sent."""
@@ -119,9 +78,19 @@ class PlanOptions:
     """Approximate bytes of one vector by phase, summed over all layers. Decides whether sending
     edge weights pays off."""
 
-    def for_targets(self, *, partial_sums: bool) -> Self:
+    def for_targets(self, *, linear: bool) -> Self:
         """Return options for a plan with given target nodes (see make_plan)."""
-        return replace(self, use="evaluate", all_nodes=False, partial_sums=partial_sums)
+        return replace(self, use="evaluate", all_nodes=False, linear=linear)
+
+    @property
+    def partial_sums(self) -> bool:
+        """Whether partial sums may be sent."""
+        return self.linear and not self.all_halo_rows
+
+    @property
+    def largest_part(self) -> int:
+        """Inner nodes of the largest partition: the most vectors of a peer and phase."""
+        return max(self.part_sizes)
 
     @property
     def phases(self) -> tuple[int, ...]:
@@ -129,6 +98,42 @@ class PlanOptions:
         if self.all_halo_rows:
             return (TRAIN_PHASE,)
         return (TRAIN_PHASE, INFER_PHASE) if self.use == "train" else (INFER_PHASE,)
+
+
+@dataclass(frozen=True, eq=False)
+class ExchangePlan:
+    """What this worker sends to each peer and receives from it, by rank."""
+
+    options: PlanOptions
+    outgoing: tuple[Boundary, ...]
+    incoming: tuple[Boundary, ...]
+    required_layers: Tensor
+    """uint8 [I] how many layers require each node: L + 1 for nodes that the rounds of every layer
+    use; n in 1 ... L for nodes that only layers 0 ... n - 1 embed; 0 for nodes that no layer
+    requires."""
+    num_halo: int
+    known_bounds: dict[tuple[int, int], VectorBound] = field(default_factory=dict)
+    """Lower bounds found while messages were selected, by peer and phase; reused by later layers.
+    """
+
+    def without_sums(self) -> Self:
+        """Return a plan that sends rows only, although the aggregator is linear."""
+        return replace(self, options=replace(self.options, linear=False))
+
+    def merge_phases(self) -> Self:
+        """Return a plan that sends the rows of both phases in INFER_PHASE, without known bounds."""
+        if len(self.options.phases) == 1:
+            return replace(self, known_bounds={})
+        options = replace(self.options, use="evaluate")
+
+        def merged(boundary: Boundary) -> Boundary:
+            layers = np.minimum(boundary.required_layers, options.num_layers)
+            return replace(boundary, required_layers=layers)
+
+        outgoing, incoming = (
+            tuple(map(merged, boundaries)) for boundaries in (self.outgoing, self.incoming)
+        )
+        return replace(self, options=options, outgoing=outgoing, incoming=incoming, known_bounds={})
 
 
 def make_plan(
@@ -139,23 +144,14 @@ def make_plan(
     All workers call it: each requests its boundary from the owners. TrainingError if a peer sends
     an invalid one.
     """
-    partial_sums = options.partial_sums and not options.all_halo_rows
-    incoming = find_incoming_boundaries(partition, required_layers.numpy(), partial_sums)
+    incoming = find_incoming_boundaries(partition, required_layers.numpy(), options.partial_sums)
     outgoing = _request_boundaries(partition, incoming, options, required_layers.numpy(), comm)
     if partition.asked_for is not None:
         _check_requested_rows(outgoing, partition.asked_for)
-    if partial_sums and partition.edge_weight is not None:
+    if options.partial_sums and partition.edge_weight is not None:
         incoming, outgoing = _share_weights(incoming, outgoing, options, comm)
     return ExchangePlan(
-        outgoing=tuple(outgoing),
-        incoming=tuple(incoming),
-        required_layers=required_layers,
-        num_layers=options.num_layers,
-        num_halo=partition.num_halo,
-        largest_part=max(options.part_sizes),
-        partial_sums=partial_sums,
-        all_halo_rows=options.all_halo_rows,
-        phases=options.phases,
+        options, tuple(outgoing), tuple(incoming), required_layers, partition.num_halo
     )
 
 
@@ -176,9 +172,7 @@ def _request_boundaries(
     """
     halo_index, num_layers = partition.halo_index.numpy(), options.num_layers
     all_incoming, digests = incoming, [0] * comm.world_size
-    may_know_targets = (
-        options.partial_sums and not options.all_halo_rows and partition.asked_for is None
-    )
+    may_know_targets = options.partial_sums and partition.asked_for is None
     if may_know_targets:
         if not required_layers.all():  # a peer may require edges into other nodes
             all_incoming = find_incoming_boundaries(partition, np.ones_like(required_layers), True)

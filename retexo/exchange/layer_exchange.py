@@ -121,7 +121,7 @@ class LayerExchange:
         self._traffic_layer = layer if traffic_layer is None else traffic_layer
         self._plan, self._layer, self.local, self._comm = plan, layer, local, comm
         self._kind = kind or ("features" if layer == 0 else "embeddings")
-        if self._kind == "features" and not plan.all_halo_rows and local.exponents is None:
+        if self._kind == "features" and not plan.options.all_halo_rows and local.exponents is None:
             local.exponents = choose_exponents(local.rows, local.precision)
         self._held_there = [np.zeros(len(boundary.rows), bool) for boundary in plan.outgoing]
         self._held_here = [np.zeros(len(boundary.rows), bool) for boundary in plan.incoming]
@@ -136,7 +136,7 @@ class LayerExchange:
     def sends_only_projected(self) -> bool:
         """Return whether every vector of INFER_PHASE will be sent after the weights."""
         nodes = np.concatenate([boundary.rows for boundary in self._plan.outgoing])
-        return not self._plan.all_halo_rows and self.local.is_shorter_projected(nodes)
+        return not self._plan.options.all_halo_rows and self.local.is_shorter_projected(nodes)
 
     def run(self, phase: int) -> Sources:
         """Run a phase; return all halo rows and partial sums received so far."""
@@ -219,11 +219,11 @@ class LayerExchange:
 
         No batch where rows are known. Each batch is made when the one before is sent.
         """
-        if self._is_known or phase not in self._plan.phases:
+        if self._is_known or phase not in self._plan.options.phases:
             return
         rank, world_size = self._comm.rank, self._comm.world_size
         step = peers_per_batch(
-            self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
+            self._plan.options.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
         )
         for first in range(1, world_size, step):
             distances = range(first, min(first + step, world_size))
@@ -247,7 +247,7 @@ class LayerExchange:
         part: the rows and targets of the phase.
         """
         boundary, rows_held = self._plan.outgoing[peer], self._held_there[peer]
-        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.options.num_layers)
         edges, counts = boundary.edge_range(targets), boundary.num_edges[targets]
         source, target = (
             boundary.source[edges],
@@ -265,7 +265,7 @@ class LayerExchange:
 
     def _rows_and_targets(self, boundary: Boundary, phase: int) -> BoundaryPart:
         """Return a phase's rows and targets."""
-        targets = boundary.targets_in_phase(self._layer, phase, self._plan.num_layers)
+        targets = boundary.targets_in_phase(self._layer, phase, self._plan.options.num_layers)
         rows = np.flatnonzero(boundary.source_mask(targets))
         return BoundaryPart(rows, np.arange(targets.start, targets.stop))
 
@@ -278,7 +278,7 @@ class LayerExchange:
         if not len(part.rows):
             return OutgoingMessage.empty(self._num_pieces)
         cut = self._missing_edges(part, peer, phase)
-        if self._plan.all_halo_rows:
+        if self._plan.options.all_halo_rows:
             selection = select_all_rows(DENSE, cut)
             return OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         selection = self._select(cut, part, peer, phase)
@@ -303,7 +303,7 @@ class LayerExchange:
         selection = select_vectors(
             self.local,
             cut,
-            partial_sums=self._plan.partial_sums,
+            partial_sums=self._plan.options.partial_sums,
             projected=phase == INFER_PHASE,
             min_vectors=min_vectors,
             previous=None if known_bound is None else known_bound.reusable_selection(rows, targets),
@@ -325,7 +325,7 @@ class LayerExchange:
     def _num_pieces(self) -> int:
         """Pieces of each message, K."""
         return pieces_per_message(
-            self._plan.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
+            self._plan.options.largest_part, self.local.rows.shape[1] * self.local.rows.itemsize
         )
 
     def _exchange_headers(self, batch: _Batch) -> tuple[list[list[int]], list[Selection]]:
@@ -338,14 +338,14 @@ class LayerExchange:
         rows_held = [
             mask[part.rows] for mask, part in zip(self._held_here, batch.incoming, strict=True)
         ]
-        if self._plan.all_halo_rows:
+        if self._plan.options.all_halo_rows:
             known = [
                 _select_missing_rows(DENSE, *known)
                 for known in zip(rows_held, batch.incoming, strict=True)
             ]
             pieces = [selection.pieces(self._num_pieces) for selection in known]
             return [[len(rows) * self._row_bytes for rows, _ in sizes] for sizes in pieces], known
-        partial_sums = self._plan.partial_sums
+        partial_sums = self._plan.options.partial_sums
         header = struct.Struct(
             f"<B{self._num_pieces}Q"
         )  # the format code, and the size of each piece

@@ -171,7 +171,7 @@ def _dry_run_layers(context: Context, stages: Sequence[Stage]) -> Iterator[Tenso
         exchanges = layer_input.open_exchanges(context, layer, stage)
         received = {name: exchange.run(TRAIN_PHASE) for name, exchange in exchanges.items()}
         _step(context, layer_input.make_objective(context, layer, stage, received))
-        if layer > 0 and (context.plan.partial_sums or not context.schema.is_plain):
+        if layer > 0 and (context.plan.options.partial_sums or not context.schema.is_plain):
             # Which rows are held then depends on the embeddings: none, at worst.
             exchanges = layer_input.open_exchanges(context, layer, stage)
         for exchange in exchanges.values():

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.partition import LocalEdges
-from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
+from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.launch.heartbeat import Progress
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import InEdges, Sources
@@ -81,8 +81,6 @@ class NodeType:
     """uint8 [I], see ExchangePlan.required_layers."""
     out_edges: OutEdges
     plan: ExchangePlan
-    plan_options: PlanOptions
-    """The options that the plan was made from."""
     edge_means: Tensor | None = None
     """[I, K] weighted means of the in-edges' features, 0 for none; None where not read."""
 
@@ -127,10 +125,6 @@ class Context(TaskContext):
     @property
     def plan(self) -> ExchangePlan:
         return self.target.plan
-
-    @property
-    def plan_options(self) -> PlanOptions:
-        return self.target.plan_options
 
     @property
     def required_layers(self) -> dict[str, Tensor]:
@@ -178,7 +172,7 @@ class Context(TaskContext):
 
     def nodes_in_rounds(self, mask: Tensor) -> Tensor:
         """Return the labelled type's nodes of a mask, bool [I], that all rounds use, int64 [n]."""
-        in_rounds = self.target.required_layers > self.plan_options.num_layers
+        in_rounds = self.target.required_layers > self.plan.options.num_layers
         return (mask & in_rounds).nonzero()[:, 0]
 
     def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> Self:

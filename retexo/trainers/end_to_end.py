@@ -5,7 +5,7 @@ parameters. With skip connections the last layer has a head. I inner nodes, F fe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -231,6 +231,6 @@ def exchange_features(
         if not (node_type.features.shape[1] or context.schema.is_plain):
             continue
         scale = context.source_scale(stages[0].conv)
-        plan = node_type.plan if with_sums else replace(node_type.plan, partial_sums=False)
+        plan = node_type.plan if with_sums else node_type.plan.without_sums()
         received[name] = exchange_rows(context, plan, 0, node_type.features, scale, kind)
     return received

@@ -158,7 +158,7 @@ def make_smoother(
     info, smoothing = context.graph_info, context.settings.smoothing
     tries_first = (
         context.schema.is_plain
-        and not context.plan_options.all_halo_rows
+        and not context.plan.options.all_halo_rows
         and info.num_val <= MAX_VALIDATING * sum(info.part_sizes)
         and smoothing.steps > 1
         and 1 in smoothing.alphas
@@ -196,7 +196,7 @@ def propagate(
     rows = start
     for step in range(steps):
         plan = plans[paths.leaving][paths.target]
-        layer = max(0, plan.num_layers - steps + step)  # 0 in a plan for one layer
+        layer = max(0, plan.options.num_layers - steps + step)  # 0 in a plan for one layer
         needed = context.computed
         if context.schema.is_plain:
             needed = plan.required_layers > layer
@@ -256,7 +256,7 @@ def _plan_relations(context: Context, relations: Relations) -> Plans:
         relation[0] for relation in context.schema.relations if relation in relations
     ):
         node_type = context.types[name]
-        options = replace(node_type.plan_options.for_targets(partial_sums=True), num_layers=1)
+        options = replace(node_type.plan.options.for_targets(linear=True), num_layers=1)
         destinations = node_type.out_edges.required_destinations(required, relations)
         local = node_type.out_edges.local
         plans[name] = _make_one_layer_plan(local, options, context.comm, destinations)
@@ -272,18 +272,19 @@ def _choose_plain_plan(
 
     sources: bool [I]; targets: bool [I] of a single step, None for all steps.
     """
-    options, plan, local = context.plan_options, context.plan, context.target.out_edges.local
-    one_layer = replace(options.for_targets(partial_sums=True), num_layers=1)
+    plan, local = context.plan, context.target.out_edges.local
+    options = plan.options
+    one_layer = replace(options.for_targets(linear=True), num_layers=1)
     if targets is not None:
         return _plan_one_layer(context, one_layer, None if all_are_sources else sources, targets)
     if context.settings.smoothing.hops > 0:
-        if plan.partial_sums or plan.all_halo_rows:
+        if options.partial_sums or options.all_halo_rows:
             return plan.merge_phases()
         first = context.settings.model.depth
-        required = plan.required_layers.clamp(first, plan.num_layers) - first
-        all_steps = replace(one_layer, num_layers=plan.num_layers - first)
+        required = plan.required_layers.clamp(first, options.num_layers) - first
+        all_steps = replace(one_layer, num_layers=options.num_layers - first)
         return make_plan(local, all_steps, required, context.comm)
-    if options.all_nodes and options.use != "nothing" and plan.partial_sums:
+    if options.all_nodes and options.use != "nothing" and options.partial_sums:
         return plan.merge_phases()
     return _plan_one_layer(context, one_layer, sources, context.computed)
 
@@ -296,7 +297,7 @@ def _plan_one_layer(
     All workers call it: the owners of halo nodes say which of them are sources.
     """
     local, comm = context.target.out_edges.local, context.comm
-    if sources is not None and not context.plan_options.all_nodes:
+    if sources is not None and not context.plan.options.all_nodes:
         used = computed[local.dst]
         halo = torch.zeros(local.num_halo, dtype=torch.bool)
         from_halo = used & (local.src >= local.num_inner)

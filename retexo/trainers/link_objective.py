@@ -91,7 +91,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
             halo_index=ids - bounds[owner],
             asked_for=part.labelled.asked_for,
         )
-        options = replace(context.plan_options, partial_sums=False)
+        options = replace(context.plan.options, linear=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)
         plan = make_plan(edges, options, required, context.comm)
         context.endpoints = Endpoints(ids, plan)

@@ -146,7 +146,7 @@ class LookAheadInput(AnyLayerInput):
             return {}
         precision = PRECISIONS[context.settings.exchange.precision[layer]]
         local = LocalRows.unprojected(inner, None, precision)
-        if layer == 0 and not context.plan.all_halo_rows:
+        if layer == 0 and not context.plan.options.all_halo_rows:
             local.exponents = choose_exponents(inner, precision)
         exchange = LayerExchange(
             context.plan, layer + 1, local, context.comm, "aggregates", traffic_layer=layer

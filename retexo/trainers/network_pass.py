@@ -163,7 +163,7 @@ def require_targets(context: Context, targets: Tensor, comm: Communicator | None
         }
     required[context.schema.target][targets] = num_layers
     out_edges = {name: node_type.out_edges for name, node_type in context.types.items()}
-    options = {name: node_type.plan_options for name, node_type in context.types.items()}
+    options = {name: node_type.plan.options for name, node_type in context.types.items()}
     extend_required_layers(out_edges, options, required, num_layers, comm)
     return required
 
@@ -183,10 +183,10 @@ def make_plans(context: Context, targets: Tensor, *, sums: bool = True) -> tuple
     num_sends = 2 * context.settings.num_rounds[0]  # rows forward, and their gradients backward
     for name, node_type in context.types.items():
         # The context's plan sends each row once, and goes on to label propagation.
-        options = node_type.plan_options
+        options = node_type.plan.options
         vector_bytes = (num_sends * options.vector_bytes[0], num_sends * options.vector_bytes[1])
         options = replace(options, num_layers=num_layers, vector_bytes=vector_bytes)
-        options = options.for_targets(partial_sums=sums and options.partial_sums)
+        options = options.for_targets(linear=sums and options.linear)
         plans[name] = node_type.out_edges.make_plan(required, options, context.comm)
     return required, plans
 

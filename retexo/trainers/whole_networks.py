@@ -267,8 +267,8 @@ def exchange_aggregates(context: Context, stages: list[Stage], features: Sources
         inputs = layerwise.layer_inputs(context, stages[0], nodes, layer_input, edges)
         matrices = [to_dense(matrix).cpu() for matrix in inputs.all_matrices]
         own[nodes] = torch.cat(matrices, dim=1)
-    rows_only = replace(context.plan, partial_sums=False)
-    return end_to_end.exchange_rows(context, rows_only, 1, own, None).unprojected
+    plan = context.plan.without_sums()
+    return end_to_end.exchange_rows(context, plan, 1, own, None).unprojected
 
 
 def aggregate_pass(

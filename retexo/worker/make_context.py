@@ -169,7 +169,7 @@ def _make_types(
             num_layers=settings.model.depth + (hops if part.is_plain else 0),
             part_sizes=of_type,
             all_nodes=part.is_plain and (graph_info.all_nodes_used or settings.task.links),
-            partial_sums=conv.linear_aggregation and not settings.model.lookahead,
+            linear=conv.linear_aggregation and not settings.model.lookahead,
             all_halo_rows=settings.exchange.mode == "plain",
             use=use,
         )
@@ -190,7 +190,6 @@ def _make_types(
             required_layers=required[name],
             out_edges=out_edges[name],
             plan=out_edges[name].make_plan(required, options[name], comm),
-            plan_options=options[name],
             edge_means=means,
         )
         for (name, width), nodes in zip(schema.widths.items(), part.nodes.values(), strict=True)

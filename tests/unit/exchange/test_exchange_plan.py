@@ -136,7 +136,7 @@ class Whole:
         sizes = tuple(len(self.nodes_of(part)) for part in range(self.num_parts))
         fields = {
             "all_nodes": bool((self.role != NOTHING).all()),
-            "partial_sums": True,
+            "linear": True,
             "all_halo_rows": False,
         }
         return PlanOptions(num_layers, sizes, **{**fields, **changes})
@@ -195,7 +195,7 @@ def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[
 
 uses = st.sampled_from(["train", "evaluate", "predict"])
 variants = st.fixed_dictionaries(
-    {"partial_sums": st.booleans(), "all_halo_rows": st.booleans(), "use": uses}
+    {"linear": st.booleans(), "all_halo_rows": st.booleans(), "use": uses}
 )
 
 
@@ -209,8 +209,11 @@ def edges_size(whole: Whole, owner: int, asker: int, boundary: Boundary, options
     reverse = cut_edges(whole, asker, owner, everything)
     num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
     size = encoded_size(len(boundary.source), num_inner * num_targets)
-    sums = options.partial_sums and not options.all_halo_rows
-    if sums and edges == sorted((end, start) for start, end in reverse):
+    if (
+        options.linear
+        and not options.all_halo_rows
+        and edges == sorted((end, start) for start, end in reverse)
+    ):
         size, num_targets = 0, len({target for _, target in edges})
     bits = {1: 2, 2: 2, 3: 3}[options.num_layers]
     return 3 * 8 + size + -(-num_targets * bits // 8)
@@ -247,7 +250,7 @@ def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) 
 @example(
     Whole(np.array([0]), np.array([1]), np.array([NOTHING, TRAIN]), np.array([0, 1]), 2),
     1,
-    {"partial_sums": True, "all_halo_rows": False, "use": "train"},
+    {"linear": True, "all_halo_rows": False, "use": "train"},
 )
 def test_an_owner_that_knows_the_edges_serves_the_same_request(
     whole: Whole, num_layers: int, variant: dict[str, bool]

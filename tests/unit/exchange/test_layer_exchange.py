@@ -150,7 +150,7 @@ def exchanged(
     """
     linear = case.conv.linear_aggregation
     plan_options = whole.plan_options(
-        case.num_layers, partial_sums=linear, all_halo_rows=case.plain, use=case.use
+        case.num_layers, linear=linear, all_halo_rows=case.plain, use=case.use
     )
 
     def work(comm: Communicator) -> Side:
