@@ -26,7 +26,6 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import INFER_PHASE, Boundary, BoundaryPart
 from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
-from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.exchange.local_rows import DENSE, HOST, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
@@ -35,7 +34,6 @@ from retexo.exchange.message_selection import (
     Piece,
     Selection,
     VectorBound,
-    select_all_rows,
     select_vectors,
 )
 from retexo.models.block import HaloRows, ReceivedMessage, Sources
@@ -78,9 +76,8 @@ class OutgoingMessage:
     @classmethod
     def empty(cls, count: int) -> Self:
         """Return a message of `count` empty pieces."""
-        none = np.zeros(0, bool)
         return cls(
-            Selection(DENSE, none, none),
+            Selection.of_rows(DENSE, np.zeros(0, bool), 0),
             [0] * count,
             iter([torch.empty(0, dtype=torch.uint8)] * count),
         )
@@ -261,7 +258,7 @@ class LayerExchange:
         if len(part.rows) < len(boundary.rows):
             source = take(np.cumsum(boundary.source_mask(targets), dtype=np.int32) - 1, source)
         nodes = boundary.rows[part.rows].astype(np.int32)
-        return CutEdges(nodes, source, target, len(counts), weight, ~rows_held[part.rows])
+        return CutEdges(nodes, source, target, len(counts), ~rows_held[part.rows], weight)
 
     def _rows_and_targets(self, boundary: Boundary, phase: int) -> BoundaryPart:
         """Return a phase's rows and targets."""
@@ -279,14 +276,17 @@ class LayerExchange:
             return OutgoingMessage.empty(self._num_pieces)
         cut = self._missing_edges(part, peer, phase)
         if self._plan.options.all_halo_rows:
-            selection = select_all_rows(DENSE, cut)
+            selection = Selection.of_rows(DENSE, cut.has_edge, cut.num_targets)
             return OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         selection = self._select(cut, part, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
-        most = int(cut.has_edge.sum()) * self._row_bytes + self._exponent_bytes(selection)
+        most = int(cut.has_edge.sum()) * self.local.dense_size(
+            projected=False
+        ) + self._exponent_bytes(selection)
         if sum(message.sizes) > most:
-            selection = select_all_rows(self.local.unprojected_format(sparse=False), cut)
+            dense = self.local.unprojected_format(sparse=False)
+            selection = Selection.of_rows(dense, cut.has_edge, cut.num_targets)
             message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         return message
 
@@ -312,11 +312,6 @@ class LayerExchange:
             known[peer, phase] = VectorBound(rows, targets, selection)
         return selection
 
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of one row in the dense encoding."""
-        return value_bytes(self.local.rows.shape[1], self.local.rows.dtype, self.local.precision)
-
     def _exponent_bytes(self, selection: Selection) -> int:
         """Return the maximum bytes of the exponents of a message."""
         return self.local.rows.shape[1] * self._num_pieces * selection.format.scaled
@@ -340,11 +335,14 @@ class LayerExchange:
         ]
         if self._plan.options.all_halo_rows:
             known = [
-                _select_missing_rows(DENSE, *known)
-                for known in zip(rows_held, batch.incoming, strict=True)
+                Selection.of_rows(DENSE, ~there, len(part.targets))
+                for there, part in zip(rows_held, batch.incoming, strict=True)
             ]
             pieces = [selection.pieces(self._num_pieces) for selection in known]
-            return [[len(rows) * self._row_bytes for rows, _ in sizes] for sizes in pieces], known
+            return [
+                [len(rows) * self.local.dense_size(projected=False) for rows, _ in sizes]
+                for sizes in pieces
+            ], known
         partial_sums = self._plan.options.partial_sums
         header = struct.Struct(
             f"<B{self._num_pieces}Q"
@@ -361,7 +359,9 @@ class LayerExchange:
         ]
         for peer, (there, (announced, chosen)) in enumerate(zip(rows_held, unpacked, strict=True)):
             # otherwise _make_message sends all rows
-            most = int((~there).sum()) * self._row_bytes + self._exponent_bytes(chosen)
+            most = int((~there).sum()) * self.local.dense_size(
+                projected=False
+            ) + self._exponent_bytes(chosen)
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
@@ -388,8 +388,8 @@ class LayerExchange:
                 torch.from_numpy(ids) for ids in (boundary.rows[rows], boundary.targets[targets])
             )
             row_format = selection.format.row_format(self.local.precision)
-            width = self.local.projected_width if projected else self.local.rows.shape[1]
-            shape, dtype = (count, width), self.local.rows.dtype
+            shape = (count, self.local.width(projected=projected))
+            dtype = self.local.rows.dtype
             decode_message = decode_scaled if selection.format.scaled else decode
             if not selection.format.sparse:
                 message = message.to(self.local.device)
@@ -450,13 +450,6 @@ def pieces_per_message(largest_part: int, row_bytes: int) -> int:
     return max(1, min(largest_part, -(-largest_part * row_bytes // MAX_BATCH_BYTES)))
 
 
-def _select_missing_rows(
-    message_format: MessageFormat, rows_held: Mask, part: BoundaryPart
-) -> Selection:
-    """Select every row that the receiver does not hold."""
-    return Selection(message_format, ~rows_held, np.zeros(len(part.targets), bool))
-
-
 def _header_size(header: struct.Struct, part: BoundaryPart, partial_sums: bool) -> int:
     """Return the header size in bytes; 0 if there are no rows."""
     if not len(part.rows):
@@ -486,10 +479,9 @@ def _unpack_header(
     """Return the sizes of the pieces that follow, and the selection of rows and sums."""
     start = received[: header.size].numpy().tobytes()
     code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
+    message_format = MessageFormat.from_code(code)
     if not (partial_sums and start):
-        return sizes, _select_missing_rows(MessageFormat.from_code(code), rows_held, part)
+        return sizes, Selection.of_rows(message_format, ~rows_held, len(part.targets))
     count = len(part.rows) + len(part.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
-    return sizes, Selection(
-        MessageFormat.from_code(code), bits[: len(part.rows)], bits[len(part.rows) :]
-    )
+    return sizes, Selection(message_format, bits[: len(part.rows)], bits[len(part.rows) :])

@@ -112,16 +112,23 @@ class LocalRows:
         )
         return np.concatenate([np.zeros(0, np.int64), *sizes])
 
+    def width(self, *, projected: bool) -> int:
+        """Return the width of rows before or after the weights, F or D."""
+        return self.projected_width if projected else self.rows.shape[1]
+
+    def dense_size(self, *, projected: bool) -> int:
+        """Return the bytes of one row or sum in the dense encoding."""
+        return value_bytes(self.width(projected=projected), self.rows.dtype, self.precision)
+
     def is_shorter_projected(self, nodes: IntArray) -> bool:
         """Return whether the weights make each of `nodes`, int64 [n], shorter to send.
 
         False for sparse rows. Each row is compared dense or sparse, before and after the weights.
         """
-        widths = self.projected_width, self.rows.shape[1]
-        after, before = (value_bytes(width, self.rows.dtype, self.precision) for width in widths)
+        after = self.dense_size(projected=True)
         return (
             self.sparse is None
-            and after < before
+            and after < self.dense_size(projected=False)
             and bool((self.sparse_sizes[nodes] > after).all())
         )
 

@@ -5,7 +5,6 @@ partitions and the edges to serve: L rows, R targets, E edges.
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import Self
 
@@ -25,7 +24,6 @@ from retexo.arrays import (
 )
 from retexo.exchange.coding.columns import write_exponents
 from retexo.exchange.coding.rows import Rows, encode, row_sizes
-from retexo.exchange.coding.values import value_bytes
 from retexo.exchange.cover import acceptable_ratio, minimum_cover
 from retexo.exchange.local_rows import MAX_CHUNK_VALUES, PROJECTED, SPARSE, LocalRows, MessageFormat
 
@@ -45,28 +43,16 @@ class CutEdges:
     """[E] in [0, R), ascending."""
     num_targets: int
     """R"""
+    has_edge: Mask
+    """[L] whether each row has an edge, be it one that `keep_edges` has left out."""
     weight: WeightArray | None = None
     """[E] see Boundary.weight."""
-    known_has_edge: Mask | None = None
-    """Precomputed `has_edge`, or None."""
-
-    @cached_property
-    def has_edge(self) -> Mask:
-        """Which rows have an edge, bool [L]."""
-        known = self.known_has_edge
-        return ids_to_mask(self.source, len(self.nodes)) if known is None else known
 
     def keep_edges(self, kept: Mask) -> Self:
         """Return only the edges in `kept`, bool [E]. Rows and targets keep their indices."""
         # np.compress takes a quarter of the time of indexing
         source, target = (np.compress(kept, ends) for ends in (self.source, self.target))
-        return replace(
-            self,
-            source=source,
-            target=target,
-            weight=take_weights(self.weight, kept),
-            known_has_edge=None,
-        )
+        return replace(self, source=source, target=target, weight=take_weights(self.weight, kept))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +71,11 @@ class Selection:
     equal_sizes: bool = False
     """Whether all vectors had the same length; if so, the selection holds for any length."""
 
+    @classmethod
+    def of_rows(cls, message_format: MessageFormat, rows: Mask, num_targets: int) -> Self:
+        """Return a selection of some rows, bool [L], and no partial sums."""
+        return cls(message_format, rows, np.zeros(num_targets, bool))
+
     def pieces(self, count: int) -> list[Piece]:
         """Split the vectors, rows first, into `count` pieces of about equal length."""
         rows, sums = np.flatnonzero(self.rows), np.flatnonzero(self.sums)
@@ -100,11 +91,6 @@ class Selection:
 def _piece_bounds(total: int, count: int) -> list[int]:
     """Return the first vector of each of `count` pieces, and the end of the last."""
     return [-(-total * number // count) for number in range(count + 1)]
-
-
-def select_all_rows(message_format: MessageFormat, edges: CutEdges) -> Selection:
-    """Select every row that has an edge, and no partial sums."""
-    return Selection(message_format, edges.has_edge, np.zeros(edges.num_targets, bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,16 +143,15 @@ def select_vectors(
         min_vectors: a known lower bound on the number of vectors.
         previous: an earlier selection for the same edges, made for vectors of equal size.
     """
-    forced, needed = np.zeros(len(edges.nodes), bool), edges.has_edge
+    forced = np.zeros(len(edges.nodes), bool)
     if partial_sums and edges.weight is not None:
         forced = ids_to_mask(edges.source[np.isnan(edges.weight)], len(edges.nodes))
         edges = edges.keep_edges(~take(forced, edges.source))
         min_vectors = min_vectors if not forced.any() else 0
-    candidates = _candidate_formats(local, edges, needed, partial_sums, projected)
+    candidates = _candidate_formats(local, edges, partial_sums, projected)
     if not partial_sums:
-        return select_all_rows(
-            min(candidates, key=lambda candidate: int(candidate.row_sizes.sum())).format, edges
-        )
+        shortest = min(candidates, key=lambda candidate: int(candidate.row_sizes.sum()))
+        return Selection.of_rows(shortest.format, edges.has_edge, edges.num_targets)
     if previous is not None and len(candidates) == 1 and candidates[0].size:
         return replace(
             previous,
@@ -236,26 +221,23 @@ def _sum_sizes_without_rows(chosen: _FormatSizes, rows: Mask) -> IntArray | None
 
 
 def _candidate_formats(
-    local: LocalRows, edges: CutEdges, needed: Mask, partial_sums: bool, projected: bool
+    local: LocalRows, edges: CutEdges, partial_sums: bool, projected: bool
 ) -> list[_FormatSizes]:
     """Return the sizes of dense, projected (if allowed) and sparse rows.
 
     Formats that are never the shortest are left out. See select_vectors.
-
-    Args:
-        needed: bool [L] rows that have an edge.
     """
     targets = ids_to_mask(edges.target, edges.num_targets)
 
-    def dense_format(message_format: MessageFormat, width: int) -> _FormatSizes:
-        """Return the sizes in a dense format of this width."""
-        size = value_bytes(width, local.rows.dtype, local.precision)
-        return _FormatSizes(message_format, needed * size, targets * size, size)
+    def dense_format(message_format: MessageFormat) -> _FormatSizes:
+        """Return the sizes in a dense format."""
+        size = local.dense_size(projected=message_format.projected)
+        return _FormatSizes(message_format, edges.has_edge * size, targets * size, size)
 
-    candidates = [dense_format(local.unprojected_format(sparse=False), local.rows.shape[1])]
+    candidates = [dense_format(local.unprojected_format(sparse=False))]
     if projected:
-        candidates.append(dense_format(PROJECTED, local.projected_width))
-    row_sizes = local.sparse_sizes[edges.nodes] * needed
+        candidates.append(dense_format(PROJECTED))
+    row_sizes = local.sparse_sizes[edges.nodes] * edges.has_edge
     shortest = np.minimum(candidates[0].row_sizes, candidates[-1].row_sizes)
     saved = int(np.maximum(shortest - row_sizes, 0).sum())
     # Sums have about as few zeros as their rows: sparse sums pay off only if sparse rows do.
@@ -334,8 +316,7 @@ class MessageVectors:
             rows = self.nodes[piece.start : piece.stop]
             sums = self._encode(piece[len(rows) :])
             return int(self.local.sparse_sizes[rows].sum()) + len(sums)
-        width = self.local.projected_width if self.format.projected else self.local.rows.shape[1]
-        return len(piece) * value_bytes(width, self.local.rows.dtype, self.local.precision)
+        return len(piece) * self.local.dense_size(projected=self.format.projected)
 
     def write(self, piece: range) -> Tensor:
         """Encode a piece as uint8 [B]."""

@@ -201,7 +201,8 @@ class Case:
 
     @property
     def edges(self) -> CutEdges:
-        return CutEdges(self.nodes, self.source, self.target, self.num_targets)
+        has_edge = np.isin(np.arange(len(self.nodes)), self.source)
+        return CutEdges(self.nodes, self.source, self.target, self.num_targets, has_edge)
 
     @property
     def rows(self) -> Tensor:
@@ -383,7 +384,7 @@ def test_what_is_written_reads_as_rows_and_sums(
 def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
     rows = torch.rand(8, 40, dtype=F64, generator=torch.Generator().manual_seed(0)) + 1
     ends = np.array([0, 0, 1, 2], np.int32), np.array([0, 1, 1, 1], np.int32)
-    edges = CutEdges(np.array([1, 4, 6], np.int32), *ends, 2)
+    edges = CutEdges(np.array([1, 4, 6], np.int32), *ends, 2, np.ones(3, bool))
     whole, released = (owner(rows, 4) for _ in range(2))
     released.release()
     assert released.rows.isnan().all()
