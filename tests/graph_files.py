@@ -1,7 +1,7 @@
-"""Write files of a small graph, change those of a site, compare graphs with what is expected."""
+"""Write files of a small graph, change files, compare graphs with what is expected."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
+from support import dgl
 
 from partitioning.node_names import Names
 
@@ -38,6 +39,27 @@ def write_files(folder: Path, files: Mapping[str, Any]) -> Path:
         elif content is not None:
             np.save(path, content)
     return folder
+
+
+def change_json(path: Path, change: Callable[[Any], Any]) -> None:
+    """Call the function with the content, which it changes in place; checksums stay as they are."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Call the function with the tensors of a file of DGL's, which it changes in place."""
+    tensors = dgl.data.utils.load_tensors(str(path))
+    change(tensors)
+    dgl.data.utils.save_tensors(str(path), tensors)
+
+
+def flip_bit(path: Path, share: float = 0.5) -> None:
+    """Change one bit, by the share of the file's bytes that come before it."""
+    content = bytearray(path.read_bytes())
+    content[int(share * len(content))] ^= 4
+    path.write_bytes(content)
 
 
 def change_site(folder: Path, described: Any = None, **arrays: Any) -> None:

@@ -9,7 +9,6 @@ import functools
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from support import (
     train_settings,
     write_partitions,
 )
-from test_resume import dies_at
+from test_resume import run_until_death
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
@@ -565,7 +564,7 @@ def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
     )
 
 
-def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sites(parts: Path, trained: Any, tmp_path: Path) -> None:
     """By the command: partitions of the same assignment, rows to those who asked."""
     write_hetero_sites(
         tmp_path / "sites",
@@ -599,13 +598,9 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path, monkeypatch: pytest.Mo
     written = read_table(tmp_path / "predict" / "predictions.npy")
     np.testing.assert_array_equal(written["id"], table.ids)
     np.testing.assert_array_equal(written["class"], table.classes)
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 60))
-        with pytest.raises(TrainingError, match="was killed by SIGKILL"):
-            train.run(of_sites("train", "sites.max_rows_shared=100"), tmp_path / "died")
-    resumed = train.run(
-        of_sites("train", "sites.max_rows_shared=100", "resume=auto"), tmp_path / "died"
-    )
+    limited = ("train", "sites.max_rows_shared=100")
+    run_until_death(of_sites(*limited), tmp_path / "died", 60)
+    resumed = train.run(of_sites(*limited, "resume=auto"), tmp_path / "died")
     assert resumed["test"] == pytest.approx(summary["test"], rel=1e-5)
     for name in ("layer0.safetensors", "layer1.safetensors"):
         assert (

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from graph_files import flip_bit
 from support import assert_same_run, random_graph, snapshot, thirds, write_partitions
 
 from partitioning.errors import InputError
@@ -126,6 +127,14 @@ def replaces_features(
     train_worker.main(rank, job, parent, streams)
 
 
+def run_until_death(given: Settings, run_dir: Path, message: int) -> None:
+    """Train until rank 1 is killed at a message, which ends the run."""
+    killed = pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL")
+    with pytest.MonkeyPatch.context() as patched, killed:
+        patched.setattr(train, "main", partial(dies_at, message))
+        train.run(given, run_dir)
+
+
 def assert_same_run_and_bytes(resumed: Path, whole: Path) -> None:
     assert_same_run(resumed, whole)
     here, there = (
@@ -172,12 +181,8 @@ def test_a_death_at_any_message_changes_nothing(
     parts: Path,
     whole_run: WholeRun,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, message))
-        with pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL"):
-            train.run(settings(parts, *options), tmp_path)
+    run_until_death(settings(parts, *options), tmp_path, message)
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
     assert options != DEFAULTS or resumed["layer"] == 1
     assert options != OPTIMIZER or (resumed["layer"], resumed["round"]) == (1, 8)
@@ -188,18 +193,12 @@ def test_two_deaths(
     parts: Path,
     whole_run: WholeRun,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A resumed run can be resumed; another directory is left as it was."""
     first, second = tmp_path / "first", tmp_path / "second"
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 22))
-        with pytest.raises(TrainingError):
-            train.run(settings(parts, *SYNC), first)
-        before = snapshot(first)
-        patched.setattr(train, "main", partial(dies_at, 9))
-        with pytest.raises(TrainingError):
-            train.run(settings(parts, *SYNC, f"resume={first}"), second)
+    run_until_death(settings(parts, *SYNC), first, 22)
+    before = snapshot(first)
+    run_until_death(settings(parts, *SYNC, f"resume={first}"), second, 9)
     train.run(settings(parts, *SYNC, "resume=auto"), second)
     assert_same_run_and_bytes(second, whole_run(SYNC))
     assert snapshot(first) == before
@@ -209,10 +208,7 @@ def test_two_deaths(
 def interrupted_once(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that died in layer 0 after 4 rounds, of which 2 and 4 are kept."""
     run_dir = tmp_path_factory.mktemp("interrupted")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 18))
-        with pytest.raises(TrainingError):
-            train.run(settings(parts, *SYNC), run_dir)
+    run_until_death(settings(parts, *SYNC), run_dir, 18)
     assert {path.name for path in (run_dir / "state" / "rank1").glob("*.state")} == {
         "step0-2.state",
         "step0-4.state",
@@ -226,24 +222,18 @@ def interrupted(interrupted_once: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(interrupted_once, tmp_path / "interrupted"))
 
 
-def flip_middle(content: bytearray) -> bytes:
-    content[len(content) // 2] ^= 1
-    return content
-
-
 @pytest.mark.parametrize(
     ("file", "damage", "resumed"),
     [
-        ("rank1/step0-4.state", flip_middle, 2),
-        ("rank0/tape", lambda content: content[:100], 4),
+        ("rank1/step0-4.state", flip_bit, 2),
+        ("rank0/tape", lambda path: path.write_bytes(path.read_bytes()[:100]), 4),
     ],
     ids=["step", "tape"],
 )
 def test_of_damaged_state_the_rest_is_used(
     file: str, damage: Any, resumed: int, parts: Path, whole_run: WholeRun, interrupted: Path
 ) -> None:
-    path = interrupted / "state" / file
-    path.write_bytes(damage(bytearray(path.read_bytes())))
+    damage(interrupted / "state" / file)
     summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
     assert summary["resumed"] == {"layer": 0, "round": resumed, "run_dir": str(interrupted)}
     assert_same_run_and_bytes(interrupted, whole_run(SYNC))
@@ -315,12 +305,9 @@ def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: P
     assert (done / "summary.json").read_bytes() == before
 
 
-def test_nothing_is_kept(parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept(parts: Path, tmp_path: Path) -> None:
     """A death then ends the run, which says so, and nothing can go on."""
-    with monkeypatch.context() as patched:
-        patched.setattr(train, "main", partial(dies_at, 18))
-        with pytest.raises(TrainingError, match="rank 1"):
-            train.run(settings(parts, "checkpoint=none"), tmp_path)
+    run_until_death(settings(parts, "checkpoint=none"), tmp_path, 18)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "config.json",
         "metrics.jsonl",

@@ -18,6 +18,7 @@ from unittest import mock
 import psutil
 import pytest
 import yaml
+from graph_files import flip_bit
 from support import (
     Ended,
     finish,
@@ -157,10 +158,7 @@ def mistakes(place: Path) -> dict[str, Ended]:
 def _spoil(place: Path) -> None:
     """Make the damaged files and directories that the mistakes are about."""
     shutil.copytree(place / "parts", place / "flipped")
-    path = place / "flipped" / "toy-random-vol-2" / "part1" / "feat.npy"
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
+    flip_bit(place / "flipped" / "toy-random-vol-2" / "part1" / "feat.npy", 0.9)
     shutil.copytree(place / "parts" / "toy-random-vol-2", place / "renamed" / "toy-random-vol-3")
     (place / "broken.npz").write_bytes(b"PK\x03\x04 not a zip")
     (place / "used").mkdir()

@@ -8,13 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from graph_files import change_tensors
 from hetero_support import reassembled
-from support import MASKS, dgl, dgl_directory, random_graph, thirds, write_partitions
+from support import MASKS, dgl_directory, random_graph, thirds, write_partitions
 
 from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.settings.compose import compose
 
 PARTS = np.random.default_rng(3).integers(3, size=40)
+
+
+def add_wrong_degrees(tensors: dict[str, torch.Tensor]) -> None:
+    """Never those of the graph."""
+    tensors["_N/in_deg"] = tensors["_N/out_deg"] = torch.full_like(tensors["_N/label"], 7)
 
 
 def test_the_public_layout(tmp_path: Path) -> None:
@@ -25,11 +31,7 @@ def test_the_public_layout(tmp_path: Path) -> None:
     counts = {"n_feat": 6, "n_class": 3, **{f"n_{name.split('_')[0]}": 13 for name in MASKS}}
     (folder / "meta.json").write_text(json.dumps(counts))
     for path in folder.glob("part*/node_feat.dgl"):
-        tensors = dgl.data.utils.load_tensors(str(path))
-        rows = len(tensors["_N/label"])
-        wrong = torch.full((rows,), 7)  # never those of the graph
-        tensors |= {"_N/in_deg": wrong, "_N/out_deg": wrong}
-        dgl.data.utils.save_tensors(str(path), tensors)
+        change_tensors(path, add_wrong_degrees)
     given = ["dataset_name=karateclub", "num_partitions=3", f"partition_dir={tmp_path}"]
     theirs = find_or_make_partitions(compose(given))
     ours = write_partitions(tmp_path / "ours", random_graph(), thirds(40), PARTS, 3)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from graph_files import write_files
+from graph_files import flip_bit, write_files
 from safetensors.torch import load_file, save_file
 from sklearn import metrics
 from support import (
@@ -515,12 +515,6 @@ def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
     return folder / "run"
 
 
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-3] ^= 1
-    path.write_bytes(content)
-
-
 def swap_text(path: Path, one: str, other: str) -> None:
     path.write_text(path.read_text("utf-8").replace(one, other), "utf-8")
 
@@ -558,7 +552,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ),
         ("model.json", "feature pipeline has version 2"),
     ),
-    "flipped": (lambda at: flip(at / "layer1.safetensors"), ("layer1.safetensors", "checksum")),
+    "flipped": (
+        lambda at: flip_bit(at / "layer1.safetensors", 0.9),
+        ("layer1.safetensors", "checksum"),
+    ),
     "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
 }

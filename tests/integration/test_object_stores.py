@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graph_files import change_json
 from hetero_support import random_hetero, write_hetero
 from loopback_server import Proxy, serve
 from support import Ended, random_graph, run_main, snapshot, thirds, write_partitions
@@ -319,10 +320,12 @@ def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(
         made = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
     else:
         made = write_hetero(tmp_path, random_hetero(), 2)
-    content = json.loads((made.path / "meta.json").read_text())
-    content[field][name] = next(iter(content[field].values()))
-    del content["sha256"]
-    (made.path / "meta.json").write_text(json.dumps(content))
+
+    def add_name(content: Any) -> None:
+        content[field][name] = next(iter(content[field].values()))
+        del content["sha256"]
+
+    change_json(made.path / "meta.json", add_name)
     with pytest.raises(InputError, match=r"meta\.json: names the file '.*no plain path"):
         Meta.read(made.path)  # also by those who write, or delete, what it names
     meta = replace(made.own_meta, checksums={name: hashlib.sha256(b"evil").hexdigest()})
@@ -340,10 +343,9 @@ def test_a_name_of_a_record_or_a_store_changes_nothing_elsewhere(
     store.put("many/nodes.csv", b"id,label\n1,a\n2,b\n")
     place = Place("dataset_file", f"s3://{BUCKET}/many/")
     copied = local_copies.copy_data(place, tmp_path / "cache")
+    another = {name: {"size": 1, "version": ""}}
     record = copied.parent / local_copies.RECORD
-    content = json.loads(record.read_text())
-    content["files"][name] = {"size": 1, "version": ""}
-    record.write_text(json.dumps(content))
+    change_json(record, lambda content: content["files"].update(another))
     before = snapshot(copied)
     with pytest.raises(InputError, match=r"copy\.json: names the file '.*no plain path"):
         local_copies.copy_data(place, tmp_path / "cache")

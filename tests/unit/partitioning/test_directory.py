@@ -1,7 +1,6 @@
 """The partition directory: what goes in comes out, DGL reads it, and damage is named."""
 
 import contextlib
-import json
 import os
 import socket
 from pathlib import Path
@@ -11,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from graph_files import assert_graph, assert_same
+from graph_files import assert_graph, assert_same, change_json, change_tensors, flip_bit
 from support import (
     dgl,
     provenance,
@@ -125,10 +124,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
 @pytest.mark.parametrize("name", ["src.npy", "feat.npy", "out_deg.npy"])
 @pytest.mark.parametrize("where", [0.0, 0.99])
 def test_a_flipped_bit_is_found(directory: PartitionDirectory, name: str, where: float) -> None:
-    path = directory.path / "part1" / name
-    content = bytearray(path.read_bytes())
-    content[int(where * len(content))] ^= 4
-    path.write_bytes(content)
+    flip_bit(directory.path / "part1" / name, where)
     directory.verify([0])
     with pytest.raises(InputError, match=f"{name}: its checksum"):
         directory.verify([1])
@@ -145,10 +141,7 @@ def test_an_array_of_python_objects_is_not_read(directory: PartitionDirectory) -
 
 def test_a_meta_without_its_own_checksum_is_read(directory: PartitionDirectory) -> None:
     """As this program once wrote it."""
-    path = directory.path / "meta.json"
-    fields = json.loads(path.read_text())
-    del fields["sha256"]
-    path.write_text(json.dumps(fields))
+    change_json(directory.path / "meta.json", lambda fields: fields.pop("sha256"))
     assert find_partition_directory([directory.path], 3) == directory
 
 
@@ -179,8 +172,7 @@ OUTSIDE = {"edge_feats": "part0/edge_feat.dgl", "part_graph": "part0/graph.dgl"}
     ],
 )
 def test_a_damaged_config_of_dgl_is_named(dgls: Path, fields: dict[str, Any], message: str) -> None:
-    path = dgls / f"{dgls.name}.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    change_json(dgls / f"{dgls.name}.json", lambda content: content.update(fields))
     (dgls / "other.json").write_text("[")  # is not read
     with pytest.raises(InputError, match=message):
         find_partition_directory([dgls], 3).read_part(0)
@@ -206,7 +198,7 @@ def test_a_damaged_meta_is_named(directory: PartitionDirectory, content: Any, me
     if isinstance(content, str):
         path.write_text(content)
     else:
-        path.write_text(json.dumps(json.loads(path.read_text()) | content))
+        change_json(path, lambda fields: fields.update(content))
     with pytest.raises(InputError, match=rf"meta\.json.*{message}"):
         find_partition_directory([directory.path], 3).read_part(0)
 
@@ -243,18 +235,14 @@ def load_ids(path: Path) -> torch.Tensor:
 )
 def test_ids_that_no_prediction_can_have(dgls: Path, changed: Any, message: str) -> None:
     others, file = (dgls / f"part{part}" / "node_feat.dgl" for part in (0, 1))
-    tensors = dgl.data.utils.load_tensors(str(file))
-    tensors["_N/orig_id"] = changed(load_ids(file), load_ids(others))
-    dgl.data.utils.save_tensors(str(file), tensors)
+    ids = {"_N/orig_id": changed(load_ids(file), load_ids(others))}
+    change_tensors(file, lambda tensors: tensors.update(ids))
     with pytest.raises(InputError, match=message):
         find_partition_directory([dgls], 3).verify(range(3))
 
 
 def test_missing_labels_are_named_with_what_is_there(dgls: Path) -> None:
-    file = str(dgls / "part1" / "node_feat.dgl")
-    tensors = dgl.data.utils.load_tensors(file)
-    del tensors["_N/label"]
-    dgl.data.utils.save_tensors(file, tensors)
+    change_tensors(dgls / "part1" / "node_feat.dgl", lambda tensors: tensors.pop("_N/label"))
     with pytest.raises(InputError, match="part 1: _N: has no `label`; it has feat, in_deg, orig_"):
         find_partition_directory([dgls], 3)
 
@@ -285,12 +273,13 @@ def test_other_errors_are_no_damage_of_dgls_files(
 
 
 def test_edges_that_the_config_gives_to_another_part(dgls: Path) -> None:
-    path = dgls / f"{dgls.name}.json"
-    config = json.loads(path.read_text())
-    (_, bound), *_ = config["edge_map"]["_N:_E:_N"]
-    config["edge_map"]["_N:_E:_N"][:2] = [[0, bound - 1], [bound - 1, bound]]
-    config["edge_map"]["_N:_E:_N"][2][0] = bound
-    path.write_text(json.dumps(config))
+
+    def move_bounds(config: Any) -> None:
+        (_, bound), *_ = edges = config["edge_map"]["_N:_E:_N"]
+        edges[:2] = [[0, bound - 1], [bound - 1, bound]]
+        edges[2][0] = bound
+
+    change_json(dgls / f"{dgls.name}.json", move_bounds)
     with pytest.raises(InputError, match="part 0: has edges of another part"):
         find_partition_directory([dgls], 3)
 
@@ -330,9 +319,10 @@ def test_a_directory_of_dgl_is_imported_once(
     for path in (dgls, second.path):
         with pytest.raises(InputError, match="was not partitioned by this program"):
             read_meta(path)
-    file = str(dgls / "part1" / "node_feat.dgl")
-    tensors = dgl.data.utils.load_tensors(file)
-    dgl.data.utils.save_tensors(file, tensors | {"_N/label": tensors["_N/label"].flip(0)})
+    change_tensors(
+        dgls / "part1" / "node_feat.dgl",
+        lambda tensors: tensors.update({"_N/label": tensors["_N/label"].flip(0)}),
+    )
     changed = find_partition_directory([dgls], 3)
     assert changed.content_digest(range(1)) == second.content_digest(range(1))
     assert changed.content_digest(range(1, 2)) != second.content_digest(range(1, 2))

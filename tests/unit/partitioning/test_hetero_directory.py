@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from graph_files import assert_same, change_site, write_files
+from graph_files import assert_same, change_json, change_site, change_tensors, write_files
 from hetero_support import (
     RELATIONS,
     SIZES,
@@ -28,7 +28,7 @@ from hetero_support import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import dgl, need_dgl, thirds
+from support import need_dgl, thirds
 
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import Partition
@@ -412,22 +412,11 @@ def test_the_parts_are_those_of_the_graph(
 
 
 def edit(change: Callable[[Any], Any]) -> Callable[[Path], None]:
-    def apply(path: Path) -> None:
-        content = json.loads((path / "toy.json").read_text())
-        change(content)
-        (path / "toy.json").write_text(json.dumps(content))
-
-    return apply
+    return lambda path: change_json(path / "toy.json", change)
 
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path], None]:
-    def apply(path: Path) -> None:
-        file = str(path / "part1" / "node_feat.dgl")
-        held = dgl.data.utils.load_tensors(file)
-        change(held)
-        dgl.data.utils.save_tensors(file, held)
-
-    return apply
+    return lambda path: change_tensors(path / "part1" / "node_feat.dgl", change)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ And which directory another app uses.
 """
 
 import errno
-import json
 import logging
 import shutil
 import sys
@@ -17,7 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import psutil
 import pytest
-from graph_files import write_files
+from graph_files import change_json, write_files
 from support import (
     dgl,
     need_dgl,
@@ -143,10 +142,9 @@ def test_a_damaged_directory_is_refused(folder: Path) -> None:
     for command in commands:
         damaged = run_main(*command, cwd=folder, rc=2)
         assert str(file.relative_to(folder)) in damaged.stderr
-    meta = json.loads((parts / "meta.json").read_text())
-    meta["checksums"]["part1/label.npy"] = file_checksum(file)
     assert modified(folder) == before
-    (parts / "meta.json").write_text(json.dumps(meta))
+    own_checksum = {"part1/label.npy": file_checksum(file)}
+    change_json(parts / "meta.json", lambda meta: meta["checksums"].update(own_checksum))
     for command in commands:
         changed = run_main(*command, cwd=folder, rc=2)
         assert "meta.json: was changed since it was written" in changed.stderr

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from graph_files import change_json
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
@@ -488,9 +489,8 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
         baseline={"class": "<b>", "accuracy": 0.8, "balanced_accuracy": 0.5},
         test={"accuracy": 0.72, "balanced_accuracy": 0.675, "micro_f1": 0.72, "macro_f1": 0.6},
     )
-    summary = json.loads((run / "summary.json").read_text())
-    summary["features"] = ["4 columns of each node", "nodes: left out: note, columns.ignore"]
-    (run / "summary.json").write_text(json.dumps(summary))
+    features = ["4 columns of each node", "nodes: left out: note, columns.ignore"]
+    change_json(run / "summary.json", lambda summary: summary.update(features=features))
     report.make_report(folder / "out", run)
     return folder / "out"
 
