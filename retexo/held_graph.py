@@ -212,7 +212,7 @@ class HeldGraph:
             self._known_edges = KnownEdges(self.context)
             self._destinations = self._embedded.take(self._known_edges.destinations)
         else:
-            self.predictions = self._predict(self.ids.values, self.inferred)
+            self.predictions = run.make_predictions(self.ids.values, self.inferred)
 
     def _open(self, read: PredictionGraph) -> Context:
         """Return the context of a graph whose nodes are all predicted."""
@@ -225,15 +225,6 @@ class HeldGraph:
         return replace(
             context, graph_info=replace(context.graph_info, num_candidates=num_candidates)
         )
-
-    def _predict(self, ids: NDArray[Any], outputs: InferenceResult) -> Predictions:
-        """Return predictions from outputs; InputError for NaN or infinite ones."""
-        if not bool(outputs.logits.isfinite().all()):
-            raise InputError(
-                "graph: some predictions are NaN or infinite; look for very large values in the"
-                " features"
-            )
-        return self.run.make_predictions(ids, outputs)
 
     def score(self, pairs: Tensor) -> Tensor:
         """Score pairs of nodes, int64 [n, 2], as training ranks them; return float [n]."""
@@ -279,7 +270,7 @@ class HeldGraph:
             raise InputError(
                 f"new: has no node of type {self.read.graph.target}, which is predicted"
             )
-        return self._predict(ids_of_table(table), self._extend(added))
+        return self.run.make_predictions(ids_of_table(table), self._extend(added))
 
     def _extend(self, added: Addition) -> InferenceResult:
         """Return the outputs at new nodes.

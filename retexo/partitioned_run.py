@@ -65,7 +65,8 @@ class PartitionedRun:
             partial sums to send depend on which nodes are computed.
 
         Raises:
-            InputError: the directory does not fit the model, or an id is no node's.
+            InputError: the directory does not fit the model, an id is no node's, or a prediction is
+                NaN or infinite.
         """
         parts = self._read_parts(directory)
         keys = torch.cat([part.node_ids for part in parts])
@@ -78,7 +79,9 @@ class PartitionedRun:
         inferred = self._infer(
             directory, parts, None if all_rows or node_ids is None else keys[positions]
         )
-        return self.make_predictions(ids.values, inferred).take(positions)
+        chosen = torch.from_numpy(positions)
+        requested = InferenceResult(inferred.logits[chosen], inferred.embeddings[chosen])
+        return self.make_predictions(ids.values[positions], requested)
 
     def score(self, directory: PartitionDirectory, pairs: Any) -> NDArray[np.float32]:
         """Score pairs of nodes with a model for links.
@@ -144,7 +147,15 @@ class PartitionedRun:
         )
 
     def make_predictions(self, ids: NDArray[Any], inferred: InferenceResult) -> Predictions:
-        """Convert a network's outputs at nodes, whose ids are [n], to predictions."""
+        """Convert a network's outputs at nodes, whose ids are [n], to predictions.
+
+        InputError for outputs that are NaN or infinite.
+        """
+        if not bool(inferred.logits.isfinite().all()):
+            raise InputError(
+                "graph: some predictions are NaN or infinite; look for very large values in the"
+                " features"
+            )
         predictions = Predictions.of(
             torch.arange(len(ids)),
             inferred.logits,

@@ -435,6 +435,14 @@ def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> N
         np.testing.assert_allclose(found.probabilities, wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("graph", ["parts/toy-random-vol-2", "toy.npz"])
+def test_predictions_that_are_no_numbers_are_refused(rounded: Path, graph: str) -> None:
+    model = load(rounded / "run")
+    next(model.stages[-1].parameters()).data[:] = torch.inf
+    with pytest.raises(InputError, match="some predictions are NaN or infinite"):
+        model.predict(str(rounded / graph))
+
+
 def test_an_unknown_precision_is_refused(rounded: Path) -> None:
     with pytest.raises(InputError, match=r"predict\.precision=int2: choose one of auto, trained"):
         load_run(rounded / "run", "int2")
