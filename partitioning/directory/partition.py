@@ -148,6 +148,15 @@ class LocalEdges(PartEdges):
     def num_halo(self) -> int:
         return len(self.halo_owner)
 
+    def find_sources(self, destinations: Tensor) -> Tensor:
+        """Return by local id whether a node sends to any of `destinations`: bool [I + H].
+
+        destinations: bool [I].
+        """
+        is_source = torch.zeros(self.num_inner + self.num_halo, dtype=torch.bool)
+        is_source[self.src[destinations[self.dst]]] = True
+        return is_source
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:

@@ -298,13 +298,9 @@ def _plan_one_layer(
     """
     local, comm = context.target.out_edges.local, context.comm
     if sources is not None and not context.plan.options.all_nodes:
-        used = computed[local.dst]
-        halo = torch.zeros(local.num_halo, dtype=torch.bool)
-        from_halo = used & (local.src >= local.num_inner)
-        halo[local.src[from_halo] - local.num_inner] = True
-        part_sizes = options.part_sizes
-        halo[halo.clone()] = request_halo_flags(local, halo, sources, part_sizes, comm)
-        local = local.keep(used & torch.cat((sources, halo))[local.src])
+        halo = local.find_sources(computed)[local.num_inner :]
+        halo[halo.clone()] = request_halo_flags(local, halo, sources, options.part_sizes, comm)
+        local = local.keep(computed[local.dst] & torch.cat((sources, halo))[local.src])
     return _make_one_layer_plan(local, options, comm, computed)
 
 

@@ -262,8 +262,7 @@ def extend_required_layers(
                 required[name],
                 edges_of_type.local,
             )
-            is_source = torch.zeros(local.num_inner + local.num_halo, dtype=torch.bool)
-            is_source[local.src[reached[local.dst] > layer]] = True
+            is_source = local.find_sources(reached > layer)
             own[is_source[: len(own)] & (own < layer)] = layer
             if comm is None:
                 continue

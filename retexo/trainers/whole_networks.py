@@ -287,7 +287,9 @@ def aggregate_pass(
     if aggregates is None or not first.fixed:
         return local
     required = network_pass.require_targets(context, targets, comm=None)
-    nodes = _halo_of_second_layer(context, required[PLAIN_TYPE], aggregates).nonzero()[:, 0]
+    edges_of_part = context.target.out_edges.local
+    read = edges_of_part.find_sources(required[PLAIN_TYPE] > 1)[edges_of_part.num_inner :]
+    nodes = (read & (aggregates.halo >= 0)).nonzero()[:, 0]
     inputs, count = first.fixed[PLAIN_TYPE], first.num_rows[PLAIN_TYPE] + len(nodes)
     matrices = inputs.all_matrices
     rows = aggregates.values[aggregates.halo[nodes]].to(context.device)
@@ -303,18 +305,6 @@ def aggregate_pass(
     edges = network_pass.later_step(context, stages, 1, required, received).edges
     first = network_pass.Step({PLAIN_TYPE: count}, {PLAIN_TYPE: inputs})
     return replace(local, steps=[first, replace(later[0], edges=edges), *later[1:]])
-
-
-def _halo_of_second_layer(context: Context, required: Tensor, aggregates: HaloRows) -> Tensor:
-    """Return the halo nodes that the second layer reads and that have aggregates, bool [H].
-
-    required: uint8 [I].
-    """
-    local = context.target.out_edges.local
-    halo = torch.zeros(local.num_halo, dtype=torch.bool)
-    src = local.src[required[local.dst] > 1]
-    halo[src[src >= local.num_inner] - local.num_inner] = True
-    return halo & (aggregates.halo >= 0)
 
 
 class SampledTrainer(Trainer):
