@@ -27,7 +27,7 @@ from retexo.results.run_log import RunLog
 from retexo.rounds.objective import LayerObjective, choose_batch_size, choose_val_stride
 from retexo.rounds.recovery import Recovery
 from retexo.tasks.task_context import TaskContext
-from retexo.trainers.out_edges import OutEdges, RelationMeans
+from retexo.trainers.out_edges import Means, OutEdges, RelationMeans
 
 PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed", "evaluate")
 FEW_IN_NEIGHBOURS = 5
@@ -206,13 +206,15 @@ class Context(TaskContext):
         return conv.source_scale(self.edges.out_degree[: self.partition.num_inner])
 
     def relation_means(
-        self, source: str, rows: Tensor, nodes: Mapping[str, Tensor], weight: Tensor | None = None
-    ) -> RelationMeans:
-        """Begin the means over each relation that leaves `source`, at `nodes` by destination type.
+        self, source: str, rows: Tensor, received: Sources, nodes: Mapping[str, Tensor]
+    ) -> Means:
+        """Return the means of rows over each relation that leaves `source`, at some nodes.
 
-        rows: [I, F] of the type `source`; see RelationMeans.
+        Arguments as of RelationMeans.
         """
-        return RelationMeans(self.types[source].out_edges, rows, nodes, self.device, weight)
+        means = RelationMeans(self.types[source].out_edges, rows, nodes, self.device)
+        means.add(received)
+        return means.by_relation()
 
 
 def edge_means(local: LocalEdges, in_degree: Tensor, dtype: torch.dtype) -> Tensor | None:

@@ -323,9 +323,7 @@ def _first_inputs_by_type(
         if not rows.shape[1]:
             continue
         if layer.conv.linear_aggregation:
-            means = context.relation_means(name, rows, nodes)
-            means.add(features[name])
-            rows_of_relation |= means.by_relation()
+            rows_of_relation |= context.relation_means(name, rows, features[name], nodes)
             continue
         edges = NumberedEdges(out_edges.edges, features[name])
         for relation, ids in out_edges.destinations(nodes).items():

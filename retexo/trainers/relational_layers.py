@@ -37,7 +37,7 @@ from retexo.trainers.layerwise import (
     label_nodes,
     make_layer_objective,
 )
-from retexo.trainers.out_edges import Means
+from retexo.trainers.out_edges import Means, RelationMeans
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +119,7 @@ class RelationalInput(AnyLayerInput):
         def inputs_of(nodes: Tensor) -> Inputs:
             means: Means = {}
             for name, rows in self.rows.items():
-                sums = context.relation_means(name, rows, {target: nodes})
-                sums.add(received[name])
-                means |= sums.by_relation()
+                means |= context.relation_means(name, rows, received[name], {target: nodes})
             return _target_inputs(context, layer, self, nodes, means, edges)
 
         def with_inputs(nodes: Tensor) -> LabelledNodes:
@@ -189,7 +187,7 @@ def _target_inputs(
 
     Args:
         means: [n, width] by relation, the means over the in-edges of these nodes; layer 0 also
-            stores them in `given.means`.
+            stores them in `layer_input.means`.
         edges: in-edges by relation for attention, which then replace the means; else None.
     """
     schema, device = context.schema, context.device
@@ -282,8 +280,9 @@ def _exchange_rest(
     }
     for name, rows in layer_input.rows.items():
         with context.phase("embed"):
-            of_target = context.relation_means(name, rows, {target: nodes})
-            of_others = context.relation_means(name, rows, passing, weights.get(name))
+            edges, device = context.types[name].out_edges, context.device
+            of_target = RelationMeans(edges, rows, {target: nodes}, device)
+            of_others = RelationMeans(edges, rows, passing, device, weights.get(name))
         if objective.stage.conv.linear_aggregation:
             add_arriving(context, exchanges[name], [of_target.add, of_others.add])
         else:

@@ -191,9 +191,7 @@ def _aggregate(
     A relation without such nodes has none.
     """
     if not context.schema.is_plain:
-        means = context.relation_means(name, rows, nodes)
-        means.add(received)
-        return means.by_relation()
+        return context.relation_means(name, rows, received, nodes)
     if not len(nodes[PLAIN_TYPE]):
         return {}
     edges = NumberedEdges(context.edges, received)
