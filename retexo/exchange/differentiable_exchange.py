@@ -13,7 +13,6 @@ I inner nodes. For one layer: n local rows, K vectors sent, M vectors received, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -160,8 +159,7 @@ def make_halo_exchange(
             torch.from_numpy(ids)
             for ids in (incoming.rows[received.rows], incoming.targets[received.sums])
         )
-        nothing = like.new_empty(len(halo) + len(targets), 0)
-        messages.append(ReceivedMessage(halo, targets, read=partial(_read_empty, nothing)))
+        messages.append(ReceivedMessage(halo, targets, read=_read_no_columns))
     message = sp.csr_array(
         sp.vstack(pieces, format="csr"), dtype=like.new_zeros(0).cpu().numpy().dtype
     )
@@ -175,9 +173,9 @@ def make_halo_exchange(
     )
 
 
-def _read_empty(vectors: Tensor, out: Tensor | None = None) -> Tensor:
+def _read_no_columns(out: Tensor) -> Tensor:
     """ReceivedMessage.read for messages without values."""
-    return vectors if out is None else out
+    return out
 
 
 @dataclass(frozen=True, eq=False)

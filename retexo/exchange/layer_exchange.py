@@ -27,7 +27,7 @@ from retexo.exchange.boundary import INFER_PHASE, Boundary, BoundaryPart
 from retexo.exchange.coding.columns import choose_exponents, decode_scaled
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.exchange_plan import ExchangePlan
-from retexo.exchange.local_rows import DENSE, HOST, LocalRows, MessageFormat
+from retexo.exchange.local_rows import DENSE, LocalRows, MessageFormat
 from retexo.exchange.message_selection import (
     CutEdges,
     MessageVectors,
@@ -393,16 +393,7 @@ class LayerExchange:
             decode_message = decode_scaled if selection.format.scaled else decode
             if not selection.format.sparse:
                 message = message.to(self.local.device)
-            read = partial(
-                _decode_from,
-                peer,
-                decode_message,
-                message,
-                shape,
-                dtype,
-                row_format,
-                self.local.device,
-            )
+            read = partial(_decode_from, peer, decode_message, message, shape, dtype, row_format)
             received_messages.append(ReceivedMessage(halo, sum_dst, read, projected))
             self._held_here[peer][rows] |= not projected
         return received_messages
@@ -415,12 +406,11 @@ def _decode_from(
     shape: tuple[int, int],
     dtype: torch.dtype,
     row_format: RowFormat,
-    device: torch.device = HOST,
-    out: Tensor | None = None,
+    out: Tensor,
 ) -> Tensor:
-    """Decode a message to a device. Raises TrainingError, naming the peer, for an invalid one."""
+    """Decode a message into `out`. Raises TrainingError, naming the peer, for an invalid one."""
     with reading_from(peer, "block of rows"):
-        return decode_message(message, shape, dtype, row_format, out).to(device)
+        return decode_message(message, shape, dtype, row_format, out)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

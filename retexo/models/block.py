@@ -34,7 +34,7 @@ class ReceivedMessage:
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
     read: Callable[..., Tensor]
-    """Decodes the vectors [R + S, F], into `out` if given, else maybe as views of the message."""
+    """Decodes the vectors into `out`, [R + S, F], and returns it."""
     projected: bool = False
     """Whether the vectors were multiplied by the layer's weights; then they are D wide."""
 
@@ -78,19 +78,12 @@ class HaloRows:
         halo, sums, end = self.halo, [self.sums], len(self.values)
         if any(len(message.halo) for message in messages):
             halo = halo.clone()
-        is_all = not end and len(messages) == 1
-        values = (
-            messages[0].read()
-            if is_all
-            else self.values.new_empty(end + sum(counts), self.values.shape[1])
-        )
-        if not is_all:
-            values[:end] = self.values
+        values = self.values.new_empty(end + sum(counts), self.values.shape[1])
+        values[:end] = self.values
         for message, count in zip(messages, counts, strict=True):
             first_sum = end + len(message.halo)
             halo[message.halo] = torch.arange(end, first_sum)
-            if not is_all:
-                message.read(out=values[end : end + count])
+            message.read(out=values[end : end + count])
             end += count
             sums.append(torch.arange(first_sum, end))
         sum_dst = torch.cat([self.sum_dst, *(message.sum_dst for message in messages)])

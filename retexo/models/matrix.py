@@ -63,10 +63,7 @@ class SparseMatrix:
 
     def dropout(self, rate: float) -> "SparseMatrix":
         """Drop each stored value with probability `rate` and scale up the others."""
-        values = fast_dropout(self.values, rate)
-        return SparseMatrix(
-            self.row_ptr, self.columns, values, self.by_column, self.column_ptr, self.rows
-        )
+        return replace(self, values=fast_dropout(self.values, rate))
 
     def to_dense(self) -> Tensor:
         """Return a dense tensor [R, F]."""

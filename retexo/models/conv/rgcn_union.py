@@ -3,7 +3,8 @@
     h_v = sum over relations r of  W_r^T mean over u in N_r(v) of x_u + b
 
 The means are computed once per layer, as for linear aggregators. Neighbours are always sent as
-rows, because a partial sum belongs to one relation. More than BASES relations share BASES bases.
+rows, because a partial sum belongs to one relation. More than NUM_BASES relations share
+bases.
 """
 
 from dataclasses import replace
@@ -12,18 +13,17 @@ from torch import Tensor
 
 from retexo.models.aggregate import edge_sum
 from retexo.models.block import Block
+from retexo.models.conv.rgcn import NUM_BASES
 from retexo.models.convolution import Inputs, LayerShape, RelationInput
 from retexo.models.linear import NO_PROJECTED_ROWS, neighbour_sum
 from retexo.models.relational import RelationalConvolution
 from retexo.settings.options import ModelSettings
 
-BASES = 8
-
 
 def build(layer: LayerShape, options: ModelSettings) -> "UnionRGCN":
     """Build the convolution over the relations of a union graph."""
     groups = ((RelationInput("rows", layer.num_in),) * layer.num_edge_features,)
-    return UnionRGCN(groups, layer.num_out, layer.model.dropout, BASES)
+    return UnionRGCN(groups, layer.num_out, layer.model.dropout, NUM_BASES)
 
 
 class UnionRGCN(RelationalConvolution):
