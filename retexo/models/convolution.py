@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from retexo.models.block import Block
 from retexo.models.matrix import Matrix, RowIndex, dropout, matmul, take_rows
-from retexo.settings.options import ModelSettings
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class RelationInput:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Shape and position of a convolution in the network; its module's `build` reads it."""
+    """Shape and position of a convolution in the network, for its module's `build`."""
 
     num_in: int
     """F"""
@@ -43,7 +42,6 @@ class LayerShape:
     last layer without output head."""
     is_last: bool
     """Whether it is a last layer without output head."""
-    model: ModelSettings
     num_edge_features: int = 0
     """K edge features that attention reads."""
     groups: tuple[tuple[RelationInput, ...], ...] = ()

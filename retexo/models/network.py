@@ -57,7 +57,7 @@ class ConvolutionModule(Protocol):
         """Build the convolution of one layer with initial parameters.
 
         Args:
-            options: layer.model, an instance of the model's class in retexo.settings.options.
+            options: an instance of the model's class in retexo.settings.options.
         Raises:
             InputError: for settings that the convolution does not support.
         """
@@ -76,15 +76,15 @@ def find_convolution(name: str) -> ConvolutionModule:
     return CONVOLUTIONS[name]
 
 
-def build_convolution(layer: LayerShape) -> Convolution:
+def build_convolution(layer: LayerShape, model: ModelSettings) -> Convolution:
     """Build the convolution of one layer. Raises InputError for bad settings."""
-    return find_convolution(layer.model.name).build(layer, layer.model)
+    return find_convolution(model.name).build(layer, model)
 
 
 def hidden_convolution(model: ModelSettings) -> Convolution:
     """Build a hidden layer on torch's meta device. Raises InputError for bad settings."""
     with torch.device("meta"):
-        return build_convolution(LayerShape(1, model.hidden_dim, False, model))
+        return build_convolution(LayerShape(1, model.hidden_dim, False), model)
 
 
 def models_that(fits: Callable[[Convolution], bool]) -> list[str]:
@@ -351,14 +351,12 @@ def _build_plain(architecture: Architecture, kind: Convolution, layer: int, num_
     if num_edge_features and not (kind.attention_heads or kind.reads_relations):
         skips, num_edge_features = (*skips, "edges"), 0  # attention reads each edge's
     if is_last and not skips:
-        conv = build_convolution(
-            LayerShape(num_in, num_classes, True, conv_settings, num_edge_features)
-        )
-        return Stage(conv, None, model, is_last=True)
+        shape = LayerShape(num_in, num_classes, True, num_edge_features)
+        return Stage(build_convolution(shape, conv_settings), None, model, is_last=True)
     adds_skips = kind.adds_skips or model.residual
     share = 0 if adds_skips else max(1, model.hidden_dim // (len(skips) + 1))
     width = max(1, model.hidden_dim - share * len(skips))
-    conv = build_convolution(LayerShape(num_in, width, False, conv_settings, num_edge_features))
+    conv = build_convolution(LayerShape(num_in, width, False, num_edge_features), conv_settings)
     conv.adds_skips = adds_skips
     known = {"rows": num_in, "edges": architecture.num_edge_features}
     widths = (known.get(name, num_features) for name in skips)
@@ -408,7 +406,7 @@ def _build_typed(architecture: Architecture, layer: int, rows: Mapping[str, int]
         if name not in computed or not (group or name in rows):
             continue
         conv = build_convolution(
-            LayerShape(0, width, last, model, groups=(group,), num_own=rows.get(name, 0))
+            LayerShape(0, width, last, groups=(group,), num_own=rows.get(name, 0)), model
         )
         conv.adds_skips = True
         skips = {"rows": xavier(rows[name], width)} if name in rows else {}
@@ -443,7 +441,7 @@ def _build_stage(architecture: Architecture, layer: int, rows: Mapping[str, int]
         else ()
     )
     groups = tuple(group for group in (raw, passed) if group)
-    conv = build_convolution(LayerShape(0, width, False, model, groups=groups, num_own=own))
+    conv = build_convolution(LayerShape(0, width, False, groups=groups, num_own=own), model)
     skips = {"features": xavier(own, width)} if own else {}
     stage = Stage(conv, architecture.num_classes, model, skips=skips)  # type: ignore[arg-type]
     if architecture.head == "dot":

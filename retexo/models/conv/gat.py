@@ -39,18 +39,17 @@ def build(layer: LayerShape, options: GATOptions) -> "GAT":
     The last layer averages its heads, the others merge them by options.head_merge. InputError if
     hidden_dim is no multiple of heads.
     """
-    model = layer.model
-    if model.hidden_dim % model.heads:
+    if options.hidden_dim % options.heads:
         raise InputError(
-            f"hidden_dim={model.hidden_dim}: must be a multiple of heads={model.heads} for gat"
+            f"hidden_dim={options.hidden_dim}: must be a multiple of heads={options.heads} for gat"
         )
-    width = layer.num_out if layer.is_last else model.hidden_dim // model.heads
+    width = layer.num_out if layer.is_last else options.hidden_dim // options.heads
     merge = "mean" if layer.is_last else options.head_merge
     return GAT(
         layer.num_in,
         width,
-        model.dropout,
-        model.heads,
+        options.dropout,
+        options.heads,
         merge,
         options.self_loops,
         layer.num_edge_features,

@@ -19,7 +19,7 @@ from retexo.settings.options import ModelSettings
 
 def build(layer: LayerShape, options: ModelSettings) -> "GCN":
     """Build the graph convolution of one layer."""
-    return GCN(layer.num_in, layer.num_out, layer.model.dropout)
+    return GCN(layer.num_in, layer.num_out, options.dropout)
 
 
 class GCN(LinearConvolution):

@@ -21,9 +21,9 @@ from retexo.settings.options import ModelSettings
 
 def build(layer: LayerShape, options: ModelSettings) -> "GIN":
     """Build the graph isomorphism layer, with its MLP."""
-    width = layer.num_out if layer.model.self_weight else layer.model.hidden_dim
-    model = layer.model
-    return GIN(layer.num_in, layer.num_out, model.dropout, width, model.norm, model.activation)
+    width = layer.num_out if options.self_weight else options.hidden_dim
+    rate, norm, activation = options.dropout, options.norm, options.activation
+    return GIN(layer.num_in, layer.num_out, rate, width, norm, activation)
 
 
 class GIN(LinearConvolution):

@@ -14,4 +14,4 @@ from retexo.settings.options import ModelSettings
 
 def build(layer: LayerShape, options: ModelSettings) -> RelationalConvolution:
     """Build the convolution with one weight per relation."""
-    return RelationalConvolution(layer.groups, layer.num_out, layer.model.dropout)
+    return RelationalConvolution(layer.groups, layer.num_out, options.dropout)

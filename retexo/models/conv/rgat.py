@@ -28,15 +28,13 @@ from retexo.settings.options import ModelSettings
 
 def build(layer: LayerShape, options: ModelSettings) -> "RelationalAttention":
     """Build the attention of one layer; InputError if hidden_dim is no multiple of heads."""
-    heads = 1 if layer.is_last else layer.model.heads
+    heads = 1 if layer.is_last else options.heads
     if layer.num_out % heads:
         raise InputError(
-            f"hidden_dim={layer.model.hidden_dim}: the width of a group, {layer.num_out}, must be "
+            f"hidden_dim={options.hidden_dim}: the width of a group, {layer.num_out}, must be "
             f"a multiple of heads={heads} for rgat"
         )
-    return RelationalAttention(
-        layer.groups, layer.num_out, layer.model.dropout, heads, layer.num_own
-    )
+    return RelationalAttention(layer.groups, layer.num_out, options.dropout, heads, layer.num_own)
 
 
 class RelationalAttention(RelationalConvolution):

@@ -17,6 +17,6 @@ NUM_BASES = 8
 """A graph with fewer relations of each source type, as most, has weights of their own."""
 
 
-def build(layer: LayerShape, _: ModelSettings) -> RelationalConvolution:
+def build(layer: LayerShape, options: ModelSettings) -> RelationalConvolution:
     """Build the convolution of one layer, with bases shared by relations."""
-    return RelationalConvolution(layer.groups, layer.num_out, layer.model.dropout, NUM_BASES)
+    return RelationalConvolution(layer.groups, layer.num_out, options.dropout, NUM_BASES)

@@ -23,7 +23,7 @@ from retexo.settings.options import ModelSettings
 def build(layer: LayerShape, options: ModelSettings) -> "UnionRGCN":
     """Build the convolution over the relations of a union graph."""
     groups = ((RelationInput("rows", layer.num_in),) * layer.num_edge_features,)
-    return UnionRGCN(groups, layer.num_out, layer.model.dropout, NUM_BASES)
+    return UnionRGCN(groups, layer.num_out, options.dropout, NUM_BASES)
 
 
 class UnionRGCN(RelationalConvolution):

@@ -28,9 +28,9 @@ from retexo.settings.options import SAGEOptions
 def build(layer: LayerShape, options: SAGEOptions) -> "SAGEMean | SAGEPool":
     """Build the GraphSAGE layer with the aggregator that the options name."""
     if options.aggregator == "pool":
-        return SAGEPool(layer.num_in, layer.num_out, layer.model.dropout)
+        return SAGEPool(layer.num_in, layer.num_out, options.dropout)
     return SAGEMean(
-        layer.num_in, layer.num_out, layer.model.dropout, root_weight=not layer.model.self_weight
+        layer.num_in, layer.num_out, options.dropout, root_weight=not options.self_weight
     )
 
 
