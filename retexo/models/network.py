@@ -306,11 +306,6 @@ class TypedLayer(nn.Module):
         return tuple(weight for _, stage in self.by_type() for weight in stage.first_weights)
 
 
-def stages_by_type(layer: Stage | TypedLayer) -> Iterator[tuple[str, Stage]]:
-    """Return the stages of one layer by the node type that each computes; a plain graph has one."""
-    return layer.by_type() if isinstance(layer, TypedLayer) else iter(((PLAIN_TYPE, layer),))
-
-
 def build_network(architecture: Architecture, seed: int) -> list[Stage]:
     """Return the layers with the initial parameters of a seed, the same on every worker.
 

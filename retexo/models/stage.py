@@ -5,7 +5,7 @@ activation, which is ReLU unless model.activation names another.
 Without skip connections the last stage is the bare convolution to C classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from partitioning.graph_data import PLAIN_TYPE
 from retexo.models.convolution import (
     Convolution,
     Inputs,
@@ -85,6 +86,10 @@ class Stage(nn.Module):
         ]
         self.scorer: Any = None
         """For link prediction; set by build_network."""
+
+    def by_type(self) -> "Iterator[tuple[str, Stage]]":
+        """Yield the node type of a plain graph with this stage, as TypedLayer.by_type does."""
+        yield PLAIN_TYPE, self
 
     @property
     def trunk(self) -> nn.ModuleList:

@@ -19,7 +19,7 @@ from retexo.exchange.coding.elias_fano import encoded_size
 from retexo.exchange.coding.rows import RowFormat, row_sizes
 from retexo.exchange.coding.weights import encode_weights
 from retexo.models.matrix import is_sparse
-from retexo.models.network import Architecture, build_network, stages_by_type
+from retexo.models.network import Architecture, build_network
 from retexo.settings.options import choose_output
 
 
@@ -85,7 +85,7 @@ def baseline_bytes(
     for before, types in pairwise(computed):
         read = {source for source, _, to in parts[0].relations if to in types}
         vectors += sum(halo[name] for name in read.intersection(before))
-    width = next(stages_by_type(layers[0]))[1].output_dim
+    width = next(layers[0].by_type())[1].output_dim
     embeddings = 2 * 4 * width * vectors
     sent = {"full graph, end to end": features + max(rounds) * (embeddings + gradients)}
     if parts[0].is_plain:

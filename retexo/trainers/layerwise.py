@@ -247,7 +247,7 @@ class LayerInput(AnyLayerInput):
     """[I, K] means of the in-edges' features, likewise."""
 
     @classmethod
-    def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
+    def first(cls, context: Context, stages: Sequence[Any]) -> Self:
         """Return the input of the first layer."""
         read, features = {name for stage in stages for name in stage.skips}, context.features
         return cls(

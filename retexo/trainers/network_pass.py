@@ -21,7 +21,7 @@ from retexo.models.block import Block, HaloRows, NumberedEdges, Sources
 from retexo.models.convolution import Inputs
 from retexo.models.linear import NO_PROJECTED_ROWS
 from retexo.models.matrix import Matrix, RowIndex, as_matrix
-from retexo.models.network import TypedLayer, stages_by_type
+from retexo.models.network import TypedLayer
 from retexo.models.relational import relation_inputs
 from retexo.models.stage import Stage
 from retexo.trainers import layerwise
@@ -132,8 +132,7 @@ class Pass:
                 received = received if step.scale == 1 else received * step.scale
                 tables[name] = torch.cat((rows[name], received))
             rows = {
-                name: step.compute(name, stage, rows, tables)
-                for name, stage in stages_by_type(layer)
+                name: step.compute(name, stage, rows, tables) for name, stage in layer.by_type()
             }
             yield rows, zero
 
@@ -218,16 +217,17 @@ def make_pass(
         sample: if given, only these rows are exchanged, multiplied by `scale`; of a plain graph.
         scale: the factor of received vectors.
     """
-    plain = [layer for layer in layers if isinstance(layer, Stage)]
-    layer_input = LayerInput.first(context, plain) if plain else None
+    layer_input = LayerInput.first(context, layers) if context.schema.is_plain else None
     features = features or {
         name: Sources.none(node_type.out_edges.local.num_halo, node_type.features)
         for name, node_type in context.types.items()
     }
-    steps = [_first_step(context, layers[0], required, features, layer_input)]
+    computed = _nodes(layers[0], 0, required)
+    fixed = _first_inputs(context, layers[0], computed, features, layer_input)
+    steps = [Step({name: len(ids) for name, ids in computed.items()}, fixed)]
     for number, layer in enumerate(layers[1:], start=1):
         exchanges: dict[str, HaloExchange] = {}
-        for name, _ in stages_by_type(layers[number - 1]):
+        for name, _ in layers[number - 1].by_type():
             if plans is not None and context.types[name].out_edges.destinations(
                 _nodes(layer, number, required)
             ):
@@ -255,7 +255,7 @@ def make_local_pass(
 
 def _nodes(layer: Layer, number: int, required: Required) -> dict[str, Tensor]:
     """Return the nodes that a layer computes, int64 [n] of each type."""
-    return {name: (required[name] > number).nonzero()[:, 0] for name, _ in stages_by_type(layer)}
+    return {name: (required[name] > number).nonzero()[:, 0] for name, _ in layer.by_type()}
 
 
 def _make_exchange(
@@ -277,32 +277,29 @@ def _make_exchange(
     return make_halo_exchange(plan, number, scale, like, sample, precision)
 
 
-def _first_step(
+def _first_inputs(
     context: Context,
-    layer: Layer,
-    required: Required,
+    layer: Any,
+    nodes: Mapping[str, Tensor],
     features: Mapping[str, Sources],
     layer_input: LayerInput | None,
-) -> Step:
-    """Build the step of the first layer.
+) -> dict[str, Inputs]:
+    """Return the inputs of the first layer by type; in a plain graph none without nodes.
 
     Args:
         context: of this worker.
         layer: the first one.
-        required: the nodes that each layer computes.
+        nodes: int64 [n] of each type that the layer computes.
         features: by type, those received from other workers.
         layer_input: the layer's input in a plain graph; None in a heterogeneous one.
     """
-    nodes = _nodes(layer, 0, required)
-    num_rows = {name: len(nodes_of_type) for name, nodes_of_type in nodes.items()}
-    if isinstance(layer, TypedLayer):
-        return Step(num_rows, _first_inputs_by_type(context, layer, nodes, features))
-    assert layer_input is not None
-    if not num_rows[PLAIN_TYPE]:
-        return Step(num_rows)
+    if layer_input is None:
+        return _first_inputs_by_type(context, layer, nodes, features)
+    if not len(nodes[PLAIN_TYPE]):
+        return {}
     edges = NumberedEdges(context.edges, features[PLAIN_TYPE])
     inputs = layerwise.layer_inputs(context, layer, nodes[PLAIN_TYPE], layer_input, edges)
-    return Step(num_rows, {PLAIN_TYPE: inputs})
+    return {PLAIN_TYPE: inputs}
 
 
 def _first_inputs_by_type(
@@ -311,10 +308,7 @@ def _first_inputs_by_type(
     nodes: Mapping[str, Tensor],
     features: Mapping[str, Sources],
 ) -> dict[str, Inputs]:
-    """Return the first layer's inputs of each type, from the features that each relation brings.
-
-    nodes: int64 [n] of each type; features: by type, those received from other workers.
-    """
+    """Return the first layer's inputs of each type, from the features that each relation brings."""
     device, widths = context.device, context.schema.widths
     rows_of_relation: Means = {}
     blocks: dict[EdgeType, Block] = {}
@@ -365,7 +359,7 @@ def later_step(
     """
     nodes, device = _nodes(layers[number], number, required), context.device
     edges, places = {}, {}
-    for name, _ in stages_by_type(layers[number - 1]):
+    for name, _ in layers[number - 1].by_type():
         out_edges, has_row = context.types[name].out_edges, required[name] >= number
         places[name] = has_row.cumsum(0) - 1
         no_rows = HaloRows.empty(out_edges.local.num_halo, 0, context.features.dtype)

@@ -198,4 +198,4 @@ def test_places_out_of_range_or_order_are_refused(places: list[int]) -> None:
 def test_rows_that_cannot_be_read_name_their_sender() -> None:
     message = torch.zeros(7, dtype=torch.uint8), (2, 3), torch.float32, RowFormat()
     with pytest.raises(TrainingError, match="rank 4 sent an invalid block of rows: a block of 7"):
-        _decode_from(4, decode, *message)
+        _decode_from(4, decode, *message, out=torch.empty(2, 3))
