@@ -55,8 +55,9 @@ from retexo.comm.transport import Pieces, Transport
 from retexo.exchange.exchange_plan import ExchangePlan, PlanOptions
 from retexo.launch.fork_server import warm_up
 from retexo.launch.start_workers import add_local_streams
-from retexo.models.network import build_network
+from retexo.models.network import Architecture, build_network
 from retexo.models.stage import Stage
+from retexo.results.checkpoint import save_layer, save_model
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
@@ -97,6 +98,12 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 # --- workers ----------
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """Call all at once, each in a thread; return their results."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [future.result(90) for future in [pool.submit(call) for call in calls]]
 
 
 def over_sockets(
@@ -201,6 +208,14 @@ def random_graph(
     if not multi:
         features += 1.5 * np.eye(num_classes, width)[labels]
     return make_graph(edges, features, labels, num_classes)
+
+
+def count_edges(graph: GraphData) -> torch.Tensor:
+    """How many edges there are, by [to, from], without self loops."""
+    counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
+    ends = torch.from_numpy(graph.dst), torch.from_numpy(graph.src)
+    ones = torch.ones(graph.num_edges, dtype=torch.float64)
+    return counts.index_put_(ends, ones, accumulate=True).fill_diagonal_(0)
 
 
 def thirds(num_nodes: int) -> Masks:
@@ -432,6 +447,26 @@ def start_cli(
     )
 
 
+@contextlib.contextmanager
+def running_cli(
+    *arguments: str, cwd: Path, trains_in: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start main.py, in the end kill what is left of its process group.
+
+    trains_in: the directory of a run, of whose rounds some are waited for.
+    """
+    process = start_cli(*arguments, cwd=cwd)
+    try:
+        if trains_in is not None:
+            rounds = trains_in / "metrics.jsonl"
+            some = lambda: rounds.exists() and rounds.read_text().count("\n") > 2  # noqa: E731
+            wait_until(lambda: process.poll() is not None or some(), "rounds")
+            assert process.poll() is None, finish(process, rc=None).output
+        yield process
+    finally:
+        kill_group(process.pid)
+
+
 def finish(process: subprocess.Popen[str], *, rc: int | None = 0, timeout: float = 90.0) -> Ended:
     """Wait for a command; at the limit all of its process group is killed.
 
@@ -534,6 +569,17 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it never came: {what}"
         time.sleep(0.02)
+
+
+def save_untrained(
+    run_dir: Path, shape: Architecture, answer: dict[str, Any], **described: Any
+) -> Path:
+    """Write the checkpoint of a network that nobody trained; return the run's directory."""
+    for layer, stage in enumerate(build_network(shape, seed=3)):
+        save_layer(run_dir / "checkpoint", layer, stage)
+    about = {"multilabel": False, "partition_digest": "none", "answer": answer, **described}
+    save_model(run_dir / "checkpoint", shape, about)
+    return run_dir
 
 
 def edit_model(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -16,6 +16,7 @@ import torch
 from support import (
     MODELS,
     RoundRecorder,
+    count_edges,
     make_graph,
     train_settings,
     worker_context,
@@ -434,9 +435,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
 
 
 def normalized(graph: GraphData) -> torch.Tensor:
-    counts = torch.zeros(60, 60, dtype=torch.float64)
-    for src, dst in zip(graph.src, graph.dst, strict=True):
-        counts[dst, src] += float(src != dst)
+    counts = count_edges(graph)
     scale_in, scale_out = (counts.sum(1) + 1).rsqrt(), (counts.sum(0) + 1).rsqrt()
     return scale_in[:, None] * (counts + torch.eye(60)) * scale_out[None, :]
 

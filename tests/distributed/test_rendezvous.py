@@ -9,7 +9,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -19,7 +19,7 @@ import psutil
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import free_port
+from support import free_port, together
 
 from partitioning.errors import InputError
 from partitioning.setting_fields import with_values
@@ -91,13 +91,6 @@ def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
     except (InputError, TrainingError) as error:
         kind = InputError if isinstance(error, InputError) else TrainingError
         return kind.__name__, str(error)
-
-
-def together(*attendances: Callable[[], Outcome]) -> list[Outcome]:
-    with ThreadPoolExecutor(len(attendances)) as pool:
-        return [
-            future.result(60) for future in [pool.submit(attendance) for attendance in attendances]
-        ]
 
 
 def test_nodes_that_do_not_reach_each_other_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

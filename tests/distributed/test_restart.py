@@ -33,12 +33,12 @@ from support import (
     finish,
     free_port,
     group_members,
-    kill_group,
     make_credentials,
     random_graph,
+    running_cli,
     save_npz,
-    start_cli,
     thirds,
+    together,
     wait_until,
     write_partitions,
 )
@@ -229,8 +229,7 @@ def in_threads(settings: list[Settings], folder: Path) -> list[Any]:
         except TrainingError as error:
             return error
 
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(run, (0, 1)))
+    return together(partial(run, 0), partial(run, 1))
 
 
 WORKER_SAMPLE = {
@@ -354,17 +353,13 @@ EVENTS = {
 def kill_parent(folder: Path, node: int, arguments: list[str], event: str) -> None:
     """Start a node's command and kill its parent once the event's file is there."""
     run_dir = folder / f"node{node}"
-    process = start_cli(*arguments, f"hydra.run.dir={run_dir}", cwd=folder)
-    try:
+    with running_cli(*arguments, f"hydra.run.dir={run_dir}", cwd=folder) as process:
         file = run_dir / EVENTS[event].format(rank=2 * node)
         wait_until(lambda: file.exists() or process.poll() is not None, event)
         assert process.poll() is None, finish(process, rc=None).output
         process.kill()
         process.communicate()
         wait_until(lambda: not group_members(process.pid), "its workers end with it")
-    finally:
-        kill_group(process.pid)
-        process.wait()
 
 
 PARENT_SAMPLE = {(1, "round", "types", "tls"), (0, "embedding", "classes", "gloo")}

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,14 @@ from support import (
     assert_sent_as_planned,
     finish,
     free_port,
-    kill_group,
     make_credentials,
     random_graph,
     run_main,
+    running_cli,
     snapshot,
-    start_cli,
     swap,
     thirds,
+    together,
     write_partitions,
 )
 from test_rendezvous import Outcome, attend, cluster, connect_node, node_info, stream_to
@@ -119,9 +120,7 @@ def swap_between(clusters: list[Any]) -> None:
                     for peer, found in enumerate(swap(transport, messages, [size] * 3)):
                         assert torch.equal(found, message(peer, node, size))
 
-    with ThreadPoolExecutor(3) as pool:
-        for future in [pool.submit(work, node) for node in range(3)]:
-            future.result(60)
+    together(*(partial(work, node) for node in range(3)))
 
 
 def test_three_nodes_meet_and_swap_as_without_tls(folder: Path) -> None:
@@ -497,15 +496,12 @@ def test_the_command_of_a_hub(hub_folder: Path, tmp_path: Path) -> None:
     there = Served(hub_folder, free_port(), [])
     given = ("num_partitions=3", "parts_per_node=1", "distributed.backend=sockets")
     where = (f"distributed.hub=127.0.0.1:{there.port}", f"distributed.credentials={hub_folder}/hub")
-    process = start_cli("app=hub", *given, *where, cwd=tmp_path)
-    try:
+    with running_cli("app=hub", *given, *where, cwd=tmp_path) as process:
         stream_to(there.port).close()
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
             there.seen_by(2).reach(0, 60.0)
         process.terminate()
         finish(process, rc=143)
-    finally:
-        kill_group(process.pid)
 
 
 SECURE = ("gradient.secure=true", "gradient.precision=fp32")

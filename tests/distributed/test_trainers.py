@@ -23,17 +23,16 @@ from support import (
     MODELS,
     RANDOM_STATE,
     ROOT,
-    Ended,
     RoundRecorder,
+    count_edges,
     dense_conv,
     finish,
     graph_info,
     group_members,
-    kill_group,
     need_dgl,
     random_graph,
     read_rounds,
-    start_cli,
+    running_cli,
     thirds,
     train_settings,
     wait_until,
@@ -184,9 +183,7 @@ class Edges:
 
 
 def whole_edges(graph: GraphData) -> Edges:
-    counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
-    for src, dst in zip(graph.src, graph.dst, strict=True):
-        counts[dst, src] += float(src != dst)
+    counts = count_edges(graph)
     return Edges(counts, counts.sum(1), counts.sum(0))
 
 
@@ -616,38 +613,18 @@ def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, mod
     assert kinds["labels"] % 5 == 0
 
 
-def start(parts: Path, run_dir: Path, *more: str) -> Any:
-    """Start a long run and wait until it trains."""
-    need_dgl()
-    small = (
-        "hidden_dim=8",
-        "num_rounds=[100000]",
-        "stopping=none",
-        "cluster.threads=1",
-        "trainer=sampled",
-        "distributed.heartbeat_timeout=4",
-    )
-    process = start_cli(
-        "--config-name",
-        "node_classification_sage",
-        *DATA,
-        f"partition_dir={parts}",
-        *small,
-        *more,
-        f"hydra.run.dir={run_dir}",
-        cwd=run_dir.parent,
-    )
-    log = run_dir / "metrics.jsonl"
-
-    def trains() -> bool:
-        return log.exists() and log.read_text().count("\n") > 2
-
-    try:
-        wait_until(lambda: process.poll() is not None or trains(), "rounds")
-    except BaseException:
-        kill_group(process.pid)
-        raise
-    return process
+LONG_RUN = (
+    "--config-name",
+    "node_classification_sage",
+    *DATA,
+    "hidden_dim=8",
+    "num_rounds=[100000]",
+    "stopping=none",
+    "cluster.threads=1",
+    "trainer=sampled",
+    "distributed.heartbeat_timeout=4",
+    "hydra.run.dir=run",
+)
 
 
 def running(group: int, module: str) -> list[psutil.Process]:
@@ -664,16 +641,18 @@ def running(group: int, module: str) -> list[psutil.Process]:
     ],
 )
 def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, said: str) -> None:
-    process = start(parts, tmp_path / "run")
-    found = running(process.pid, "retexo.trainers.sampled_dgl.server")
-    assert len(found) == WORLD
-    for each in found:
-        connections = each.net_connections("inet")
-        listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
-        assert listening <= {"127.0.0.1"}
-    workers = [each.ppid() for each in found]
-    os.kill(found[0].pid, how)
-    ended: Ended = finish(process, rc=1)
+    need_dgl()
+    given = (*LONG_RUN, f"partition_dir={parts}")
+    with running_cli(*given, cwd=tmp_path, trains_in=tmp_path / "run") as process:
+        found = running(process.pid, "retexo.trainers.sampled_dgl.server")
+        assert len(found) == WORLD
+        for each in found:
+            connections = each.net_connections("inet")
+            listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+            assert listening <= {"127.0.0.1"}
+        workers = [each.ppid() for each in found]
+        os.kill(found[0].pid, how)
+        ended = finish(process, rc=1)
     last = ended.stderr.splitlines()[-1]
     assert all(words in last for words in ("rank ", said, "phase: round"))
     wait_until(lambda: not group_members(process.pid), "all processes have ended")

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from support import wait_until
+from support import together, wait_until
 
 from retexo.errors import Stopped, TrainingError
 from retexo.launch import monitor, start_workers
@@ -66,20 +67,15 @@ def act(rank: int, job: Any, streams: None, progress: Progress) -> dict[str, Any
         raise ValueError("it went wrong\nin two lines")
     if what == "no memory":
         torch.empty(1 << 50)
-    elif what == "stop soon":
+    elif what in ("stop soon", "stop late"):
         stop_requested = process.catch_termination()
         progress.enter("evaluation")
         while not stop_requested():
             time.sleep(0.01)
-        time.sleep(1)
+        time.sleep(1 if what == "stop soon" else 0)
         KEPT.touch()
-        raise Stopped("told to stop")
-    elif what == "stop late":
-        stop_requested = process.catch_termination()
-        progress.enter("evaluation")
-        while not stop_requested():
-            time.sleep(0.01)
-        KEPT.touch()
+        if what == "stop soon":
+            raise Stopped("told to stop")
         time.sleep(1000)
     elif what == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -131,13 +127,8 @@ def run_node(node: Node, what: str) -> Any:
 
 def run_both(first: str, second: str) -> list[Any]:
     warm_up()
-    with node_pair() as pair, ThreadPoolExecutor(2) as pool:
-        return [
-            future.result(60)
-            for future in [
-                pool.submit(run_node, *node) for node in zip(pair, (first, second), strict=True)
-            ]
-        ]
+    with node_pair() as pair:
+        return together(partial(run_node, pair[0], first), partial(run_node, pair[1], second))
 
 
 # --- on one node ----------
@@ -298,11 +289,8 @@ def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
     cut = [Channel(end) for end in tcp_pair()]
     links[2][1] = cut[0]  # what node 2 sends to node 1 is lost
     trio = [Node(replace(cluster, node_rank=rank), "run", None, links[rank]) for rank in range(3)]  # type: ignore[arg-type]
-    with ThreadPoolExecutor(3) as pool:
-        futures = [pool.submit(run_node, node, "wait") for node in trio]
-        messages = {future.result(60) for future in futures}
-    assert len(messages) == 1
-    message = messages.pop()
+    message, *others = together(*(partial(run_node, node, "wait") for node in trio))
+    assert others == [message] * 2
     assert re.match(
         r"node [12] \(rank [12]\) is lost to node [12] \(rank [12]\): no heartbeat", message
     ), message

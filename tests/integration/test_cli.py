@@ -23,10 +23,10 @@ from support import (
     Ended,
     finish,
     group_members,
-    kill_group,
     random_graph,
     read_rounds,
     run_main,
+    running_cli,
     save_npz,
     start_cli,
     thirds,
@@ -50,7 +50,6 @@ ENDLESS = (
     "stopping=none",
     "device=cpu",
     "sleep_time=0.02",
-    "hydra.run.dir=run",
 )
 
 
@@ -225,24 +224,6 @@ def test_help_and_the_configuration_are_printed(place: Path) -> None:
 LONG_SIGNAL = pytest.mark.long("the other signal takes the same way")
 
 
-def start_long(place: Path, folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """Start a training that does not end by itself, and wait until it trains."""
-    shutil.copytree(place / "parts", folder / "parts")
-    shutil.copy(place / "toy.npz", folder / "toy.npz")
-    process = start_cli(*ENDLESS, *arguments, cwd=folder)
-    metrics = folder / "run" / "metrics.jsonl"
-    try:
-        wait_until(
-            lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size),
-            "training",
-        )
-        assert process.poll() is None, finish(process, rc=None).output
-        return process
-    except BaseException:
-        kill_group(process.pid)
-        raise
-
-
 def catches(process: psutil.Process, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal, as Linux's /proc says it."""
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
@@ -266,8 +247,8 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
     place: Path, tmp_path: Path, number: signal.Signals, status: int, keeps_no_state: str
 ) -> None:
     """Ctrl-C in a terminal reaches the whole group, SIGTERM the parent alone."""
-    process = start_long(place, tmp_path, keeps_no_state)
-    try:
+    given = (*ENDLESS, keeps_no_state, f"hydra.run.dir={tmp_path}")
+    with running_cli(*given, cwd=place, trains_in=tmp_path) as process:
         for member in group_members(process.pid):
             entries = member.net_connections("inet")
             listening = {entry.laddr.ip for entry in entries if entry.status == psutil.CONN_LISTEN}
@@ -278,10 +259,7 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
         ended = finish(process, rc=status)
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
-        summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-        assert summary["status"] == "failed"
-    finally:
-        kill_group(process.pid)
+        assert json.loads((tmp_path / "summary.json").read_text())["status"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -295,8 +273,7 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
     place: Path, number: signal.Signals, status: int
 ) -> None:
     """It imports torch then, and so does the fork server."""
-    process = start_cli(*TRAIN, "hydra.run.dir=ended", cwd=place)
-    try:
+    with running_cli(*TRAIN, "hydra.run.dir=ended", cwd=place) as process:
         wait_until(lambda: psutil.Process(process.pid).children(), "the fork server")
         if number == signal.SIGINT:  # as a terminal sends it
             os.killpg(process.pid, number)
@@ -306,8 +283,6 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
         assert "Traceback" not in ended.output
         assert_nothing_left(process)
         assert not (place / "ended" / "summary.json").exists()
-    finally:
-        kill_group(process.pid)
 
 
 # --- every configuration, in this process's workers ----------

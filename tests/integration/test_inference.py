@@ -25,6 +25,7 @@ from support import (
     make_graph,
     random_graph,
     save_npz,
+    save_untrained,
     thirds,
     train_settings,
     worker_context,
@@ -40,10 +41,10 @@ from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.errors import TrainingError
-from retexo.models.network import Architecture, Schema, build_network, default_model_settings
+from retexo.models.network import Architecture, Schema, default_model_settings
 from retexo.models.stage import OutputHeads
 from retexo.results import atomic_write
-from retexo.results.checkpoint import open_checkpoint, save_layer, save_model
+from retexo.results.checkpoint import open_checkpoint, save_model
 from retexo.results.predictions import read_table
 from retexo.settings.compose import compose
 from retexo.tasks.output_heads import choose_heads
@@ -63,12 +64,7 @@ TIE = 1e-4
 def untrained_gcn(folder: Path, **heads: Any) -> Path:
     """The run directory of a network that nobody trained."""
     shape = Architecture(default_model_settings("gcn", 2, 8), Schema.of_plain_graph(6), 3)
-    for layer, stage in enumerate(build_network(shape, seed=3)):
-        save_layer(folder / "checkpoint", layer, stage)
-    answer = asdict(OutputHeads((1,), **heads))
-    about = {"multilabel": False, "partition_digest": "none", "answer": answer}
-    save_model(folder / "checkpoint", shape, about)
-    return folder
+    return save_untrained(folder, shape, asdict(OutputHeads((1,), **heads)))
 
 
 def scattered(num_nodes: int, num_parts: int) -> np.ndarray:

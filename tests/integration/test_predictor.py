@@ -16,7 +16,15 @@ import torch
 from graph_files import write_files
 from hetero_support import hetero_parts, random_hetero, write_hetero
 from safetensors.torch import load_file
-from support import random_graph, run_main, save_npz, snapshot, thirds, write_partitions
+from support import (
+    random_graph,
+    run_main,
+    save_npz,
+    save_untrained,
+    snapshot,
+    thirds,
+    write_partitions,
+)
 from test_inference import scattered
 
 import retexo
@@ -27,9 +35,8 @@ from partitioning.graph_data import PLAIN_RELATION, GraphData, HeteroGraphData
 from retexo.apps.export import example_inputs, name_relations, to_program
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
-from retexo.models.network import Architecture, Schema, build_network, default_model_settings
+from retexo.models.network import Architecture, Schema, default_model_settings
 from retexo.models.stage import OutputHeads
-from retexo.results.checkpoint import save_layer, save_model
 from retexo.settings.compose import compose
 from retexo.worker.make_context import hide_held_out
 
@@ -42,12 +49,8 @@ HEADS = dataclasses.asdict(
 
 def checkpoint_of(folder: Path, shape: Any, **described: Any) -> Path:
     """A checkpoint of a network that nobody trained, with smoothing and calibration."""
-    for layer, stage in enumerate(build_network(shape, seed=3)):
-        save_layer(folder / "checkpoint", layer, stage)
     answer = {**HEADS, "temperature": 0.7, **described.pop("answer", {})}
-    common = {"multilabel": False, "partition_digest": "none", "answer": answer}
-    save_model(folder / "checkpoint", shape, {**common, **described})
-    return folder
+    return save_untrained(folder, shape, answer, **described)
 
 
 def model_of(name: str, **changes: Any) -> Any:

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
-from support import finish, random_graph, run_main, start_cli, wait_until
+from support import finish, random_graph, run_main, running_cli, wait_until
 from test_predictor import (
     SCHEMA,
     SIZES,
@@ -376,12 +376,10 @@ def test_the_command(tmp_path: Path) -> None:
     refused = run_main(*common, cwd=tmp_path, rc=2)
     assert "app=serve: needs the graph" in refused.output
     data = ("dataset_name=file", "dataset_file=run/tables", "columns.id=customer")
-    process = start_cli(*common, *data, cwd=tmp_path)
-    try:
+    with running_cli(*common, *data, cwd=tmp_path) as process:
         lines = iter(process.stdout.readline, "")
         address = next(line for line in lines if line.startswith("http://127.0.0.1:")).split()[0]
         with urllib.request.urlopen(f"{address}/health", timeout=30) as answer:
             assert json.load(answer)["nodes"] == 60
-    finally:
         process.send_signal(signal.SIGTERM)
-    assert finish(process, rc=None).rc in (143, -signal.SIGTERM)
+        assert finish(process, rc=None).rc in (143, -signal.SIGTERM)

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from graph_files import assert_graph, write_files
-from support import dataset_settings, random_graph, split_settings
+from support import count_edges, dataset_settings, random_graph, split_settings
 
 from partitioning import datasets, prediction_graph
 from partitioning.array_checks import Array
@@ -250,10 +250,7 @@ def test_random_rows_are_of_the_id_alone() -> None:
 
 def test_positional_is_the_sum_of_normalised_averages() -> None:
     graph = random_graph()
-    between = graph.src != graph.dst
-    dense = np.zeros((graph.num_nodes,) * 2)
-    np.add.at(dense, (graph.dst[between], graph.src[between]), 1)
-    dense += dense.T
+    dense = np.asarray(count_edges(graph) + count_edges(graph).T)
     mean = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
     rows, expected = random_rows(graph.node_ids, WIDTH).astype(np.float64), 0
     for _ in range(HOPS):

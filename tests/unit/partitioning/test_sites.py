@@ -383,11 +383,9 @@ def agree(base: Path) -> GraphInfo:
     """What three sites agree on; each read its own folder."""
     folders = [find_sites(base / name, 3) for name in NAMES[:3]]
     read = [folder.read_part(rank) for rank, folder in enumerate(folders)]
-
-    def worker(comm: Communicator) -> GraphInfo:
-        return agree_on_graph_info(comm, read[comm.rank], folders[comm.rank])
-
-    return run_threads(3, worker)[0]
+    return run_threads(
+        3, lambda comm: agree_on_graph_info(comm, read[comm.rank], folders[comm.rank])
+    )[0]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 import torch
 from support import (
     RoundRecorder,
+    count_edges,
     dense_conv,
     graph_info,
     random_graph,
@@ -493,12 +494,7 @@ GRAPH = random_graph(NODES, 90)
 X = torch.from_numpy(GRAPH.features).double()
 EYE = torch.eye(NODES, dtype=torch.float64)
 
-
-COUNT = torch.zeros(NODES, NODES, dtype=torch.float64)
-"""Number of edges [to, from], without self loops."""
-ENDS = torch.from_numpy(GRAPH.dst), torch.from_numpy(GRAPH.src)
-COUNT.index_put_(ENDS, torch.ones(len(GRAPH.src), dtype=torch.float64), accumulate=True)
-COUNT.fill_diagonal_(0)
+COUNT = count_edges(GRAPH)
 NORMALISED = (
     torch.diag((COUNT.sum(1) + 1) ** -0.5) @ (COUNT + EYE) @ torch.diag((COUNT.sum(0) + 1) ** -0.5)
 )

@@ -34,11 +34,9 @@ def recovery(
 
 def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each worker in folder/0, folder/1, ... would continue."""
-
-    def work(comm: Communicator) -> tuple[int, int]:
-        return recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
-
-    return run_threads(world, work)
+    return run_threads(
+        world, lambda comm: recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
+    )
 
 
 @pytest.mark.parametrize(
