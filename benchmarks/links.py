@@ -195,7 +195,8 @@ def rank(num_nodes: int, threads: int) -> None:
     from retexo.comm.thread_transport import run_threads
     from retexo.models.scorer import Scorer
     from retexo.models.stage import OutputHeads
-    from retexo.tasks import ranking
+    from retexo.tasks.embedded_nodes import EmbeddedNodes
+    from retexo.tasks.ranking import rank_pairs
 
     torch.set_num_threads(threads)
     rows, pairs = torch.randn(num_nodes, 64), torch.randint(num_nodes, (2048, 2))
@@ -226,10 +227,14 @@ def rank(num_nodes: int, threads: int) -> None:
             id_bounds=torch.tensor([0, num_nodes]), num_val=0, num_test=len(pairs), num_candidates=0
         )
         context: Any = SimpleNamespace(
-            comm=comm, partition=partition, settings=settings, graph_info=info
+            comm=comm,
+            partition=partition,
+            links=partition.links,
+            settings=settings,
+            graph_info=info,
         )
-        return ranking.rank_pairs(
-            ranking.EmbeddedNodes.of(context, [stage], [rows], [OutputHeads((0,), paths=0.5)]),
+        return rank_pairs(
+            EmbeddedNodes.of(context, [stage], [rows], [OutputHeads((0,), paths=0.5)]),
             "test",
         )
 

@@ -44,9 +44,9 @@ from retexo.models.network import Schema, hidden_convolution
 from retexo.partitioned_run import NodeIds, PartitionedRun
 from retexo.results.predictions import Predictions
 from retexo.settings.communication_settings import ExchangeSettings
-from retexo.tasks.known_edges import KnownEdges
+from retexo.tasks.embedded_nodes import EmbeddedNodes
 from retexo.tasks.output_heads import apply_heads
-from retexo.tasks.ranking import EmbeddedNodes, find_top_destinations
+from retexo.tasks.ranking import OwnDestinations
 from retexo.trainers.context import Context
 from retexo.trainers.graph_module import make_arguments
 from retexo.trainers.label_propagation import propagate
@@ -208,9 +208,8 @@ class HeldGraph:
         """Messages of one call at a time pass between the only worker and itself."""
         if run.checkpoint.scorer:
             by_head, heads = self.inferred.by_head, [run.checkpoint.heads]
-            self._embedded = EmbeddedNodes.of(self.context, run.stages, by_head, heads)
-            self._known_edges = KnownEdges(self.context)
-            self._destinations = self._embedded.take(self._known_edges.destinations)
+            embedded = EmbeddedNodes.of(self.context, run.stages, by_head, heads)
+            self._destinations = OwnDestinations(embedded)
         else:
             self.predictions = run.make_predictions(self.ids.values, self.inferred)
 
@@ -229,7 +228,7 @@ class HeldGraph:
     def score(self, pairs: Tensor) -> Tensor:
         """Score pairs of nodes, int64 [n, 2], as training ranks them; return float [n]."""
         with self._lock:
-            return self._embedded.score_by_source(pairs)[0]
+            return self._destinations.embedded.score_by_source(pairs)[0]
 
     def find_top(self, nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Find the most likely new destinations of nodes, int64 [q].
@@ -238,9 +237,7 @@ class HeldGraph:
             Scores and destinations, [q, count] each, best first; -inf where there are no more.
         """
         with self._lock:
-            return find_top_destinations(
-                self._embedded, self._destinations, self._known_edges, nodes, count
-            )
+            return self._destinations.find_top(nodes, count)
 
     def inputs(self) -> tuple[Any, ...]:
         """Return the arguments of the torch module (retexo.trainers.graph_module).

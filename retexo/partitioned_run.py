@@ -26,7 +26,7 @@ from retexo.results.predictions import Predictions
 from retexo.settings.communication_settings import ExchangeSettings
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks.ranking import EmbeddedNodes
+from retexo.tasks.embedded_nodes import EmbeddedNodes
 from retexo.trainers.context import Clock, Context
 from retexo.trainers.lazy import InferenceResult, infer
 from retexo.worker.compatibility import check_directory, check_fits

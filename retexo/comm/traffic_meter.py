@@ -50,6 +50,7 @@ class MessageTag:
 
 
 SETUP, METRICS = MessageTag("setup"), MessageTag("metrics")
+PREDICTIONS = MessageTag("predictions")
 
 
 class TrafficMeter:

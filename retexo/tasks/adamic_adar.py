@@ -13,10 +13,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from partitioning.directory.partition import Partition
 from partitioning.links.adamic_adar import ONE
 from retexo.comm.collectives import Communicator
-from retexo.comm.traffic_meter import MessageTag
+from retexo.comm.traffic_meter import PREDICTIONS
+from retexo.tasks.task_context import TaskContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +36,15 @@ class WeightedNeighbours:
         return WeightedNeighbours(self.weights[nodes.numpy()])
 
     @classmethod
-    def of(cls, partition: Partition, num_nodes: int) -> "WeightedNeighbours":
-        """Build the weights [I, N] from partition.links; num_nodes: N, of the whole graph."""
-        assert partition.links is not None
-        node, neighbour, weight = partition.links["neighbours"].numpy().T
-        shape = (partition.num_inner, num_nodes)
-        return cls(sp.csr_array((weight, (node - partition.first_id, neighbour)), shape=shape))
+    def of(cls, context: TaskContext) -> "WeightedNeighbours":
+        """Build the weights of this worker's pairs of neighbours."""
+        part, num_nodes = context.partition, int(context.graph_info.id_bounds[-1])
+        node, neighbour, weight = context.links["neighbours"].numpy().T
+        shape = (part.num_inner, num_nodes)
+        return cls(sp.csr_array((weight, (node - part.first_id, neighbour)), shape=shape))
 
     def fetch(
-        self,
-        comm: Communicator,
-        requested: Sequence[Tensor],
-        counts: Sequence[int],
-        tag: MessageTag,
+        self, comm: Communicator, requested: Sequence[Tensor], counts: Sequence[int]
     ) -> sp.csr_array:
         """Return the neighbours of other workers' nodes, owner by owner; all workers call it.
 
@@ -56,7 +52,6 @@ class WeightedNeighbours:
             comm: to the other workers.
             requested: by worker, the rows, int [n_w], of this worker's nodes that it requests.
             counts: how many nodes this worker requests from each.
-            tag: of the messages.
 
         Returns:
             Ones, int64 [q, N].
@@ -67,11 +62,11 @@ class WeightedNeighbours:
         chosen = [self.weights[nodes.numpy()] for nodes in requested]
         dtype = torch.int32 if self.weights.shape[1] < 1 << 31 else torch.int64
         sizes = [torch.from_numpy(np.diff(rows.indptr)).to(torch.int32) for rows in chosen]
-        lengths = comm.all_to_all(sizes, counts, tag)
+        lengths = comm.all_to_all(sizes, counts, PREDICTIONS)
         columns = [torch.from_numpy(rows.indices).to(dtype) for rows in chosen]
         received = torch.cat(
             comm.all_to_all(
-                columns, [int(lengths_of_peer.sum()) for lengths_of_peer in lengths], tag
+                columns, [int(lengths_of_peer.sum()) for lengths_of_peer in lengths], PREDICTIONS
             )
         )
         ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))

@@ -1,5 +1,6 @@
 """What a task reads on one worker, whichever trainer trains, and what it reports."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -27,6 +28,12 @@ class TaskContext:
     task: Any
     """A Task; its objective and its scores know which."""
     comm: Communicator
+
+    @property
+    def links(self) -> Mapping[str, Tensor]:
+        """Return the pairs of this partition, int64 [n, 2], by set (splits and negatives)."""
+        assert self.partition.links is not None
+        return self.partition.links
 
     @property
     def in_a_split(self) -> Tensor:

@@ -26,7 +26,6 @@ from retexo.models.matrix import RowIndex, as_matrix, scale_rows, to_dense
 from retexo.models.scorer import Scorer
 from retexo.models.stage import Stage
 from retexo.rounds.objective import LabelledNodes, LayerObjective, Objective, Validation
-from retexo.tasks.known_edges import get_links
 from retexo.tasks.link_prediction import (
     NUM_VALIDATION_PAIRS,
     LinkSeeds,
@@ -76,7 +75,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
         part, bounds = context.partition, context.graph_info.id_bounds
         needed_ids = torch.zeros(0, dtype=torch.int64)
         if linear and context.settings.task.cut_edges == "train" and part.num_inner:
-            links, val = get_links(context), _validation_pairs(context)
+            links, val = context.links, _validation_pairs(context)
             ends = links["train"][:, 1], val[:, 1], links["pool"][:, 0]
             needed_ids = torch.unique(torch.cat(ends))
         ids = needed_ids[(needed_ids < bounds[part.rank]) | (needed_ids >= bounds[part.rank + 1])]
@@ -102,7 +101,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
 def _validation_pairs(context: Context) -> Tensor:
     """Return this worker's share of the validation pairs that score the rounds."""
     num_val = context.graph_info.num_val
-    return sample_share(get_links(context)["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
+    return sample_share(context.links["val"], NUM_VALIDATION_PAIRS, num_val, seed=0)
 
 
 def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
@@ -110,7 +109,7 @@ def make_seeds(context: Context, endpoints: Endpoints, layer: int) -> LinkSeeds:
 
     Their nodes are numbered anew: inner nodes, then endpoints.
     """
-    links, task, part = get_links(context), context.settings.task, context.partition
+    links, task, part = context.links, context.settings.task, context.partition
     first, info, num_endpoints = part.first_id, context.graph_info, len(endpoints.ids)
 
     def number(ids: Tensor) -> Tensor:

@@ -16,16 +16,12 @@ from torch import Tensor
 from partitioning.errors import InputError
 from partitioning.links.id_files import add_types, find_positions, make_id_keys, read_ids
 from retexo.comm.collectives import ReduceInput
+from retexo.comm.traffic_meter import PREDICTIONS
 from retexo.models.stage import Stage
 from retexo.results.predictions import Columns, write_table
 from retexo.settings.app_settings import PredictSettings
-from retexo.tasks.known_edges import KnownEdges
-from retexo.tasks.ranking import (
-    MAX_PAIRS,
-    TAG,
-    EmbeddedNodes,
-    find_top_destinations,
-)
+from retexo.tasks.embedded_nodes import MAX_PAIRS, EmbeddedNodes
+from retexo.tasks.ranking import OwnDestinations
 from retexo.tasks.task_context import TaskContext
 from retexo.trainers.lazy import InferenceResult
 
@@ -78,7 +74,7 @@ def _number_ids(
         forms.append(make_id_keys(add_types(ids, types), named=True, where=where))
     places = find_positions(context.partition.node_ids.numpy(), np.stack(forms))
     by_form = torch.from_numpy(np.where(places >= 0, places + context.partition.first_id + 1, 0))
-    context.comm.all_reduce([ReduceInput(by_form.view(-1))], TAG)
+    context.comm.all_reduce([ReduceInput(by_form.view(-1))], PREDICTIONS)
     known = torch.where(by_form[0] > 0, by_form[0], by_form[-1])
     if bool((known == 0).any()):
         unknown = ids[(known == 0).numpy()][0]
@@ -129,13 +125,10 @@ def _find_destinations(
     where, named = f"predict.nodes={path}", names is not None
     numbers = _number_ids(embedded.context, ids, where, types, named=named)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
-    known, pieces = KnownEdges(embedded.context, held_out=predict.known == "all"), []
-    candidates = embedded.take(known.destinations)
+    own, pieces = OwnDestinations(embedded, held_out=predict.known == "all"), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
-        scores, nodes = find_top_destinations(
-            embedded, candidates, known, some, min(top, part.num_inner)
-        )  # [q, K]
+        scores, nodes = own.find_top(some, min(top, part.num_inner))  # [q, K]
         by_worker = embedded.all_gather(scores.T.contiguous())
         # Stable: all workers break ties alike, for nodes of lower workers.
         order = torch.cat(by_worker).sort(dim=0, descending=True, stable=True).indices[:top]

@@ -40,7 +40,7 @@ from retexo.comm.thread_transport import run_threads
 from retexo.models.matrix import to_dense
 from retexo.models.stage import OutputHeads
 from retexo.settings.run_settings import TrainSettings
-from retexo.tasks import ranking
+from retexo.tasks import embedded_nodes, ranking
 from retexo.trainers import registry
 from retexo.trainers.lazy import run_layers
 from retexo.worker.graph import read_graph
@@ -241,8 +241,9 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """By the embeddings of two stages, the spectral ones, paths of two and the split."""
     split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     monkeypatch.setattr(ranking, "SHARES", (0.5, 0.9))
-    monkeypatch.setattr(ranking, "MAX_SCORES", 24)  # of two sources, and 4 to 12 of 15 destinations
-    monkeypatch.setattr(ranking, "MIN_SOURCES", 2)
+    # Of two sources, and 4 to 12 of 15 destinations.
+    monkeypatch.setattr(embedded_nodes, "MAX_SCORES", 24)
+    monkeypatch.setattr(embedded_nodes, "MIN_SOURCES", 2)
     _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
     by_part = {"val": split.spectral_val, "test": split.spectral}
     spectral = {part: (rows @ rows.T).astype(np.float64) for part, rows in by_part.items()}
@@ -314,7 +315,7 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
         part = context.partition
         own = rows[part.first_id : part.first_id + part.num_inner]
         return ranking.compare_with_negatives(
-            ranking.EmbeddedNodes.of(context, stages, [own], [OutputHeads((1,))]), "test"
+            embedded_nodes.EmbeddedNodes.of(context, stages, [own], [OutputHeads((1,))]), "test"
         )[0]
 
     found = run_threads(7, worker)[0]
@@ -489,8 +490,8 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a model that does not read relations, whose edges have one all the same."""
-    monkeypatch.setattr(ranking, "MAX_SCORES", 4)
-    monkeypatch.setattr(ranking, "MIN_SOURCES", 1)
+    monkeypatch.setattr(embedded_nodes, "MAX_SCORES", 4)
+    monkeypatch.setattr(embedded_nodes, "MIN_SOURCES", 1)
     rng, data = np.random.default_rng(0), tmp_path / "shop"
     bought = [(f"u{u}", f"i{v}") for u, v in rng.integers((12, 9), size=(40, 2)).tolist()]
     files = {"edges/user__bought__item.csv": pd.DataFrame(bought, columns=["src", "dst"])}
