@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning import datasets, node_split
-from partitioning.graph_data import EdgeType, HeteroGraphData
+from partitioning.graph_data import EdgeType, GraphData
 from partitioning.node_split import Split
 from retexo.results.groups import compare_pairs
 from retexo.settings.compose import compose
@@ -71,7 +71,7 @@ def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int)
     return metrics.macro_f1(*counts[:3].double())
 
 
-def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:
+def means(graph: GraphData) -> dict[EdgeType, sp.csr_array]:
     """Return the mean aggregation matrix A_r of each relation."""
     found = {}
     for name, relation in graph.relations.items():
@@ -85,7 +85,7 @@ def means(graph: HeteroGraphData) -> dict[EdgeType, sp.csr_array]:
     return found
 
 
-def logistic(graph: HeteroGraphData, split: Split) -> float:
+def logistic(graph: GraphData, split: Split) -> float:
     from sklearn.linear_model import LogisticRegression
 
     rows = {name: sp.csr_array(table.features) for name, table in graph.nodes.items()}
@@ -103,7 +103,7 @@ def logistic(graph: HeteroGraphData, split: Split) -> float:
 class PyG(nn.Module):
     """PyG's network, trained end to end on the whole graph."""
 
-    def __init__(self, graph: HeteroGraphData, kind: str) -> None:
+    def __init__(self, graph: GraphData, kind: str) -> None:
         from torch_geometric.nn import GATConv, HeteroConv, RGCNConv, SAGEConv
 
         super().__init__()
@@ -182,7 +182,7 @@ def product(matrix: sp.csr_array, weight: Tensor) -> Tensor:
     )
 
 
-def end_to_end(kind: str, graph: HeteroGraphData, split: Split, seed: int) -> float:
+def end_to_end(kind: str, graph: GraphData, split: Split, seed: int) -> float:
     torch.manual_seed(seed)
     labels, net, epoch = torch.from_numpy(graph.labels), PyG(graph, kind), 0
     best: tuple[float, int, dict[str, Any]] = (-1.0, 0, {})
@@ -211,7 +211,7 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
             settings = settings_of(graph_file, seed, folder)
             graph = datasets.load_graph(settings)
             split = node_split.draw(
-                graph.target_graph(),
+                graph,
                 settings.split,
                 datasets.recipe("file").split,
             )

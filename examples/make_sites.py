@@ -44,11 +44,11 @@ def write_sites(
     for rank, folder in enumerate(folders):
         if folder.exists():
             raise InputError(f"{folder}: exists; choose another place")
-        nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.dst] == rank
+        nodes, incoming = np.flatnonzero(assignment == rank), assignment[graph.edges.dst] == rank
         description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
         if graph.label_kind != "multiclass":
             description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
-        rows = graph.features[nodes]
+        rows = graph.target_nodes.features[nodes]
         arrays: dict[str, Any] = (
             csr_arrays(rows) if isinstance(rows, sp.csr_array) else {"feat": rows}
         )
@@ -59,13 +59,13 @@ def write_sites(
         )
         np.savez_compressed(
             folder / ARRAYS,
-            node_id=graph.node_ids[nodes],
-            src=graph.node_ids[graph.src[incoming]],
-            dst=graph.node_ids[graph.dst[incoming]],
-            src_owner=assignment[graph.src[incoming]],
+            node_id=graph.target_nodes.node_ids[nodes],
+            src=graph.target_nodes.node_ids[graph.edges.src[incoming]],
+            dst=graph.target_nodes.node_ids[graph.edges.dst[incoming]],
+            src_owner=assignment[graph.edges.src[incoming]],
             label=graph.labels[nodes],
             **arrays,
-            **{name: data[incoming] for name, data in graph.edge_data.items()},
+            **{name: data[incoming] for name, data in graph.edges.edge_data.items()},
         )
     return folders
 
@@ -73,7 +73,7 @@ def write_sites(
 def main(base: Path, names: list[str]) -> None:
     settings = compose(["dataset_name=cora"])
     graph = datasets.load_graph(settings)
-    assert isinstance(graph, GraphData)
+    assert graph.is_plain
     split = node_split.draw(graph, settings.split, datasets.recipe("cora").split)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     assignment = np.random.default_rng(0).integers(len(names), size=graph.num_nodes)

@@ -415,13 +415,13 @@ def check_split(
     masks: Mapping[str, NDArray[np.bool_]],
     labelled: NDArray[np.bool_],
     where: str,
-    ids: Ints | None = None,
+    shown_id: Callable[[int], Any] = int,
     remedy: str = "",
 ) -> None:
     """Check that masks, bool [N] each, are disjoint and have labelled nodes only.
 
     Args:
-        ids: [N] ids of the nodes in messages; None: their rows.
+        shown_id: Returns how messages call the node of a row.
         remedy: What else the message proposes.
 
     Raises:
@@ -432,9 +432,7 @@ def check_split(
         wrong[f"are in both {one} and {other}"] = nodes & others
     for what, mask in wrong.items():
         if mask.any():
-            row = int(mask.argmax())
-            node = row if ids is None else ids[row]
             raise InputError(
-                f"{where}: {int(mask.sum())} nodes {what}, the first is node {node}; take it out"
-                f"{remedy}"
+                f"{where}: {int(mask.sum())} nodes {what}, the first is node"
+                f" {shown_id(int(mask.argmax()))}; take it out{remedy}"
             )

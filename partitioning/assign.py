@@ -17,7 +17,7 @@ from partitioning import hypergraph, metis
 from partitioning.array_checks import are_whole, check_integers, check_length, refuse
 from partitioning.errors import InputError
 from partitioning.file_io import load_npy, open_regular, reading
-from partitioning.graph_data import DESTINATION, AnyGraph, HeteroGraphData, first_nodes
+from partitioning.graph_data import DESTINATION, GraphData, first_nodes
 from partitioning.partition_settings import PartitionSettings
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ MAX_IMBALANCE = 1.2
 
 
 def assign(
-    graph: AnyGraph, train_mask: NDArray[np.bool_], settings: PartitionSettings
+    graph: GraphData, train_mask: NDArray[np.bool_], settings: PartitionSettings
 ) -> dict[str, Assignment]:
     """Assign each node to a partition by the method of the settings.
 
@@ -48,18 +48,18 @@ def assign(
         int64 [N_t] by node type.
     """
     num_parts = settings.num_partitions
-    if isinstance(graph, HeteroGraphData) and graph.labelled is not None:
+    if graph.labelled_edges is not None:
         return _assign_edges(graph, settings)
     if settings.partition_method == "file":
         path = Path(str(settings.partition_file))
-        if isinstance(graph, HeteroGraphData):
+        if not graph.is_plain:
             return _read_by_type(graph, path, num_parts)
         return {graph.target: read_assignment(path, graph.num_nodes, num_parts)}
     rng = np.random.default_rng(settings.partition.seed)
     if settings.partition_method == "random" or num_parts == 1:
         parts = rng.integers(num_parts, size=graph.num_nodes)
     else:
-        homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
+        homogeneous = graph.to_homogeneous()
         counts = [table.num_nodes for table in graph.nodes.values()]
         types = np.repeat(np.arange(len(counts)), counts)  # of each node
         training = np.zeros(graph.num_nodes, np.bool_)
@@ -70,13 +70,14 @@ def assign(
             parts = hypergraph.partition(homogeneous, training, num_parts, rng, types)
         else:
             parts = metis.partition(homogeneous, num_parts, settings.part_obj, rng)
-            nets = hypergraph.make_nets(homogeneous.src, homogeneous.dst, homogeneous.num_nodes)
+            edges = homogeneous.edges
+            nets = hypergraph.make_nets(edges.src, edges.dst, graph.num_nodes)
             hypergraph.balance(parts, nets, training, num_parts, types)
     _warn_of_imbalance(parts, settings)
     return _split_by_type(graph, parts)
 
 
-def _assign_edges(graph: HeteroGraphData, settings: PartitionSettings) -> dict[str, Assignment]:
+def _assign_edges(graph: GraphData, settings: PartitionSettings) -> dict[str, Assignment]:
     """Assign the nodes without the labelled edges, and each of these where its destination is.
 
     By type, int64 [N].
@@ -88,14 +89,16 @@ def _assign_edges(graph: HeteroGraphData, settings: PartitionSettings) -> dict[s
         for edge_type, relation in graph.relations.items()
         if edge_type not in edges.values()
     }
-    rest = replace(graph, nodes=nodes, relations=relations, target=next(iter(nodes)), labelled=None)
-    assignment = assign(rest, np.zeros(rest.nodes[rest.target].num_nodes, np.bool_), settings)
+    rest = replace(
+        graph, nodes=nodes, relations=relations, target=next(iter(nodes)), labelled_edges=None
+    )
+    assignment = assign(rest, np.zeros(rest.target_nodes.num_nodes, np.bool_), settings)
     to_edges = edges[DESTINATION]
     assignment[graph.target] = assignment[to_edges[0]][graph.relations[to_edges].src]
     return {name: assignment[name] for name in graph.nodes}
 
 
-def _split_by_type(graph: AnyGraph, parts: Assignment) -> dict[str, Assignment]:
+def _split_by_type(graph: GraphData, parts: Assignment) -> dict[str, Assignment]:
     """Split an assignment of all nodes, numbered together, by node type."""
     first = first_nodes(graph)
     return {
@@ -170,7 +173,7 @@ def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
     return parts
 
 
-def _read_by_type(graph: HeteroGraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
+def _read_by_type(graph: GraphData, folder: Path, num_parts: int) -> dict[str, Assignment]:
     """Read the partition of each node by type, int64 [N], from TYPE.npy or TYPE.csv in a folder.
 
     A type without nodes needs no file.

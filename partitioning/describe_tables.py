@@ -25,7 +25,7 @@ from partitioning.features.sums import (
     fit_sums,
     share_nothing,
 )
-from partitioning.graph_data import SEPARATOR, HeteroGraphData
+from partitioning.graph_data import SEPARATOR
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, FeatureSettings
 from partitioning.site_arrays import (
     SITE_TABLES,
@@ -56,12 +56,11 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
             )
         return _describe_site(sites[0], dataset.columns, dataset.features.fit), []
     graph = datasets.read_graph(dataset)
-    labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     chosen, recipe = dataset.split, datasets.recipe(dataset.dataset_name).split
-    is_unsplit = chosen.kind == "default" and recipe.kind == "given" and labelled.train_mask is None
+    is_unsplit = chosen.kind == "default" and recipe.kind == "given" and graph.train_mask is None
     if is_unsplit:  # the columns can be looked at before a split is chosen
         chosen = replace(chosen, kind="none")
-    split = node_split.draw(labelled, chosen, recipe)
+    split = node_split.draw(graph, chosen, recipe)
     train = split.train
     rows = train if dataset.features.fit == "train" and train.any() else None
     sizes = ", ".join(f"{getattr(split, name).sum()} {name}" for name in node_split.SPLITS)
@@ -70,20 +69,19 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
     states = encode_tables(graph, dataset.features, train)[1]
     lines = [
         f"label: {graph.label_kind}, {graph.num_classes} classes, of"
-        f" {labelled.labelled.sum()} of {labelled.num_nodes} nodes; split: {sizes}",
+        f" {graph.labelled.sum()} of {len(graph.labels)} nodes; split: {sizes}",
         *describe(states),
     ]
     tables: dict[str, tuple[Any, Schema | None, NDArray[np.bool_] | None]] = {}
-    plain = not isinstance(graph, HeteroGraphData)
     for name, table in graph.nodes.items():
         used = rows if name == graph.target else None
         if table.featured is not None:
             used = table.featured if used is None else table.featured & used
-        tables["nodes" if plain else f"nodes/{name}"] = table.features, table.schema, used
+        tables["nodes" if graph.is_plain else f"nodes/{name}"] = table.features, table.schema, used
     described: set[int] = set()  # matrices, which an added reverse relation shares
     for edge_type, relation in graph.relations.items():
         if id(relation.edge_feat) not in described:
-            key = "edges" if plain else f"edges/{SEPARATOR.join(edge_type)}"
+            key = "edges" if graph.is_plain else f"edges/{SEPARATOR.join(edge_type)}"
             tables[key] = relation.edge_feat, relation.schema, None
         described.add(id(relation.edge_feat))
     proposals = {}

@@ -32,7 +32,6 @@ from partitioning.graph_data import (
     SEPARATOR,
     SOURCE,
     EdgeType,
-    GraphData,
     NodeTable,
     Relation,
 )
@@ -73,7 +72,7 @@ def read_addition(
         InputError: an id is not new or not known, or a column is not as in training.
     """
     graph = held.encoded
-    is_plain = isinstance(graph, GraphData)
+    is_plain = graph.is_plain
     for name, tables in (("nodes", nodes), ("edges", edges)):
         if isinstance(tables, Mapping) == is_plain:
             how = "one table" if is_plain else "a table by type, or relation"
@@ -114,13 +113,13 @@ def read_further_edges(held: PredictionGraph, known: Mapping[str, Nodes], frame:
             node of the graph; a column is not as in training.
     """
     graph, columns = held.encoded, held.settings.columns
-    if isinstance(graph, GraphData) or graph.labelled is None:
+    if graph.labelled_edges is None:
         raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
     taken = known[graph.target]
     table = read_edges(
         to_frame(frame, "edges"),
-        columns_of_relation(columns, graph.labelled),
-        (known[graph.labelled[0]], known[graph.labelled[2]]),
+        columns_of_relation(columns, graph.labelled_edges),
+        (known[graph.labelled_edges[0]], known[graph.labelled_edges[2]]),
         with_features=None,
         remedy="; attach a graph with this node",
     )
@@ -359,7 +358,7 @@ def _add_reverse(
     held: PredictionGraph, relations: dict[EdgeType, Relation], grown: Mapping[str, Nodes]
 ) -> dict[EdgeType, Relation]:
     """Return the new edges, and their reverse where the whole graph has reverse edges."""
-    if isinstance(held.encoded, GraphData):
+    if held.encoded.is_plain:
         if not held.settings.symmetrize or PLAIN_RELATION not in relations:
             return relations
         count = grown[PLAIN_TYPE].num_nodes
@@ -387,7 +386,7 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
         name: _join_nodes(table, added.nodes.get(name)) for name, table in encoded.nodes.items()
     }
     labels = np.full(nodes[encoded.target].num_nodes, -1, np.int64)
-    encoded = replace(encoded.with_tables(nodes, relations), labels=labels)
+    encoded = replace(encoded, nodes=nodes, relations=relations, labels=labels)
     with_features = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
     return replace(held, graph=with_features, encoded=encoded)
 

@@ -1,13 +1,11 @@
 """A graph in memory, as loaders return it: NumPy arrays of nodes, edges, labels and masks.
 
-`GraphData` has one node type and one relation, `HeteroGraphData` any number of both. Code that
-takes `AnyGraph` reads `nodes` and `relations`, where a plain graph is the instance with one of
-each.
+A plain graph is the one with one type of nodes and one relation.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -91,6 +89,10 @@ class NodeTable:
             return ids
         return np.array(self.node_names.take(rows.astype(np.int64)).tolist(), np.str_)
 
+    def shown_id(self, row: int) -> Any:
+        """Return the id of one node as the data set writes it, for messages."""
+        return self.shown_ids(np.array([row]))[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Relation:
@@ -128,143 +130,69 @@ class Relation:
         return replace(self, src=self.src[rows], dst=self.dst[rows], edge_time=None, **data)
 
 
-Table = TypeVar("Table", NodeTable, Relation)
-
-
 @dataclass(frozen=True, eq=False)
 class GraphData:
-    """A graph with node features, labels and, where the source has them, masks.
+    """Nodes of one or several types and directed edges of one or several relations.
 
-    N nodes, E directed edges, F features, K edge features, C classes.
+    One type, the target, has labels and, where the source has them, masks: N nodes, C classes. A
+    plain graph has one type of nodes, PLAIN_TYPE, and one relation, PLAIN_RELATION.
     """
 
     name: str
-    src: Endpoints
-    """[E] source of each directed edge, in [0, N)."""
-    dst: Endpoints
-    """[E] destination of each directed edge, in [0, N)."""
-    features: Features
-    """[N, F] float32, dense or CSR."""
+    nodes: Mapping[str, NodeTable]
+    relations: Mapping[EdgeType, Relation]
+    target: str
     labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
     """By task: multi-class int64 [N] in [0, C), -1 where unlabelled; multi-label float32 [N, C] of
     0 and 1, NaN where unknown (a node without a known cell is unlabelled); regression float64 [N,
     T], NaN likewise."""
     num_classes: int
     """Regression: T, the number of targets."""
-    node_ids: NDArray[np.int64]
-    """[N] ids of the data set; 0 ... N-1 for most."""
     train_mask: NDArray[np.bool_] | None = None
     """[N]; None where the source has no split."""
     val_mask: NDArray[np.bool_] | None = None
     test_mask: NDArray[np.bool_] | None = None
-    edge_weight: NDArray[np.float32] | None = None
-    """[E], not negative; None: all weights are 1."""
-    edge_feat: NDArray[np.float32] | None = None
-    """[E, K]; None: no edge features."""
-    edge_time: NDArray[np.float64] | None = None
-    """[E] for a split by time; None: no times."""
+    class_names: tuple[str | int, ...] | None = None
+    """[C] names of the classes; None: 0 ... C-1. Regression: of the targets, if they have names."""
+    node_time: NDArray[np.float64] | None = None
+    """[N] for a split by time; None: no times."""
+    labelled_edges: EdgeType | None = None
+    """The relation whose edges are the target's nodes (datasets/labelled_edges.py); None: none."""
     links: Mapping[str, Any] | None = None
     """The data set's own split of pairs, int64 [n, 2]: train (optional), val, test, val_neg,
     test_neg."""
     relation: Mapping[str, Any] | None = None
     """For links of one relation of a heterogeneous graph: masks of its edges [E], sources and
     destinations [N], the types of both, and all relations' names (edge_feat has their numbers)."""
-    node_names: Names | None = None
-    """[N] names of the data set, where `node_ids` are hashes of names."""
-    class_names: tuple[str | int, ...] | None = None
-    """[C] names of the classes; None: 0 ... C-1. Regression: of the targets, if they have names."""
-    featured: NDArray[np.bool_] | None = None
-    """[N] False for a node without features, whose row is zeros; None: all nodes have features."""
-    node_time: NDArray[np.float64] | None = None
-    """[N] for a split by time; None: no times."""
-    schema: Schema | None = None
-    """What the columns of `features` hold before they are encoded; None: they need no encoding."""
-    edge_schema: Schema | None = None
-    """The same for `edge_feat`."""
     features_of_ids: bool = False
-    """Whether the features are random_rows(node_ids), which any worker can compute from the ids."""
+    """Whether a plain graph's features are random_rows(node_ids), which any worker can compute."""
+
+    @classmethod
+    def plain(
+        cls,
+        name: str,
+        nodes: NodeTable,
+        edges: Relation,
+        labels: NDArray[Any],
+        num_classes: int,
+        **optional: Any,
+    ) -> Self:
+        """Return a graph with one type of nodes and one relation; optional: as the fields."""
+        tables = {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges}
+        return cls(name, *tables, PLAIN_TYPE, labels, num_classes, **optional)
 
     @property
-    def nodes(self) -> dict[str, NodeTable]:
-        return {PLAIN_TYPE: self._take(NodeTable)}
+    def is_plain(self) -> bool:
+        return self.target == PLAIN_TYPE
 
     @property
-    def relations(self) -> dict[EdgeType, Relation]:
-        edges = self._take(Relation)
-        return {PLAIN_RELATION: replace(edges, schema=self.edge_schema)}
-
-    def _take(self, table: type[Table]) -> Table:
-        """Return the fields of this graph that a table has."""
-        return table(**{field.name: getattr(self, field.name) for field in fields(table)})
-
-    def with_tables(
-        self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
-    ) -> "GraphData":
-        """Return the graph with other nodes and edges; labels and masks stay."""
-        tables: Any = plain_fields(nodes, relations)
-        return replace(self, **tables)
+    def target_nodes(self) -> NodeTable:
+        return self.nodes[self.target]
 
     @property
-    def target(self) -> str:
-        return PLAIN_TYPE
-
-    @property
-    def shown_ids(self) -> Any:
-        """Return the ids of the nodes, [N], as the data set writes them, for messages."""
-        return self.node_ids if self.node_names is None else self.node_names.tolist()
-
-    @property
-    def num_nodes(self) -> int:
-        return int(self.labels.shape[0])
-
-    @property
-    def num_edges(self) -> int:
-        return int(self.src.shape[0])
-
-    @property
-    def num_features(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
-    def label_kind(self) -> str:
-        """Return the kind of labels: multiclass, multilabel or regression."""
-        return label_kind(self.labels)
-
-    @property
-    def edge_data(self) -> dict[str, NDArray[np.float32]]:
-        """Return the arrays of EDGE_DATA that exist, [E, ...] by name."""
-        return self.relations[PLAIN_RELATION].edge_data
-
-    @property
-    def labelled(self) -> NDArray[np.bool_]:
-        """Whether each node has a label, bool [N]."""
-        return is_labelled(self.labels)
-
-
-@dataclass(frozen=True, eq=False)
-class HeteroGraphData:
-    """A heterogeneous graph.
-
-    One node type, the target, has labels and, where the source has them, masks.
-    """
-
-    name: str
-    nodes: dict[str, NodeTable]
-    relations: dict[EdgeType, Relation]
-    target: str
-    labels: NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
-    """Labels of the target's nodes, as in GraphData."""
-    num_classes: int
-    train_mask: NDArray[np.bool_] | None = None
-    """[N] of the target's nodes; None where the source has no split."""
-    val_mask: NDArray[np.bool_] | None = None
-    test_mask: NDArray[np.bool_] | None = None
-    class_names: tuple[str | int, ...] | None = None
-    """[C] names of the classes; None: 0 ... C-1."""
-    target_time: NDArray[np.float64] | None = None
-    """[N] of the target's nodes, for a split by time; None: no times."""
-    labelled: EdgeType | None = None
-    """The relation whose edges are the target's nodes (datasets/labelled_edges.py); None: none."""
+    def edges(self) -> Relation:
+        """Return the edges of a plain graph."""
+        return self.relations[PLAIN_RELATION]
 
     @property
     def from_ends(self) -> dict[str, EdgeType]:
@@ -272,20 +200,20 @@ class HeteroGraphData:
 
         The keys are SOURCE and DESTINATION.
         """
-        if self.labelled is None:
+        if self.labelled_edges is None:
             return {}
-        ends = {SOURCE: self.labelled[0], DESTINATION: self.labelled[2]}
+        ends = {SOURCE: self.labelled_edges[0], DESTINATION: self.labelled_edges[2]}
         return {end: (name, end, self.target) for end, name in ends.items()}
-
-    def with_tables(
-        self, nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
-    ) -> "HeteroGraphData":
-        """Return the graph with other nodes and edges; labels and masks stay."""
-        return replace(self, nodes=dict(nodes), relations=dict(relations))
 
     @property
     def label_kind(self) -> str:
+        """Return the kind of labels: multiclass, multilabel or regression."""
         return label_kind(self.labels)
+
+    @property
+    def labelled(self) -> NDArray[np.bool_]:
+        """Whether each node of the target has a label, bool [N]."""
+        return is_labelled(self.labels)
 
     @property
     def num_nodes(self) -> int:
@@ -300,31 +228,15 @@ class HeteroGraphData:
     @property
     def num_features(self) -> int:
         """Number of features of the target's nodes."""
-        return int(self.nodes[self.target].features.shape[1])
+        return int(self.target_nodes.features.shape[1])
 
-    def target_graph(self) -> GraphData:
-        """Return the target's nodes as a plain graph without edges, to draw a split from."""
-        table, no_edges = self.nodes[self.target], np.empty(0, np.int32)
-        fields: dict[str, Any] = {name: getattr(self, name) for name in MASKS}
-        return GraphData(
-            self.name,
-            no_edges,
-            no_edges,
-            table.features,
-            self.labels,
-            self.num_classes,
-            table.node_ids,
-            node_names=table.node_names,
-            class_names=self.class_names,
-            node_time=self.target_time,
-            **fields,
-        )
-
-    def to_homogeneous(self) -> GraphData:
+    def to_homogeneous(self) -> "GraphData":
         """Return all nodes, type by type, and edges as a plain graph without features and weights.
 
-        All labels are 0.
+        All labels are 0. A plain graph is returned as it is.
         """
+        if self.is_plain:
+            return self
         first, num_nodes = first_nodes(self), self.num_nodes
         ends = []
         for end, place in (("src", 0), ("dst", 2)):
@@ -334,53 +246,12 @@ class HeteroGraphData:
             ]
             pieces.append(np.empty(0, np.int32))
             ends.append(np.concatenate(pieces).astype(endpoint_dtype(num_nodes)))
-        return GraphData(
-            self.name,
-            src=ends[0],
-            dst=ends[1],
-            features=np.zeros((num_nodes, 0), np.float32),
-            labels=np.zeros(num_nodes, np.int64),
-            num_classes=1,
-            node_ids=np.arange(num_nodes),
-        )
+        nodes = NodeTable(np.zeros((num_nodes, 0), np.float32), np.arange(num_nodes))
+        edges = Relation(src=ends[0], dst=ends[1])
+        return GraphData.plain(self.name, nodes, edges, np.zeros(num_nodes, np.int64), 1)
 
 
-AnyGraph = GraphData | HeteroGraphData
-
-
-def plain_fields(
-    nodes: Mapping[str, NodeTable], relations: Mapping[EdgeType, Relation]
-) -> dict[str, Any]:
-    """Return the fields of a GraphData that the one type of nodes and the one relation have."""
-    tables = vars(relations[PLAIN_RELATION]) | vars(nodes[PLAIN_TYPE])
-    return tables | {"edge_schema": relations[PLAIN_RELATION].schema}
-
-
-def make_graph(
-    name: str,
-    nodes: dict[str, NodeTable],
-    relations: dict[EdgeType, Relation],
-    target: str,
-    *,
-    time: NDArray[np.float64] | None = None,
-    labelled: EdgeType | None = None,
-    **of_target: Any,
-) -> AnyGraph:
-    """Return the graph of these nodes and edges: a plain one where their type has no name.
-
-    Args:
-        time: Of the target's nodes.
-        labelled: As of HeteroGraphData.
-        of_target: Labels, num_classes, masks and class_names.
-    """
-    if target == PLAIN_TYPE:
-        return GraphData(name, node_time=time, **plain_fields(nodes, relations), **of_target)
-    return HeteroGraphData(
-        name, nodes, relations, target, target_time=time, labelled=labelled, **of_target
-    )
-
-
-def first_nodes(graph: AnyGraph) -> dict[str, int]:
+def first_nodes(graph: GraphData) -> dict[str, int]:
     """Return each type's first node where the nodes of all types are numbered together."""
     counts = [0, *(table.num_nodes for table in graph.nodes.values())]
     return dict(zip(graph.nodes, np.cumsum(counts).tolist(), strict=False))

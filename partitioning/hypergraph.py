@@ -88,7 +88,7 @@ def _attempt(
 
     The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """
-    nets = make_nets(renumber[graph.src], renumber[graph.dst], graph.num_nodes)
+    nets = make_nets(renumber[graph.edges.src], renumber[graph.edges.dst], graph.num_nodes)
     # Trivial: each node gets a part of its own, or no node has a neighbour.
     trivial = graph.num_nodes <= num_parts or nets.nnz == graph.num_nodes
     parts = np.arange(graph.num_nodes) % num_parts if trivial else _run_mt_kahypar(nets, num_parts)

@@ -90,8 +90,8 @@ def _write_graph(graph: GraphData, folder: Path) -> int:
 
     Both directions of each edge, copies once, without self loops.
     """
-    between = graph.src != graph.dst
-    ends = graph.dst[between], graph.src[between]
+    between = graph.edges.src != graph.edges.dst
+    ends = graph.edges.dst[between], graph.edges.src[between]
     one_way = sp.csr_array(
         (np.ones(len(ends[0]), np.bool_), ends), shape=(graph.num_nodes, graph.num_nodes)
     )

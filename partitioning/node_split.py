@@ -90,7 +90,7 @@ def draw(
     kind = recipe.kind if settings.kind == "default" else settings.kind
     values = _resolve(kind, settings, recipe, has_sources=sources is not None)
     if kind == "none":
-        nobody = np.zeros(graph.num_nodes, np.bool_)
+        nobody = np.zeros(len(graph.labels), np.bool_)
         return Split(nobody, nobody, nobody, {"kind": kind})
     if kind != "given" and recipe.kind == "given" and graph.train_mask is not None:
         log.warning("split=%s: the split of the data is not used; split=given uses it", kind)
@@ -116,7 +116,7 @@ def draw(
         masks = [mask & graph.labelled for mask in masks]
     remedy = ", or set split.drop_unlabelled=true" if unlabelled else ""
     by_name = dict(zip(SPLITS, masks, strict=True))
-    check_split(by_name, graph.labelled, f"split={kind}", graph.shown_ids, remedy)
+    check_split(by_name, graph.labelled, f"split={kind}", graph.target_nodes.shown_id, remedy)
     if not masks[0].any():
         raise InputError(
             f"split={kind}: the training set is empty; give it at least one labelled node"
@@ -192,14 +192,14 @@ def _draw_per_class(
         )
     members = [np.flatnonzero(graph.labels == label) for label in range(graph.num_classes)]
     train = np.concatenate([rng.permutation(nodes)[:count] for nodes in members])
-    rest = rng.permutation(np.flatnonzero(graph.labelled & ~make_mask(train, graph.num_nodes)))
+    rest = rng.permutation(np.flatnonzero(graph.labelled & ~make_mask(train, len(graph.labels))))
     if num_val + num_test > len(rest):
         raise InputError(
             f"split.val={num_val} and split.test={num_test}: only {len(rest)} labelled nodes are"
             f" left after {len(train)} training nodes; lower them or split.train={count}"
         )
     return [
-        make_mask(ids, graph.num_nodes)
+        make_mask(ids, len(graph.labels))
         for ids in (train, rest[:num_val], rest[num_val : num_val + num_test])
     ]
 
@@ -260,7 +260,7 @@ def _find_times(graph: GraphData, nodes: Ids) -> NDArray[np.float64]:
     times = graph.node_time[nodes]
     blank = np.isnan(times)
     if blank.any():
-        node = graph.shown_ids[int(nodes[blank].min())]
+        node = graph.target_nodes.shown_id(int(nodes[blank].min()))
         raise InputError(
             f"split=time: {graph.name}: {int(blank.sum())} labelled nodes have no value in"
             f" the column of columns.time, node {node} for instance; fill it, or take their labels"
@@ -291,7 +291,7 @@ def _draw_fraction(
         rank = np.argsort(np.argsort(first))[number]
     bounds = np.rint(np.cumsum([0, *shares]) * (rank.max(initial=-1) + 1))
     return [
-        make_mask(nodes[(begin <= rank) & (rank < end)], graph.num_nodes)
+        make_mask(nodes[(begin <= rank) & (rank < end)], len(graph.labels))
         for begin, end in pairwise(bounds)
     ]
 
@@ -302,8 +302,8 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     for name in SPLITS:
         path = _index_path(name, values[name], values["dir"])
         values[name] = str(path)
-        index = read_index(path, graph.num_nodes, f"split.{name}", nodes)
-        masks.append(make_mask(index, graph.num_nodes))
+        index = read_index(path, len(graph.labels), f"split.{name}", nodes)
+        masks.append(make_mask(index, len(graph.labels)))
     return masks
 
 
@@ -311,9 +311,10 @@ def _nodes_with_ids(graph: GraphData) -> "Nodes | None":
     """Return the nodes, to look up their ids; None where they are known by position."""
     from partitioning.datasets.nodes import Nodes
 
-    if graph.node_names is None and (graph.node_ids == np.arange(graph.num_nodes)).all():
+    ids, names = graph.target_nodes.node_ids, graph.target_nodes.node_names
+    if names is None and (ids == np.arange(len(ids))).all():
         return None
-    return Nodes.of_table(graph.node_ids, graph.node_names)
+    return Nodes.of_table(ids, names)
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:

@@ -31,9 +31,7 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
     SEPARATOR,
-    AnyGraph,
     GraphData,
-    HeteroGraphData,
 )
 from partitioning.links.link_split import (
     LinkSplit,
@@ -53,9 +51,9 @@ FORMS = (
 class PredictionGraph:
     """A graph to predict."""
 
-    graph: AnyGraph
+    graph: GraphData
     """With the features that the network reads."""
-    encoded: AnyGraph
+    encoded: GraphData
     """The same before the kinds of features.kind are added."""
     settings: DatasetSettings
     stored: States
@@ -71,9 +69,7 @@ class PredictionGraph:
     @property
     def keeps_features(self) -> bool:
         """Whether new nodes leave the features of the others as they are."""
-        return tuple(self.settings.features.kind) == ("given",) and isinstance(
-            self.encoded, GraphData
-        )
+        return tuple(self.settings.features.kind) == ("given",) and self.encoded.is_plain
 
 
 def read_prediction_graph(
@@ -108,7 +104,7 @@ def read_prediction_graph(
     if not settings.task.links:
         encoded = encode_now(encoded)
         return PredictionGraph(add_kinds(encoded, settings.features), encoded, settings, stored)
-    if isinstance(encoded, HeteroGraphData):
+    if not encoded.is_plain:
         encoded = to_graph_of_relation(encoded, find_relation(encoded, settings.task.relation))
     encoded = encode_now(encoded)
     links = split_links(
@@ -121,7 +117,7 @@ def read_prediction_graph(
     return PredictionGraph(features, encoded, settings, stored, links)
 
 
-def _read_given(given: Any, settings: DatasetSettings) -> AnyGraph:
+def _read_given(given: Any, settings: DatasetSettings) -> GraphData:
     """Read a graph from a path, data frames, settings, or an object of PyG, DGL or networkx.
 
     Reverse edges are added as the settings say.
@@ -159,7 +155,7 @@ def _has_types(tables: Any) -> bool:
     return is_pair_of_types or hasattr(tables, "node_types")
 
 
-def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> AnyGraph:
+def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> GraphData:
     """Read two data frames, or two dictionaries of them by type and by relation."""
     if hasattr(nodes, "columns") and hasattr(edges, "columns"):
         tables = {PLAIN_TYPE: to_frame(nodes, "nodes")}

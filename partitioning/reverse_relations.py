@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.graph_data import EdgeType, HeteroGraphData
+from partitioning.graph_data import EdgeType, GraphData
 
 log = logging.getLogger(__name__)
 
@@ -14,7 +14,7 @@ REVERSE = "rev_"
 """Prefix of added relations, as in PyG's ToUndirected."""
 
 
-def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
+def add_reverse_relations(graph: GraphData) -> GraphData:
     """Add the reverse (d, rev_NAME, s) of every relation (s, NAME, d) that has none yet.
 
     A symmetric relation of a type with itself gets none, nor does a relation whose reversed edges
@@ -24,7 +24,7 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     """
     relations, skipped = dict(graph.relations), []
     for edge_type, relation in graph.relations.items():
-        if graph.labelled is not None and edge_type[2] == graph.target:
+        if graph.labelled_edges is not None and edge_type[2] == graph.target:
             continue  # a labelled edge sends to nobody
         back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]
         if back in relations or (
@@ -46,7 +46,7 @@ def add_reverse_relations(graph: HeteroGraphData) -> HeteroGraphData:
     return replace(graph, relations=relations)
 
 
-def _find_reverse(graph: HeteroGraphData, edge_type: EdgeType) -> EdgeType | None:
+def _find_reverse(graph: GraphData, edge_type: EdgeType) -> EdgeType | None:
     """Return the relation, maybe itself, that has the same edges reversed.
 
     Returns None where there is none.
@@ -67,7 +67,7 @@ def _find_reverse(graph: HeteroGraphData, edge_type: EdgeType) -> EdgeType | Non
 
 
 def _sort_pairs(
-    graph: HeteroGraphData, edge_type: EdgeType, src: NDArray[np.int64], dst: NDArray[np.int64]
+    graph: GraphData, edge_type: EdgeType, src: NDArray[np.int64], dst: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the edges as sorted numbers, to compare them with those of another relation."""
     number = max(graph.nodes[edge_type[0]].num_nodes, graph.nodes[edge_type[2]].num_nodes)

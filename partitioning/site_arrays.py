@@ -345,7 +345,7 @@ def _read_target(arrays: Arrays, ids: Ints, site: Site) -> dict[str, Array]:
             )
     labels = _read_labels(arrays, len(ids), site, where)
     masks = _read_masks(arrays, len(ids), where)
-    check_split(masks, is_labelled(labels), where, ids)
+    check_split(masks, is_labelled(labels), where, ids.item)
     return {"labels": labels, **masks}
 
 

@@ -27,11 +27,10 @@ from partitioning.directory.read_directory import complete_edges
 from partitioning.errors import InputError
 from partitioning.graph_addition import Addition
 from partitioning.graph_data import (
+    PLAIN_RELATION,
     PLAIN_TYPE,
-    AnyGraph,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeTable,
     Relation,
 )
@@ -76,7 +75,7 @@ def make_part(read: PredictionGraph, num_relations: int) -> Partition:
         num_relations: Of a union graph's edges, whose edge_feat has the relation; 0: another graph.
     """
     graph, none = read.graph, torch.zeros(0, dtype=torch.int64)
-    count = graph.nodes[graph.target].num_nodes
+    count = graph.target_nodes.num_nodes
     no_node = torch.zeros(count, dtype=torch.bool)
     part = Partition(
         rank=0,
@@ -96,7 +95,7 @@ def make_part(read: PredictionGraph, num_relations: int) -> Partition:
         test_mask=no_node,
         self_loops=0,
     )
-    if isinstance(graph, HeteroGraphData):
+    if not graph.is_plain:
         return part
     part = complete_edges(part, num_relations)
     edges, nodes = part.edges, part.labelled
@@ -198,7 +197,7 @@ class HeldGraph:
         self._settings = replace(run.settings(1), model=model, exchange=exact)
         self.context = self._open(read)
         self.inferred = infer(self.context, run.stages, run.checkpoint.heads, keeps_rows=True)
-        table = read.graph.nodes[read.graph.target]
+        table = read.graph.target_nodes
         self.ids = NodeIds(ids_of_table(table), "the graph", read.types_of_pairs)
         self.known = {
             name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
@@ -334,12 +333,12 @@ def with_weights(
         return read
     logger.warning("%s", describe_missing_weights(missing, model))
 
-    def filled(graph: AnyGraph) -> AnyGraph:
+    def filled(graph: GraphData) -> GraphData:
         relations = dict(graph.relations)
         for name in missing:
             ones = np.ones(relations[name].num_edges, np.float32)
             relations[name] = replace(relations[name], edge_weight=ones)
-        return graph.with_tables(graph.nodes, relations)
+        return replace(graph, relations=relations)
 
     return replace(read, graph=filled(read.graph), encoded=filled(read.encoded))
 
@@ -347,7 +346,7 @@ def with_weights(
 def in_order(read: PredictionGraph, schema: Schema) -> PredictionGraph:
     """Return the graph with node types and relations in the order of training, others last."""
 
-    def ordered(graph: Any) -> Any:
+    def ordered(graph: GraphData) -> GraphData:
         names = [name for name in schema.widths if name in graph.nodes]
         edges = [edge_type for edge_type in schema.relations if edge_type in graph.relations]
         nodes = {name: graph.nodes[name] for name in (*names, *graph.nodes)}
@@ -364,9 +363,10 @@ def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
 
     `encoded` keeps them. Other graphs are returned as they are.
     """
-    if not isinstance(read.graph, GraphData) or getattr(read.encoded, "relation", None) is None:
+    if read.encoded.relation is None:
         return read
-    return replace(read, graph=replace(read.graph, edge_feat=None))
+    edges = replace(read.graph.edges, edge_feat=None)
+    return replace(read, graph=replace(read.graph, relations={PLAIN_RELATION: edges}))
 
 
 def ids_of_table(table: NodeTable) -> NDArray[Any]:

@@ -29,7 +29,6 @@ from partitioning.directory.read_directory import (
 )
 from partitioning.errors import InputError
 from partitioning.file_io import file_checksum
-from partitioning.graph_data import HeteroGraphData
 from partitioning.partition_settings import DatasetSettings
 from partitioning.prediction_graph import PredictionGraph
 from partitioning.setting_fields import with_values
@@ -176,7 +175,7 @@ class Predictor:
         """
         trained, graph = self.checkpoint.architecture, read.graph
         model = f"the model of {self.checkpoint.directory}"
-        is_typed = isinstance(graph, HeteroGraphData)
+        is_typed = not graph.is_plain
         if trained.schema.is_plain == is_typed:
             kinds = ("a plain graph, without types", "a heterogeneous graph")
             raise InputError(f"graph: {kinds[is_typed]}; {model} is for {kinds[not is_typed]}")

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import torch
 from support import dgl
 
+from partitioning.graph_data import GraphData
 from partitioning.node_names import Names
 
 
@@ -77,9 +78,16 @@ def change_site(folder: Path, described: Any = None, **arrays: Any) -> None:
 
 
 def assert_graph(graph: Any, **expected: Any) -> None:
-    """Compare attributes: numbers up to rounding in float32, everything else exactly."""
+    """Compare attributes: numbers up to rounding in float32, everything else exactly.
+
+    Of a plain graph also those of its nodes and edges.
+    """
+    is_plain = isinstance(graph, GraphData) and graph.is_plain
+    places = [graph, graph.target_nodes, graph.edges] if is_plain else [graph]
     for name, value in expected.items():
-        found = attrgetter(name)(graph)
+        place = next(place for place in places if hasattr(place, name.split(".")[0]))
+        found = attrgetter(name)(place)
+        found = found(np.arange(place.num_nodes)) if name == "shown_ids" else found
         found = found.toarray() if hasattr(found, "toarray") else found
         found = found.tolist() if isinstance(found, Names) else found
         if np.asarray(value).dtype.kind == "f":

@@ -13,7 +13,7 @@ from support import Masks, dgl, provenance, thirds
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
-from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
 from retexo.launch.fork_server import warm_up
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
@@ -39,7 +39,7 @@ def random_hetero(
     seed: int = 0,
     multi: bool = False,
     weighted: Sequence[EdgeType] = (),
-) -> HeteroGraphData:
+) -> GraphData:
     """Random edges, some of them twice, a self loop where the ends are of one type.
 
     Ids from 1000, 2000 ... on.
@@ -66,18 +66,16 @@ def random_hetero(
         weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if each in weighted else None
         edges[each] = Relation(src, dst, weight)
     multi_labels = (rng.random((number, num_classes)) < 0.4).astype(np.float32)
-    return HeteroGraphData(
-        "toy", nodes, edges, target, multi_labels if multi else labels, num_classes
-    )
+    return GraphData("toy", nodes, edges, target, multi_labels if multi else labels, num_classes)
 
 
 def write_hetero(
-    base: Path, graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
+    base: Path, graph: GraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> PartitionDirectory:
     """Write the parts of a random assignment to base/toy-random-vol-P, and open them."""
     assignment = random_assignment(graph, num_parts, seed)
-    directory, labels = base / f"toy-random-vol-{num_parts}", graph.target_graph()
-    made_by = provenance(labels, np.empty(0), num_parts)
+    directory = base / f"toy-random-vol-{num_parts}"
+    made_by = provenance(graph, np.empty(0), num_parts)
     write_parts(
         directory,
         graph,
@@ -92,9 +90,7 @@ def write_hetero(
     return found
 
 
-def random_assignment(
-    graph: HeteroGraphData, num_parts: int, seed: int = 0
-) -> dict[str, np.ndarray]:
+def random_assignment(graph: GraphData, num_parts: int, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
         name: rng.integers(num_parts, size=table.num_nodes) for name, table in graph.nodes.items()
@@ -102,7 +98,7 @@ def random_assignment(
 
 
 def hetero_parts(
-    graph: HeteroGraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
+    graph: GraphData, num_parts: int, *, seed: int = 0, masks: Masks | None = None
 ) -> list[Partition]:
     """The parts of a random assignment.
 
@@ -142,7 +138,7 @@ def reassembled(parts: list[Partition]) -> dict:
 
 def write_hetero_sites(
     base: Path,
-    graph: HeteroGraphData,
+    graph: GraphData,
     masks: Masks,
     assignment: Mapping[str, np.ndarray],
     names: Sequence[str],
@@ -190,7 +186,7 @@ def write_hetero_sites(
 
 
 def partitioned_by_dgl(
-    folder: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
+    folder: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
 ) -> PartitionDirectory:
     """The parts of random_assignment, by DGL's partition_graph in place of METIS.
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,7 +38,7 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.file_io import with_checksum
-from partitioning.graph_data import PLAIN_TYPE, GraphData
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, NodeTable, Relation
 from partitioning.partition_settings import (
     ColumnSettings,
     DatasetSettings,
@@ -175,15 +175,16 @@ def make_graph(
     label = np.array(labels)
     label = label.astype(np.float32 if label.ndim == 2 else np.int64)
     classes = label.shape[1] if label.ndim == 2 else int(label.max()) + 1
-    return GraphData(
-        name="toy",
-        src=ends[:, 0].copy(),
-        dst=ends[:, 1].copy(),
-        features=np.array(features, dtype=np.float32),
-        labels=label,
-        num_classes=num_classes or classes,
-        node_ids=np.arange(len(label), dtype=np.int64) + 1000,
-    )
+    nodes = NodeTable(np.array(features, np.float32), np.arange(len(label)) + 1000)
+    relation = Relation(ends[:, 0].copy(), ends[:, 1].copy())
+    return GraphData.plain("toy", nodes, relation, label, num_classes or classes)
+
+
+def with_arrays(graph: GraphData, **arrays: Any) -> GraphData:
+    """A plain graph with other arrays of its nodes and edges, by their names there."""
+    of_edges = {name: arrays.pop(name) for name in vars(graph.edges).keys() & arrays.keys()}
+    edges, nodes = replace(graph.edges, **of_edges), replace(graph.target_nodes, **arrays)
+    return replace(graph, nodes={PLAIN_TYPE: nodes}, relations={PLAIN_RELATION: edges})
 
 
 def random_graph(
@@ -213,7 +214,7 @@ def random_graph(
 def count_edges(graph: GraphData) -> torch.Tensor:
     """How many edges there are, by [to, from], without self loops."""
     counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
-    ends = torch.from_numpy(graph.dst), torch.from_numpy(graph.src)
+    ends = torch.from_numpy(graph.edges.dst), torch.from_numpy(graph.edges.src)
     ones = torch.ones(graph.num_edges, dtype=torch.float64)
     return counts.index_put_(ends, ones, accumulate=True).fill_diagonal_(0)
 
@@ -292,11 +293,13 @@ def dgl_directory(
     folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray
 ) -> PartitionDirectory:
     """What DGL's own partition_graph makes of an assignment."""
-    whole = dgl.graph((graph.src, graph.dst), num_nodes=graph.num_nodes)
-    whole.ndata["feat"] = torch.from_numpy(graph.features)
+    whole = dgl.graph((graph.edges.src, graph.edges.dst), num_nodes=graph.num_nodes)
+    whole.ndata["feat"] = torch.from_numpy(graph.target_nodes.features)
     whole.ndata["label"] = torch.from_numpy(graph.labels)
-    whole.ndata["orig_id"] = torch.from_numpy(graph.node_ids)
-    whole.edata.update({name: torch.from_numpy(data) for name, data in graph.edge_data.items()})
+    whole.ndata["orig_id"] = torch.from_numpy(graph.target_nodes.node_ids)
+    whole.edata.update(
+        {name: torch.from_numpy(data) for name, data in graph.edges.edge_data.items()}
+    )
     for name, mask in masks.items():
         whole.ndata[name] = torch.from_numpy(mask)
     original = dgl.distributed.partition.metis_partition_assignment
@@ -316,15 +319,17 @@ def dgl_directory(
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
     """The graph as a file of dataset_name=file."""
     features = (
-        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
+        graph.target_nodes.features
+        if isinstance(graph.target_nodes.features, np.ndarray)
+        else graph.target_nodes.features.toarray()
     )
     np.savez(
         path,
-        src=graph.src,
-        dst=graph.dst,
+        src=graph.edges.src,
+        dst=graph.edges.dst,
         feat=features,
         label=graph.labels,
-        node_id=graph.node_ids,
+        node_id=graph.target_nodes.node_ids,
         **(masks or {}),
     )
     return path

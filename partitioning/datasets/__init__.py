@@ -1,4 +1,4 @@
-"""Registry of data sets. Each loader returns a GraphData or a HeteroGraphData.
+"""Registry of data sets. Each loader returns a GraphData.
 
 | name | source | licence or origin |
 |---|---|---|
@@ -46,7 +46,7 @@ from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_now, encode_tables
 from partitioning.features.encoder import EncodedFeatures as EncodedFeatures
 from partitioning.file_io import explaining
-from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings, SplitSettings
 from partitioning.reverse_relations import add_reverse_relations
 from partitioning.setting_fields import Setting as Setting
@@ -61,7 +61,7 @@ OF_TABLES = ("labels.", "duplicates", "edges.", "columns.", "tables.")
 class Recipe:
     """How a data set is loaded and split in the published experiments, and which files it needs."""
 
-    load: Callable[..., GraphData | HeteroGraphData]
+    load: Callable[..., GraphData]
     """Loads from the settings and the places of `files`: a zip's folder, or each file."""
 
     split: SplitSettings
@@ -169,7 +169,7 @@ def recipe(name: str) -> Recipe:
     return _RECIPES[canonical_name(name)]
 
 
-def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
+def load_graph(settings: DatasetSettings) -> GraphData:
     """Load a graph by name, its features encoded with statistics of all nodes.
 
     May download files. Adds the kinds of features that the settings name, except for link
@@ -180,7 +180,7 @@ def load_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     return graph if settings.task.links else add_kinds(graph, settings.features)
 
 
-def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
+def read_graph(settings: DatasetSettings) -> GraphData:
     """Load a graph by name, without encoding its features; files that are missing are downloaded.
 
     Reverse edges are added where the settings or, failing them, the recipe say so.
@@ -216,7 +216,7 @@ def read_graph(settings: DatasetSettings) -> GraphData | HeteroGraphData:
     folder = places[0] if places[0].is_dir() else places[0].parent
     with explaining(f"dataset_name={name}: {folder}", "copy of this data set", FETCH_AGAIN):
         graph = chosen.load(settings, *places)
-    if isinstance(graph, HeteroGraphData):
+    if not graph.is_plain:
         _check_target(settings, graph.target)
     return add_reverse(graph, settings, symmetrize=chosen.symmetrize)
 
@@ -231,8 +231,8 @@ def _check_target(settings: DatasetSettings, target: str) -> None:
 
 
 def add_reverse(
-    graph: GraphData | HeteroGraphData, settings: DatasetSettings, *, symmetrize: bool = False
-) -> GraphData | HeteroGraphData:
+    graph: GraphData, settings: DatasetSettings, *, symmetrize: bool = False
+) -> GraphData:
     """Add the reverse of each edge, or of each relation of a heterogeneous graph.
 
     A plain graph follows the setting symmetrize or, where it is not set, the argument; a
@@ -241,13 +241,13 @@ def add_reverse(
     Raises:
         InputError: a setting of the other kind of graph is set.
     """
-    if isinstance(graph, HeteroGraphData):
+    if not graph.is_plain:
         if settings.symmetrize:
             raise InputError(
                 "symmetrize=true has no meaning for a heterogeneous graph: relations.reverse=true"
                 " adds the reverse of each relation"
             )
-        if graph.labelled is not None:  # after the split, which takes edges out
+        if graph.labelled_edges is not None:  # after the split, which takes edges out
             return choose_message_edges(graph, settings) if settings.is_unlabelled else graph
         return add_reverse_relations(graph) if settings.relations.reverse else graph
     kind = settings.features.kind

@@ -23,7 +23,7 @@ from partitioning.datasets.array_files import read_named
 from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.file_io import parse_json
-from partitioning.graph_data import MASKS, GraphData
+from partitioning.graph_data import MASKS, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 URL = "https://data.dgl.ai/dataset/{name}.zip"
@@ -64,14 +64,12 @@ def load_reddit(settings: DatasetSettings, folder: Path) -> GraphData:
     masks: dict[str, Any] = {
         mask: role[order] == number for number, mask in enumerate(MASKS, start=1)
     }
-    return GraphData(
+    return GraphData.plain(
         settings.dataset_name,
-        src[between],
-        dst[between],
-        features[order],
+        NodeTable(features[order], np.arange(len(labels))),
+        Relation(src[between], dst[between]),
         labels[order],
         41,
-        np.arange(len(labels)),
         **masks,
     )
 
@@ -98,13 +96,15 @@ def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
             for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True)
         }
     masks: dict[str, Any] = dict(masks_of(lists, num_nodes))
-    ids, where = np.arange(num_nodes), str(folder / "class_map.json")
+    where, labels = str(folder / "class_map.json"), numbers
     if name == "flickr":
-        labels = check_classes(numbers, 7, where)
-        return GraphData(name, src, dst, features, labels, 7, ids, **masks)
-    several = check_multilabel(numbers, where)
-    features = standardised(features, masks["train_mask"])
-    return GraphData(name, src, dst, features, several, several.shape[1], ids, **masks)
+        labels, num_classes = check_classes(numbers, 7, where), 7
+    else:
+        labels = check_multilabel(numbers, where)
+        num_classes = labels.shape[1]
+        features = standardised(features, masks["train_mask"])
+    nodes = NodeTable(features, np.arange(num_nodes))
+    return GraphData.plain(name, nodes, Relation(src, dst), labels, num_classes, **masks)
 
 
 def _read_adjacency(path: Path, num_nodes: int) -> Any:
@@ -140,12 +140,10 @@ def load_karate(settings: DatasetSettings) -> GraphData:
     club = networkx.karate_club_graph()
     src, dst = np.array(list(club.to_directed().edges)).T
     labels = np.array([club.nodes[node]["club"] != "Mr. Hi" for node in club], np.int64)
-    return GraphData(
+    return GraphData.plain(
         settings.dataset_name,
-        src,
-        dst,
-        np.eye(len(labels), dtype=np.float32),
+        NodeTable(np.eye(len(labels), dtype=np.float32), np.arange(len(labels))),
+        Relation(src, dst),
         labels,
         2,
-        np.arange(len(labels)),
     )

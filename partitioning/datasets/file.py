@@ -73,7 +73,7 @@ from partitioning.dgl_probe import check_readable
 from partitioning.errors import InputError, first_line, join_names
 from partitioning.features.schema import Frame, Source
 from partitioning.file_io import check_path, open_regular, reading
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, AnyGraph, EdgeType
+from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType, GraphData
 from partitioning.node_split import FILE_NAMES, FORMATS, SPLITS
 from partitioning.partition_settings import DatasetSettings
 from partitioning.unpacked_size import check_table_sizes
@@ -110,7 +110,7 @@ DGL_MAGIC = bytes.fromhex("3fa1b446f04f2edd")
 """How every file of dgl.save_graphs begins."""
 
 
-def load(settings: DatasetSettings) -> AnyGraph:
+def load(settings: DatasetSettings) -> GraphData:
     """Read and check the graph at `dataset_file`; it is named after the file's stem.
 
     InputError names file, row and value.
@@ -175,7 +175,7 @@ def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:
     check_table_sizes(packed, settings.dataset_max_gib)
 
 
-def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> AnyGraph:
+def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> GraphData:
     """Build the graph of an object or npz; `path` is its file, or a name for messages.
 
     InputError names the array and row that are wrong.
@@ -217,7 +217,7 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Any
 
 def from_frames(
     nodes: Mapping[str, Frame], edges: Mapping[EdgeType, Frame], settings: DatasetSettings
-) -> AnyGraph:
+) -> GraphData:
     """Build the graph of data frames, of nodes by type and of edges by relation."""
     # In the order of files, which numbers relations.
     tables = {name: [nodes[name]] for name in sorted(nodes, key="{}.parquet".format)}

@@ -23,7 +23,7 @@ from partitioning.datasets.download import FETCH_AGAIN, Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.file_io import parse_json
-from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 URL = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
@@ -43,7 +43,7 @@ def archive(name: str, folder: str) -> Archive:
     return Archive(f"{URL}{number}", root / f"{title}.zip", root / title, _NEEDED)
 
 
-def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
+def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load a data set; weights of a relation that are all 1 are left out."""
     types, edge_types, num_classes = _read_info(folder / "info.dat")
     tables, node_type, position = _read_nodes(folder / "node.dat", types)
@@ -62,9 +62,7 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
         "test_mask": (rows["test"][1], str(files["test"])),
     }
     masks: dict[str, Any] = dict(masks_of(lists, len(labels)))
-    return HeteroGraphData(
-        settings.dataset_name, tables, relations, target, labels, num_classes, **masks
-    )
+    return GraphData(settings.dataset_name, tables, relations, target, labels, num_classes, **masks)
 
 
 def _read_info(path: Path) -> tuple[dict[int, str], dict[int, EdgeType], int]:

@@ -29,7 +29,6 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     SEPARATOR,
     SOURCE,
-    AnyGraph,
     EdgeType,
     GraphData,
     is_relation,
@@ -174,8 +173,8 @@ def _named(edge_type: EdgeType) -> EdgeType:
 
 
 def choose_message_edges(
-    graph: AnyGraph, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
-) -> AnyGraph:
+    graph: GraphData, settings: DatasetSettings, held_out: NDArray[np.bool_] | None = None
+) -> GraphData:
     """Choose the edges that carry messages, and add reverse relations if the settings do.
 
     With task.message_edges=train the held-out edges carry none, with a split by time those later
@@ -186,32 +185,32 @@ def choose_message_edges(
         settings: With task.message_edges and relations.reverse.
         held_out: [E] validation and test edges; None: there is no split.
     """
-    if isinstance(graph, GraphData) or graph.labelled is None:
+    if graph.labelled_edges is None:
         return graph
-    relation, relations = graph.relations[graph.labelled], dict(graph.relations)
+    relation, relations = graph.relations[graph.labelled_edges], dict(graph.relations)
     if held_out is not None and settings.task.message_edges == "train":
         kept = ~held_out
     elif held_out is not None and settings.split.kind == "time":
-        assert graph.target_time is not None
-        kept = graph.target_time <= graph.target_time[~held_out].max(initial=-np.inf)
+        assert graph.node_time is not None
+        kept = graph.node_time <= graph.node_time[~held_out].max(initial=-np.inf)
     else:
         kept = np.ones(relation.num_edges, np.bool_)
     if not kept.all():
         log.warning(
             "%s: %d of %d edges carry no messages: validation and test edges"
             " (task.message_edges=%s)",
-            SEPARATOR.join(graph.labelled),
+            SEPARATOR.join(graph.labelled_edges),
             int((~kept).sum()),
             len(kept),
             settings.task.message_edges,
         )
-    relations[graph.labelled] = relation.take(np.flatnonzero(kept))
+    relations[graph.labelled_edges] = relation.take(np.flatnonzero(kept))
     graph = replace(graph, relations=relations)
     return add_reverse_relations(graph) if settings.relations.reverse else graph
 
 
-def sources_of(graph: AnyGraph) -> Ints | None:
+def sources_of(graph: GraphData) -> Ints | None:
     """Return the position of each labelled edge's source, int64 [E]; None without such edges."""
-    if isinstance(graph, GraphData) or graph.labelled is None:
+    if graph.labelled_edges is None:
         return None
     return graph.relations[graph.from_ends[SOURCE]].src.astype(np.int64)

@@ -18,7 +18,7 @@ from partitioning.datasets.ogb_source import RELEASE, archive_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
 from partitioning.errors import first_line
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/linkproppred"
@@ -81,18 +81,10 @@ def load(settings: DatasetSettings, folder: Path) -> GraphData:
     links: dict[str, Any] = {"evaluator": source.evaluator}
     for part in ("val", "test"):
         links |= _pairs(folder / "split" / source.split / f"{PARTS[part]}.pt", part, num_nodes)
-    return GraphData(
-        name=name,
-        src=src,
-        dst=dst,
-        features=features,
-        labels=np.full(num_nodes, -1, np.int64),
-        num_classes=0,
-        node_ids=np.arange(num_nodes),
-        edge_weight=weight,
-        featured=None if source.featured else np.zeros(num_nodes, np.bool_),
-        links=links,
-    )
+    featured = None if source.featured else np.zeros(num_nodes, np.bool_)
+    nodes = NodeTable(features, np.arange(num_nodes), featured=featured)
+    no_labels = np.full(num_nodes, -1, np.int64)
+    return GraphData.plain(name, nodes, Relation(src, dst, weight), no_labels, 0, links=links)
 
 
 def _pairs(path: Path, part: str, num_nodes: int) -> dict[str, NDArray[np.int64]]:

@@ -20,7 +20,7 @@ from partitioning.datasets.ogb_source import (
 )
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_columns, read_integers, read_matrix
-from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation
+from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 NUM_CLASSES = 349
@@ -38,7 +38,7 @@ def archive(name: str, folder: str) -> Archive:
     return archive_of(name, folder, f"{URL}/mag.zip", _NEEDED)
 
 
-def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
+def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load with ogb's split, by year, as masks."""
     raw = folder / "raw"
     counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
@@ -60,7 +60,7 @@ def load(settings: DatasetSettings, folder: Path) -> HeteroGraphData:
     check_length(labels, nodes[TARGET].num_nodes, str(file))
     split = folder / "split" / "time" / TARGET
     masks: dict[str, Any] = dict(read_split(split, len(labels)))
-    return HeteroGraphData("ogbn-mag", nodes, relations, TARGET, labels, NUM_CLASSES, **masks)
+    return GraphData("ogbn-mag", nodes, relations, TARGET, labels, NUM_CLASSES, **masks)
 
 
 def _read_nodes(folder: Path, count: int) -> NodeTable:

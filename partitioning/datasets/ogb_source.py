@@ -26,7 +26,7 @@ from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.given_split import masks_of
 from partitioning.datasets.raw import narrow_ends
 from partitioning.datasets.table_files import read_integers, read_matrix
-from partitioning.graph_data import Endpoints, GraphData
+from partitioning.graph_data import Endpoints, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
 
 URL = "https://snap.stanford.edu/ogb/data/nodeproppred"
@@ -101,18 +101,14 @@ def load(settings: DatasetSettings, folder: Path) -> GraphData:
         edge_feat = None if edge_feat is None else np.concatenate((edge_feat, edge_feat))
     split = folder / "split" / source.split
     masks: dict[str, Any] = dict(read_split(split, len(labels)))
-    return GraphData(
-        name=name,
-        src=check_endpoints(src, len(labels), f"{folder}: edges, column 0"),
-        dst=check_endpoints(dst, len(labels), f"{folder}: edges, column 1"),
-        features=features,
-        labels=labels,
-        num_classes=source.num_classes,
-        node_ids=np.arange(len(labels), dtype=np.int64),
-        edge_feat=edge_feat,
-        featured=None if features.shape[1] else np.zeros(len(labels), np.bool_),
-        **masks,
+    featured = None if features.shape[1] else np.zeros(len(labels), np.bool_)
+    nodes = NodeTable(features, np.arange(len(labels)), featured=featured)
+    src, dst = (
+        check_endpoints(ends, len(labels), f"{folder}: edges, column {column}")
+        for column, ends in enumerate((src, dst))
     )
+    edges = Relation(src, dst, edge_feat=edge_feat)
+    return GraphData.plain(name, nodes, edges, labels, source.num_classes, **masks)
 
 
 _Arrays = tuple[Endpoints, Endpoints, NDArray[np.float32], NDArray[np.int64]]

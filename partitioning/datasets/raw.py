@@ -38,14 +38,12 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
     SEPARATOR,
-    AnyGraph,
     EdgeType,
     Endpoints,
     Features,
     GraphData,
     NodeTable,
     Relation,
-    make_graph,
 )
 from partitioning.node_names import Names, decode_names, hash_names
 from partitioning.partition_settings import DatasetSettings
@@ -185,7 +183,7 @@ class RawGraph:
     nodes: Mapping[str, RawNodes]
     relations: Mapping[EdgeType, RawRelation]
     labelled: EdgeType | None = None
-    """As of HeteroGraphData."""
+    """As of GraphData."""
 
 
 def build_named(
@@ -204,12 +202,10 @@ def build_named(
     nodes = replace(RawNodes.of_arrays(name, arrays), where=where)
     edges = replace(RawRelation.of_arrays(name, arrays), where=where)
     raw = RawGraph(name, {PLAIN_TYPE: nodes}, {PLAIN_RELATION: edges})
-    graph = build_graph(raw, replace(settings, split=replace(settings.split, kind="given")))
-    assert isinstance(graph, GraphData)
-    return graph
+    return build_graph(raw, replace(settings, split=replace(settings.split, kind="given")))
 
 
-def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
+def build_graph(raw: RawGraph, settings: DatasetSettings) -> GraphData:
     """Check every array and put the graph together.
 
     InputError names file, array, row, value and what is expected.
@@ -254,13 +250,13 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> AnyGraph:
     time = target_nodes.values.get("time")
     if time is not None:
         time = check_times(time, target_nodes.num_nodes, target_nodes.at("time"), may_be_blank=True)
-    return make_graph(
+    return GraphData(
         raw.name,
         nodes,
         relations,
         target,
-        time=time,
-        labelled=raw.labelled,
+        node_time=time,
+        labelled_edges=raw.labelled,
         labels=labels.values,
         num_classes=labels.num_classes,
         class_names=labels.names,

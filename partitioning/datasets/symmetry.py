@@ -22,8 +22,8 @@ def unique_edges(src: Array, dst: Array, num_nodes: int, where: str) -> tuple[Ar
 
 def add_reverse_edges(graph: GraphData) -> GraphData:
     """Add missing reverse edges, see `add_missing_reverse`."""
-    relation = add_missing_reverse(graph.relations[PLAIN_RELATION], graph.num_nodes)
-    return graph.with_tables(graph.nodes, {PLAIN_RELATION: relation})
+    edges = add_missing_reverse(graph.edges, graph.num_nodes)
+    return replace(graph, relations={PLAIN_RELATION: edges})
 
 
 def add_missing_reverse(relation: Relation, num_nodes: int) -> Relation:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import Endpoints, GraphData, endpoint_dtype
+from partitioning.graph_data import Endpoints, GraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
@@ -79,17 +79,9 @@ def generate(settings: SyntheticSettings) -> GraphData:
     ]
     labels = draw_classes(settings.nodes, settings.classes, streams[0])
     src, dst = _edges(settings, labels, streams[1])
-    return GraphData(
-        name="synthetic",
-        src=src,
-        dst=dst,
-        features=draw_features(
-            labels, settings.classes, settings.features, CLASS_SIGNAL, streams[2]
-        ),
-        labels=labels,
-        num_classes=settings.classes,
-        node_ids=np.arange(settings.nodes, dtype=np.int64),
-    )
+    features = draw_features(labels, settings.classes, settings.features, CLASS_SIGNAL, streams[2])
+    nodes = NodeTable(features, np.arange(settings.nodes))
+    return GraphData.plain("synthetic", nodes, Relation(src, dst), labels, settings.classes)
 
 
 def draw_classes(count: int, num_classes: int, rng: np.random.Generator) -> Ints:

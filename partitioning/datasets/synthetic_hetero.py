@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from partitioning.datasets.synthetic import CLASS_SIGNAL, draw_classes, draw_features
 from partitioning.errors import InputError
-from partitioning.graph_data import EdgeType, HeteroGraphData, NodeTable, Relation, endpoint_dtype
+from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]
@@ -27,12 +27,12 @@ SKEW = 2.0
 """An edge's source is at place u ** SKEW of its class and type, u uniform: few have many edges."""
 
 
-def load(settings: DatasetSettings) -> HeteroGraphData:
+def load(settings: DatasetSettings) -> GraphData:
     """Draw the graph that `synthetic.*` describes; equal settings give equal graphs."""
     return generate(settings.synthetic)
 
 
-def generate(settings: SyntheticSettings) -> HeteroGraphData:
+def generate(settings: SyntheticSettings) -> GraphData:
     """Draw a graph: classes, edges and features, from separate random streams of one seed.
 
     Duplicates and self loops may occur. round(homophily * M) of a relation's M edges are drawn
@@ -64,9 +64,7 @@ def generate(settings: SyntheticSettings) -> HeteroGraphData:
         signal = TARGET_SIGNAL if number == 0 else CLASS_SIGNAL
         features = draw_features(classes[number], settings.classes, width, signal, streams[2])
         nodes[name] = NodeTable(features, np.arange(sizes[number]))
-    return HeteroGraphData(
-        "synthetic_hetero", nodes, relations, "target", classes[0], settings.classes
-    )
+    return GraphData("synthetic_hetero", nodes, relations, "target", classes[0], settings.classes)
 
 
 def _choose_types(number: int) -> tuple[int, int]:

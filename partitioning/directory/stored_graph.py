@@ -6,7 +6,7 @@ type, E edges of a relation, P partitions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ from partitioning.errors import InputError
 from partitioning.graph_data import (
     EDGE_DATA,
     MASKS,
-    AnyGraph,
     EdgeType,
+    GraphData,
     NodeTable,
     Relation,
     endpoint_dtype,
-    make_graph,
 )
 from partitioning.node_names import Names
 
@@ -38,7 +37,7 @@ class StoredGraph:
     """Graph of a partition directory; a plain graph has one type and one relation."""
 
     meta: Meta
-    graph: AnyGraph
+    graph: GraphData
     """As partitioning takes it, without self loops."""
     assignment: dict[str, Ints]
     """[N] partition of each node, by type."""
@@ -126,17 +125,16 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
     target_rows: Any = {
         name: _join([getattr(part, name) for part in parts]) for name in ("labels", *MASKS)
     }
-    graph: Any = make_graph(
+    graph = GraphData(
         meta.dataset,
         {name: _join_nodes(path, name, parts) for name in bounds},
         {name: _join_edges(name, parts, bounds) for name in meta.edge_types},
         meta.target_type,
         num_classes=meta.num_classes,
         class_names=tuple(meta.class_names) or None,
+        features_of_ids=(path / "part0" / HALO_IDS).is_file(),
         **target_rows,
     )
-    if (path / "part0" / HALO_IDS).is_file():
-        graph = replace(graph, features_of_ids=True)
     return StoredGraph(
         meta,
         graph,

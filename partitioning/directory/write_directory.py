@@ -46,7 +46,6 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
     SEPARATOR,
-    AnyGraph,
     EdgeType,
     GraphData,
     NodeTable,
@@ -58,7 +57,7 @@ log = logging.getLogger(__name__)
 
 def write_parts(
     directory: Path,
-    graph: AnyGraph,
+    graph: GraphData,
     masks: Mapping[str, NDArray[np.bool_]],
     assignment: Mapping[str, NDArray[np.int64]],
     *,
@@ -175,7 +174,7 @@ class _PartWriter:
     """Writes the partitions of a graph, one after the other."""
 
     directory: Path
-    graph: AnyGraph
+    graph: GraphData
     masks: Mapping[str, NDArray[np.bool_]]
     layouts: Mapping[str, Layout]
     edges: Mapping[EdgeType, PlacedEdges]
@@ -309,15 +308,14 @@ class _PartWriter:
             if table.node_names is not None:
                 names = table.node_names.take(inner)
                 arrays |= {place / NAME_FILES[0]: names.text, place / NAME_FILES[1]: names.ends}
-            if isinstance(graph, GraphData) and graph.features_of_ids:
+            if graph.features_of_ids:
                 halo = layout.node_order[arrays[place / "halo.npy"]]
                 arrays[place / HALO_IDS] = table.node_ids[halo]
-        if not isinstance(graph, GraphData):
-            place = node_folder(folder, graph.target)
-            inner = self.layouts[graph.target].inner_nodes(part)
-            for end, edge_type in graph.from_ends.items():
-                rows = graph.relations[edge_type].src[inner]
-                arrays[place / f"{end}.npy"] = graph.nodes[edge_type[0]].shown_ids(rows)
+        inner = self.layouts[graph.target].inner_nodes(part)
+        for end, edge_type in graph.from_ends.items():
+            rows = graph.relations[edge_type].src[inner]
+            place = node_folder(folder, graph.target) / f"{end}.npy"
+            arrays[place] = graph.nodes[edge_type[0]].shown_ids(rows)
 
     def _save(self, path: Path, array: Array) -> None:
         """Write an array, or a hard link to the file of the old directory that has it."""

@@ -23,13 +23,19 @@ from partitioning.features.hetero_kinds import with_features as with_features_by
 from partitioning.features.kinds import with_features
 from partitioning.features.roles import MissingColumn
 from partitioning.features.schema import Rows, Schema
-from partitioning.graph_data import SEPARATOR, Features, GraphData, HeteroGraphData, NodeTable
+from partitioning.graph_data import (
+    PLAIN_RELATION,
+    PLAIN_TYPE,
+    SEPARATOR,
+    Features,
+    GraphData,
+    NodeTable,
+)
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.thread_pool import BLOCK
 
 log = logging.getLogger(__name__)
 
-Graph = TypeVar("Graph", bound=GraphData | HeteroGraphData)
 Read = TypeVar("Read")
 Mask = NDArray[np.bool_]
 STORED_ROLES = ("numeric", "categorical", "date")
@@ -44,16 +50,16 @@ nodes/TYPE and edges/SOURCE__RELATION__DESTINATION."""
 
 
 def make_features(
-    graph: Graph, settings: FeatureSettings, train: Mask | None, stored: States | None = None
-) -> tuple[Graph, States]:
+    graph: GraphData, settings: FeatureSettings, train: Mask | None, stored: States | None = None
+) -> tuple[GraphData, States]:
     """Encode the tables, then add the kinds of features; arguments as of `encode_tables`."""
     encoded, states = encode_tables(graph, settings, train, stored)
     return add_kinds(encoded, settings), states
 
 
 def encode_tables(
-    graph: Graph, settings: FeatureSettings, train: Mask | None, stored: States | None = None
-) -> tuple[Graph, States]:
+    graph: GraphData, settings: FeatureSettings, train: Mask | None, stored: States | None = None
+) -> tuple[GraphData, States]:
     """Encode the features of nodes and edges.
 
     Args:
@@ -73,7 +79,6 @@ def encode_tables(
     rows = train if settings.fit == "train" and is_split else None
     stored = stored or {}
     states: States = {}
-    is_plain = isinstance(graph, GraphData)
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes, relations = {}, {}
     for name, table in graph.nodes.items():
@@ -82,7 +87,7 @@ def encode_tables(
         features, featured, state = encode_nodes(
             table, settings, of_type, kinds[name], stored.get(key)
         )
-        if not is_plain or kinds[name] != ("given",):
+        if not graph.is_plain or kinds[name] != ("given",):
             features = to_array(features)
         elif table.schema is not None and not features.shape[1] and table.schema.ignored:
             left, why = next(iter(table.schema.ignored.items()))
@@ -98,16 +103,15 @@ def encode_tables(
         schema = relation.schema
         if schema is not None:
             if id(schema) not in encoded:
-                key = "edges" if is_plain else f"edges/{SEPARATOR.join(edge_type)}"
+                key = "edges" if graph.is_plain else f"edges/{SEPARATOR.join(edge_type)}"
                 edge_features = _encode_edges(
                     relation.edge_feat, schema, settings, stored, key, states
                 )
-                encoded[id(schema)] = edge_features if is_plain else to_array(edge_features)
+                encoded[id(schema)] = edge_features if graph.is_plain else to_array(edge_features)
             relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)
         relations[edge_type] = relation
     _check_edge_tables(stored, states, graph.name)
-    finished: Any = graph.with_tables(nodes, relations)
-    return finished, states
+    return replace(graph, nodes=nodes, relations=relations), states
 
 
 def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
@@ -247,17 +251,14 @@ def _check_edge_tables(stored: States, fitted: States, graph: str) -> None:
             )
 
 
-def add_kinds(graph: Graph, settings: FeatureSettings) -> Graph:
+def add_kinds(graph: GraphData, settings: FeatureSettings) -> GraphData:
     """Return the graph with the features that `features.kind` names.
 
     Raises InputError if a node would have none.
     """
-    with_kinds: Any
-    if isinstance(graph, HeteroGraphData):
-        with_kinds = with_features_by_type(graph, settings.kind)
-    else:
-        with_kinds = with_features(graph, tuple(settings.kind))
-    return with_kinds  # type: ignore[no-any-return]
+    if graph.is_plain:
+        return with_features(graph, tuple(settings.kind))
+    return with_features_by_type(graph, settings.kind)
 
 
 def encode_nodes(
@@ -338,12 +339,13 @@ def to_array(features: Any) -> Any:
     return features.toarray() if isinstance(features, EncodedFeatures) else features
 
 
-def encode_now(graph: Graph) -> Graph:
+def encode_now(graph: GraphData) -> GraphData:
     """Return a plain graph with features encoded now, not on access; another as it is."""
-    if isinstance(graph, HeteroGraphData):
+    if not graph.is_plain:
         return graph
-    features, edge_feat = to_array(graph.features), to_array(graph.edge_feat)
-    return replace(graph, features=features, edge_feat=edge_feat)
+    nodes = replace(graph.target_nodes, features=to_array(graph.target_nodes.features))
+    edges = replace(graph.edges, edge_feat=to_array(graph.edges.edge_feat))
+    return replace(graph, nodes={PLAIN_TYPE: nodes}, relations={PLAIN_RELATION: edges})
 
 
 def _has_blanks(features: NDArray[np.float32]) -> bool:

@@ -29,7 +29,7 @@ from partitioning.graph_data import (
     SEPARATOR,
     Endpoints,
     Features,
-    HeteroGraphData,
+    GraphData,
     NodeTable,
     first_nodes,
 )
@@ -58,7 +58,7 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
     }
 
 
-def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
+def with_features(graph: GraphData, features: Any) -> GraphData:
     """Return the graph with features of these kinds.
 
     Raises InputError if some nodes of a type have none.
@@ -95,7 +95,7 @@ def with_features(graph: HeteroGraphData, features: Any) -> HeteroGraphData:
     return replace(graph, nodes=node_tables, relations=relations)
 
 
-def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
+def _replace_missing(graph: GraphData, name: str, kinds: Kinds) -> Kinds:
     """Return a type's kinds of features: for `given` without features, `neighbours`; warns of it.
 
     Raises InputError if only some nodes have features.
@@ -112,10 +112,9 @@ def _replace_missing(graph: HeteroGraphData, name: str, kinds: Kinds) -> Kinds:
         )
         return ("neighbours",)
     if table.featured is not None and not table.featured.all():
-        first = int(table.featured.argmin())
         raise InputError(
             f"{int((~table.featured).sum())} of {table.num_nodes} nodes of type {name} have no"
-            f" features, node {table.shown_ids(np.array([first]))[0]} for instance; set"
+            f" features, node {table.shown_id(int(table.featured.argmin()))} for instance; set"
             f" features={{{name}:[given,neighbours]}}"
         )
     return kinds
@@ -128,9 +127,7 @@ def _concatenate(blocks: list[Features]) -> Features:
     return np.hstack(blocks)  # type: ignore[arg-type]
 
 
-def _make_kind(
-    graph: HeteroGraphData, name: str, kind: str, means: Mapping[str, Features]
-) -> Features:
+def _make_kind(graph: GraphData, name: str, kind: str, means: Mapping[str, Features]) -> Features:
     """Make one kind of features for the nodes of a type, [N_t, F].
 
     means: by type, the means of the neighbours' features.
@@ -145,7 +142,7 @@ def _make_kind(
     return means[name] if kind == "neighbours" else _positional(graph, name)
 
 
-def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+def _degree(graph: GraphData, name: str) -> NDArray[np.float32]:
     """Return log(1 + in-degree), without self loops, for each relation into a type, [N_t, K].
 
     K relations; one column of zeros where there are none.
@@ -161,14 +158,14 @@ def _degree(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
     return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
-def _positional(graph: HeteroGraphData, name: str) -> NDArray[np.float32]:
+def _positional(graph: GraphData, name: str) -> NDArray[np.float32]:
     """Return the positional features of a type's nodes in the graph of all types."""
     rows = positional(graph.to_homogeneous())
     first = first_nodes(graph)[name]
     return rows[first : first + graph.nodes[name].num_nodes]
 
 
-def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
+def _neighbours(graph: GraphData) -> dict[str, Features]:
     """Return the means of each type's in-neighbours, concatenated over relations.
 
     A type without features passes on its own means, hop by hop. A type that no features reach gets
@@ -208,7 +205,7 @@ def _neighbours(graph: HeteroGraphData) -> dict[str, Features]:
         known = new | known
 
 
-def _edge_means(graph: HeteroGraphData, name: str) -> list[Features]:
+def _edge_means(graph: GraphData, name: str) -> list[Features]:
     """Return the weighted means [N_t, K] of the features of the in-edges, by relation.
 
     Relations without features have none. Self loops are left out, as partitions leave them out.

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import Features, GraphData
+from partitioning.graph_data import PLAIN_TYPE, Endpoints, Features, GraphData
 from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
     InputError if a node gets none.
     """
     if kinds == ("given",):
-        if graph.featured is not None:
+        if graph.target_nodes.featured is not None:
             _refuse_missing(graph)
         return graph
     if graph.num_features and not {"given", "neighbours"} & set(kinds):
@@ -53,19 +53,21 @@ def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
     sparse = any(isinstance(block, sp.csr_array) for block in blocks)
     together = sp.csr_array(sp.hstack(list(map(sp.csr_array, blocks))))
     features = together if sparse else together.toarray()
-    return replace(graph, features=features, featured=None, features_of_ids=kinds == ("random",))
+    nodes = {PLAIN_TYPE: replace(graph.target_nodes, features=features, featured=None)}
+    return replace(graph, nodes=nodes, features_of_ids=kinds == ("random",))
 
 
 def _refuse_missing(graph: GraphData) -> None:
     """Raise InputError: how many nodes have no features, and settings that give them some."""
-    assert graph.featured is not None
-    number = int((~graph.featured).sum())
+    featured = graph.target_nodes.featured
+    assert featured is not None
+    number = int((~featured).sum())
     if number == graph.num_nodes:
         raise InputError(
             f"{graph.name}: no node has features; set features=degree, features=positional or"
             " features=random, or a list of them (docs/data.md)"
         )
-    first = graph.shown_ids[int(graph.featured.argmin())]
+    first = graph.target_nodes.shown_id(int(featured.argmin()))
     raise InputError(
         f"{graph.name}: {number} of {graph.num_nodes} nodes have no features, node {first} for"
         " instance; set features=neighbours (the mean of their neighbours'), or"
@@ -73,25 +75,27 @@ def _refuse_missing(graph: GraphData) -> None:
     )
 
 
+def _ends_between(graph: GraphData) -> tuple[Endpoints, Endpoints]:
+    """Return destinations and sources of the edges that are no self loops, [E']."""
+    src, dst = graph.edges.src, graph.edges.dst
+    return dst[src != dst], src[src != dst]
+
+
 def _edges_between(graph: GraphData) -> sp.csr_array:
     """Return the adjacency matrix [N, N]: the number of edges at (dst, src), without self loops."""
-    between = graph.src != graph.dst
-    ends = graph.dst[between], graph.src[between]
+    ends = _ends_between(graph)
     return sp.csr_array((np.ones(len(ends[0]), np.float32), ends), shape=(graph.num_nodes,) * 2)
 
 
 def _degree(graph: GraphData) -> Rows:
     """Return log(1 + d) of in-degree and out-degree, [N, 2]."""
-    between = graph.src != graph.dst
-    counts = [
-        np.bincount(ends[between], minlength=graph.num_nodes) for ends in (graph.dst, graph.src)
-    ]
+    counts = [np.bincount(ends, minlength=graph.num_nodes) for ends in _ends_between(graph)]
     return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
 def _random(graph: GraphData) -> Rows:
     """Return random features that depend on the node's id alone, [N, WIDTH]."""
-    return random_rows(graph.node_ids, WIDTH)
+    return random_rows(graph.target_nodes.node_ids, WIDTH)
 
 
 def positional(graph: GraphData) -> Rows:
@@ -102,7 +106,7 @@ def positional(graph: GraphData) -> Rows:
     edges = _edges_between(graph)
     edges = sp.csr_array(edges + edges.T)
     degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
-    rows: NDArray[Any] = random_rows(graph.node_ids, WIDTH)
+    rows: NDArray[Any] = random_rows(graph.target_nodes.node_ids, WIDTH)
     total = np.zeros_like(rows)
     for _ in range(HOPS):
         rows = (edges @ rows) / degree
@@ -112,18 +116,19 @@ def positional(graph: GraphData) -> Rows:
 
 def _given(graph: GraphData) -> Features:
     """Return the features of the data."""
-    return graph.features
+    return graph.target_nodes.features
 
 
 def _neighbours(graph: GraphData) -> Features:
     """Return the features; nodes without any get their in-neighbours' mean, hop by hop.
 
-    Those are the nodes not in `graph.featured`, and of sparse features those with an empty row.
+    Those are the nodes not `featured`, and of sparse features those with an empty row.
     Nodes that no features reach get zeros, with a warning.
     """
-    known = np.ones(graph.num_nodes, np.bool_) if graph.featured is None else graph.featured.copy()
-    rows, edges = sp.csr_array(graph.features), _edges_between(graph)
-    if isinstance(graph.features, sp.csr_array):
+    given, featured = graph.target_nodes.features, graph.target_nodes.featured
+    known = np.ones(graph.num_nodes, np.bool_) if featured is None else featured.copy()
+    rows, edges = sp.csr_array(given), _edges_between(graph)
+    if isinstance(given, sp.csr_array):
         known &= np.diff(rows.indptr) > 0
     while True:
         count = edges @ known.astype(np.float32)
@@ -138,7 +143,7 @@ def _neighbours(graph: GraphData) -> Features:
             "features=neighbours: no node with features reaches %d nodes, which get zeros",
             (~known).sum(),
         )
-    return rows if isinstance(graph.features, sp.csr_array) else rows.toarray()
+    return rows if isinstance(given, sp.csr_array) else rows.toarray()
 
 
 _MADE = {

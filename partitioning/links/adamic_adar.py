@@ -21,7 +21,8 @@ MAX_SAMPLED = 10_000
 
 def make_adjacency(graph: GraphData) -> sp.csr_array:
     """Return the undirected adjacency matrix [N, N] of ones, without self loops."""
-    ends = np.concatenate((graph.src, graph.dst)), np.concatenate((graph.dst, graph.src))
+    src, dst = graph.edges.src, graph.edges.dst
+    ends = np.concatenate((src, dst)), np.concatenate((dst, src))
     adjacency = sp.csr_array(
         (np.ones(len(ends[0])), ends), shape=(graph.num_nodes, graph.num_nodes)
     )

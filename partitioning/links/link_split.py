@@ -24,7 +24,7 @@ from partitioning.graph_data import (
     PLAIN_RELATION,
     SEPARATOR,
     GraphData,
-    HeteroGraphData,
+    NodeTable,
     first_nodes,
     is_relation,
 )
@@ -87,7 +87,8 @@ class LinkSplit:
     def known(self) -> tuple[Ints, Ints]:
         """Return sources and destinations of all rows of all splits, and of the graph's edges."""
         rows = np.concatenate([self.rows[split] for split in SPLITS])
-        return np.append(rows[:, 0], self.graph.src), np.append(rows[:, 1], self.graph.dst)
+        edges = self.graph.edges
+        return np.append(rows[:, 0], edges.src), np.append(rows[:, 1], edges.dst)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ def split_links(
 def _find_edges(graph: GraphData) -> _Edges:
     """Find the pairs of the graph's edges, -1 for self loops, and which of them can be learned."""
     num_nodes = graph.num_nodes
-    src, dst = graph.src.astype(np.int64), graph.dst.astype(np.int64)
+    src, dst = (ends.astype(np.int64) for ends in (graph.edges.src, graph.edges.dst))
     is_loop = src == dst
     pairs = np.where(is_loop, -1, _number_pairs(np.stack((src, dst), axis=1), num_nodes))
     is_learned = np.ones(len(src), np.bool_) if graph.relation is None else graph.relation["edges"]
@@ -204,8 +205,8 @@ def _possible_ends(graph: GraphData) -> tuple[Ints, Ints]:
 
 def keep_edges(graph: GraphData, is_kept: NDArray[np.bool_]) -> GraphData:
     """Return the graph with the edges of a mask, bool [E]."""
-    kept = graph.relations[PLAIN_RELATION].take(np.flatnonzero(is_kept))
-    return replace(graph.with_tables(graph.nodes, {PLAIN_RELATION: kept}), relation=None)
+    kept = graph.edges.take(np.flatnonzero(is_kept))
+    return replace(graph, relations={PLAIN_RELATION: kept}, relation=None)
 
 
 def _number_pairs(rows: Ints, num_nodes: int) -> Ints:
@@ -274,9 +275,9 @@ def _draw_splits(
     first_edge = first_edge[pairs >= 0]
     order = rng.permutation(len(first_edge))
     if by == "source":
-        return _draw_splits_by_source(graph.src[first_edge], order, shares)
+        return _draw_splits_by_source(graph.edges.src[first_edge], order, shares)
     if by == "time":
-        if graph.edge_time is None:
+        if graph.edges.edge_time is None:
             raise InputError(
                 f"split.by=time: {graph.name} has no times of edges; give columns.time=NAME of its"
                 " table"
@@ -284,7 +285,7 @@ def _draw_splits(
         earliest = np.full(len(first_edge), np.inf)
         is_paired = edge_pairs >= 0
         position = np.searchsorted(pairs[pairs >= 0], edge_pairs[is_paired])
-        np.minimum.at(earliest, position, graph.edge_time[is_paired])
+        np.minimum.at(earliest, position, graph.edges.edge_time[is_paired])
         order = np.argsort(earliest, kind="stable")
     elif by is not None:
         raise InputError(f"split.by={by}: choose source or time, or leave it out")
@@ -329,7 +330,7 @@ def _check_disjoint(pairs: Mapping[str, Ints], num_nodes: int, graph: GraphData)
     for one, other in combinations(sorted(pairs), 2):
         both = np.intersect1d(pairs[one], pairs[other])
         if len(both):
-            ends = [graph.shown_ids[end] for end in divmod(int(both[0]), num_nodes)]
+            ends = [graph.target_nodes.shown_id(end) for end in divmod(int(both[0]), num_nodes)]
             raise InputError(
                 f"{graph.name}: {len(both)} pairs are in {one} and in {other}, the first is "
                 f"{ends[0]}, {ends[1]}; take it out of one"
@@ -403,9 +404,9 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     """
     where = f"{setting}={path}"
     pairs = read_ids(path, setting, 2)
-    types = (graph.relation or {}).get("types", ())
-    named = graph.node_names is not None
-    positions = find_ids(graph.node_ids, pairs, types, named=named, where=where)
+    types, nodes = (graph.relation or {}).get("types", ()), graph.target_nodes
+    named = nodes.node_names is not None
+    positions = find_ids(nodes.node_ids, pairs, types, named=named, where=where)
     is_unknown = positions < 0
     if is_unknown.any():
         row = int(is_unknown.any(axis=1).argmax())
@@ -427,7 +428,7 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
     return positions
 
 
-def find_relation(graph: HeteroGraphData, name: str | None) -> str:
+def find_relation(graph: GraphData, name: str | None) -> str:
     """Return SOURCE__RELATION__DESTINATION of a relation, by this name or a unique RELATION.
 
     None names the only relation that is not a reverse which was added.
@@ -444,7 +445,7 @@ def find_relation(graph: HeteroGraphData, name: str | None) -> str:
     raise InputError(f"task.relation{asked}: {graph.name} has the relations {choices}; choose one")
 
 
-def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
+def to_graph_of_relation(graph: GraphData, name: str) -> GraphData:
     """Return a heterogeneous graph as a plain one, in which the links of one relation are learned.
 
     The nodes of all types are named TYPE:ID. edge_feat has the number of each edge's relation.
@@ -479,13 +480,17 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
             table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
         )
         names += [f"{node_type}:{node}" for node in ids]
-    return replace(
-        graph.to_homogeneous(),
-        features=_combine_features(graph),
+    node_ids = hash_names(np.array(names, dtype=object))
+    return GraphData.plain(
+        graph.name,
+        NodeTable(_combine_features(graph), node_ids, Names.of(names)),
+        replace(
+            graph.to_homogeneous().edges,
+            edge_feat=relation_of_edge.astype(np.float32)[:, None],
+            edge_time=edge_time,
+        ),
         labels=np.full(graph.num_nodes, -1, np.int64),
         num_classes=0,
-        node_ids=hash_names(np.array(names, dtype=object)),
-        node_names=Names.of(names),
         relation={
             "names": list(relations),
             "types": (source, destination),
@@ -493,12 +498,10 @@ def to_graph_of_relation(graph: HeteroGraphData, name: str) -> GraphData:
             "sources": _mask_type(graph, source),
             "destinations": _mask_type(graph, destination),
         },
-        edge_feat=relation_of_edge.astype(np.float32)[:, None],
-        edge_time=edge_time,
     )
 
 
-def _mask_type(graph: HeteroGraphData, node_type: str) -> NDArray[np.bool_]:
+def _mask_type(graph: GraphData, node_type: str) -> NDArray[np.bool_]:
     """Return bool [N], True for the nodes of one type."""
     mask = np.zeros(graph.num_nodes, np.bool_)
     first = first_nodes(graph)[node_type]
@@ -506,7 +509,7 @@ def _mask_type(graph: HeteroGraphData, node_type: str) -> NDArray[np.bool_]:
     return mask
 
 
-def _combine_features(graph: HeteroGraphData) -> Any:
+def _combine_features(graph: GraphData) -> Any:
     """Return each type's features in columns of its own, and a one-hot column for each type."""
     tables = list(graph.nodes.values())
     features = sp.block_diag([sp.csr_array(table.features) for table in tables], format="csr")

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
-from partitioning.graph_data import HeteroGraphData
 
 MAX_IMBALANCE = 0.05
 """Share by which a partition may exceed the mean number of nodes of a type, METIS's own usual one
@@ -82,9 +81,8 @@ class _Moves:
         )
         """Nodes by type and partition."""
         self.limits = [math.ceil((1 + MAX_IMBALANCE) * count / num_parts) for count in counts]
-        graph = stored.graph
-        homogeneous = graph.to_homogeneous() if isinstance(graph, HeteroGraphData) else graph
-        src, dst = homogeneous.src, homogeneous.dst
+        edges = stored.graph.to_homogeneous().edges
+        src, dst = edges.src, edges.dst
         placed = self.part >= 0
         if not placed.all():
             concerned = ~(placed[src] & placed[dst])

@@ -134,8 +134,7 @@ def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
     """Raise InputError for an unlabelled node in a set of the split, or no training node."""
     masks = changed.target_rows
     labelled = is_labelled(masks.pop("labels"))
-    ids = changed.graph.nodes[changed.meta.target_type].node_ids
-    check_split(masks, labelled, "the changed graph", ids)
+    check_split(masks, labelled, "the changed graph", changed.graph.target_nodes.shown_id)
     if stored.target_rows[MASKS[0]].any() and not masks[MASKS[0]].any():
         raise InputError(
             "app=update: no training node would be left, so nothing could be trained; keep some"
@@ -174,7 +173,7 @@ def _apply_change(change: Change) -> StoredGraph:
                 for file, array in target_rows.items()
             }
     relations = {edge_type: _change_edges(edge_type, change) for edge_type in change.edges}
-    graph = replace(stored.graph.with_tables(nodes, relations), **target_rows)
+    graph = replace(stored.graph, nodes=nodes, relations=relations, **target_rows)
     return replace(stored, graph=graph, assignment=assignment)
 
 

@@ -36,7 +36,7 @@ from partitioning.features.build import (
 )
 from partitioning.features.spec import read_spec
 from partitioning.file_io import check_path
-from partitioning.graph_data import MASKS, AnyGraph, GraphData, HeteroGraphData
+from partitioning.graph_data import MASKS, GraphData
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
     LinkSplit,
@@ -136,7 +136,7 @@ def _rebalance(settings: PartitionSettings) -> Meta:
 class _SplitGraph:
     """A graph after the split: of its nodes, or of its pairs for link prediction."""
 
-    graph: AnyGraph
+    graph: GraphData
     masks: dict[str, NDArray[np.bool_]]
     description: dict[str, Any]
     """Split's field of meta.json."""
@@ -161,7 +161,7 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
                 stored,
             )
         with_dgl_files = _writes_dgl_files(
-            settings, links=settings.task.links, typed=isinstance(graph, HeteroGraphData)
+            settings, links=settings.task.links, typed=not graph.is_plain
         )
         with _timed("split"):
             if settings.task.links:
@@ -205,11 +205,10 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
     return meta
 
 
-def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -> _SplitGraph:
+def _split_nodes(settings: PartitionSettings, graph: GraphData, stored: States) -> _SplitGraph:
     """Draw or take the split, then encode the features with training nodes' statistics."""
-    labelled = graph.target_graph() if isinstance(graph, HeteroGraphData) else graph
     recipe = datasets.recipe(settings.dataset_name).split
-    split = node_split.draw(labelled, settings.split, recipe, sources_of(graph))
+    split = node_split.draw(graph, settings.split, recipe, sources_of(graph))
     graph = choose_message_edges(graph, settings, split.val | split.test)
     masks = {"train_mask": split.train, "val_mask": split.val, "test_mask": split.test}
     graph, states = make_features(graph, settings.features, split.train, stored)
@@ -217,7 +216,7 @@ def _split_nodes(settings: PartitionSettings, graph: AnyGraph, stored: States) -
 
 
 def _select_relation(
-    settings: PartitionSettings, graph: AnyGraph, request: dict[str, Any], notes: list[str]
+    settings: PartitionSettings, graph: GraphData, request: dict[str, Any], notes: list[str]
 ) -> tuple[GraphData, dict[str, Any]]:
     """Return the plain graph whose pairs are split, and the request with the relation's full name.
 
@@ -227,7 +226,7 @@ def _select_relation(
         InputError: no such relation, or a plain graph and task.relation.
     """
     relation = settings.task.relation
-    if isinstance(graph, GraphData):
+    if graph.is_plain:
         if relation is not None:
             raise InputError(
                 f"task.relation={relation}: {graph.name} has one type of nodes; leave it out"

@@ -5,7 +5,6 @@ Also who is told which weights, and features of typed edges in tables, from trai
 
 import functools
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 import test_trainers
 import torch
 from graph_files import write_files
-from support import MODELS, dgl_directory, make_plan, write_partitions
+from support import MODELS, dgl_directory, make_plan, with_arrays, write_partitions
 from test_oracle import (
     SKIPS,
     assert_same,
@@ -70,7 +69,7 @@ def graph_of(kind: str) -> GraphData:
         if kind.startswith("features")
         else None
     )
-    return replace(graph, edge_weight=weight, edge_feat=feat)
+    return with_arrays(graph, edge_weight=weight, edge_feat=feat)
 
 
 @pytest.fixture(scope="module")
@@ -131,12 +130,15 @@ def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
     part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read_part(0)
     in_degree = part.edges.sum_at(part.edges.dst, part.num_inner)
     got = edge_means(part.edges, in_degree, torch.float64)
-    between = graph.src != graph.dst
+    between = graph.edges.src != graph.edges.dst
     for node in range(60):
-        into = (graph.dst == node) & between
-        total = graph.edge_weight[into].astype(float).sum()
+        into = (graph.edges.dst == node) & between
+        weight = graph.edges.edge_weight[into].astype(float)
+        total = weight.sum()
         wanted = (
-            graph.edge_weight[into].astype(float) @ graph.edge_feat[into].astype(float) / total
+            graph.edges.edge_weight[into].astype(float)
+            @ graph.edges.edge_feat[into].astype(float)
+            / total
             if total
             else [0] * 3
         )

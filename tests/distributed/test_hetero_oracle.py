@@ -38,7 +38,7 @@ from torch import Tensor
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import HeteroGraphData, Relation
+from partitioning.graph_data import GraphData, Relation
 from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train
 from retexo.comm.collectives import Communicator
@@ -135,7 +135,7 @@ def context_of(
     )
 
 
-def train_parts(settings: TrainSettings, graph: HeteroGraphData = GRAPH) -> dict[str, Any]:
+def train_parts(settings: TrainSettings, graph: GraphData = GRAPH) -> dict[str, Any]:
     """Losses of every round, rows of all movies, the trained layers, and bytes by kind.
 
     Rows are the logits of each layer; of lazy training also the smoothed predictions, and what each

@@ -22,6 +22,7 @@ from support import (
     run_main,
     split_settings,
     train_settings,
+    with_arrays,
     worker_context,
 )
 
@@ -88,8 +89,7 @@ def with_relations() -> Any:
     number = np.random.default_rng(9).integers(3, size=whole.num_edges)
     every = np.ones(NODES, bool)
     return dataclasses.replace(
-        whole,
-        edge_feat=number[:, None].astype(np.float32),
+        with_arrays(whole, edge_feat=number[:, None].astype(np.float32)),
         relation={
             "edges": number == 0,
             "sources": every,
@@ -356,7 +356,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("run")
     split = graph()
     names = np.array([f"node {number}" for number in range(NODES)])
-    np.savez(folder / "g.npz", src=split.src, dst=split.dst, feat=split.features, node_id=names)
+    ends = {"src": split.edges.src, "dst": split.edges.dst}
+    np.savez(folder / "g.npz", **ends, feat=split.target_nodes.features, node_id=names)
     data = (
         "dataset_name=file",
         f"dataset_file={folder / 'g.npz'}",
@@ -454,7 +455,9 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
     with pytest.raises(InputError, match="pairs: the graph has no node with the id node 99"):
         loaded.score(directory, [("node 99", "node 1")])
     known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
-    trained_on = set(zip(split.graph.src.tolist(), split.graph.dst.tolist(), strict=True))
+    trained_on = set(
+        zip(split.graph.edges.src.tolist(), split.graph.edges.dst.tolist(), strict=True)
+    )
     for name, left_out, top in (("top", known, 5), ("train", trained_on, 40)):
         for node in wanted:
             new = [v for v in range(NODES) if v != node and (node, v) not in left_out]

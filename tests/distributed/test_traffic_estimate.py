@@ -2,7 +2,6 @@
 
 import contextlib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,6 +14,7 @@ from support import (
     dgl_directory,
     make_graph,
     train_settings,
+    with_arrays,
     write_partitions,
 )
 
@@ -125,7 +125,7 @@ def toy_graph(words: list[str]) -> GraphData:
         return graph
     weight = rng.choice(np.array([0.5, 1, 3], np.float32), graph.num_edges)
     features = rng.random((graph.num_edges, 2), np.float32)
-    return replace(graph, edge_weight=weight, edge_feat=features)
+    return with_arrays(graph, edge_weight=weight, edge_feat=features)
 
 
 def directory_of(folder: Path, words: list[str]) -> PartitionDirectory:
@@ -245,9 +245,11 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
     """Seven of 72 nodes validate; edges join nodes of one class, or of different ones."""
     graph = toy_graph([])
     labels = graph.labels
-    kept = (labels[graph.src] == labels[graph.dst]) == helps
-    rows = graph.features + (0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels])
-    graph = replace(graph, src=graph.src[kept], dst=graph.dst[kept], features=rows)
+    kept = (labels[graph.edges.src] == labels[graph.edges.dst]) == helps
+    rows = graph.target_nodes.features + (
+        0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels]
+    )
+    graph = with_arrays(graph, src=graph.edges.src[kept], dst=graph.edges.dst[kept], features=rows)
     node, parts = np.arange(NODES), np.arange(NODES) % WORLD
     masks = {"train_mask": node % 2 == 0, "val_mask": node % 11 == 1}
     masks["train_mask"] &= ~masks["val_mask"]

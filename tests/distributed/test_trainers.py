@@ -243,13 +243,13 @@ def alone(
 
     Validation and test on the edges `final`.
     """
-    info = graph_info(num_features=graph.features.shape[1], num_classes=graph.num_classes)
+    info = graph_info(num_features=graph.num_features, num_classes=graph.num_classes)
     architecture = Architecture(
         settings.model, Schema.of_plain_graph(info.num_features), info.num_classes
     )
     stages = [stage.double() for stage in build_network(architecture, settings.seed)]
     parameters = list(end_to_end.collect_modules(stages).parameters())
-    rows = torch.from_numpy(graph.features).double()
+    rows = torch.from_numpy(graph.target_nodes.features).double()
     steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]
     return descend(
         parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks
@@ -436,7 +436,7 @@ def test_smoothing_starts_from_the_logits_of_all_nodes_within_reach(
 
 
 def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
-    edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
+    edges, rows = whole_edges(graph), torch.from_numpy(graph.target_nodes.features).double()
     if settings.model.name == "gcn":
         scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
         operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
@@ -446,7 +446,7 @@ def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
     hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(num_hops)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed * 1000)
-        network = sign.SIGN([graph.features.shape[1]] * num_hops, 4, settings.model).double()
+        network = sign.SIGN([graph.num_features] * num_hops, 4, settings.model).double()
     logits = lambda: network(hops)  # noqa: E731
     return descend(list(network.parameters()), settings, graph, [logits] * EPOCHS, logits, masks)
 
@@ -486,7 +486,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
     outcomes = trained(directory, settings, torch.float32)
-    halo, width = halo_nodes(directory), oracle_graph("dense").features.shape[1]
+    halo, width = halo_nodes(directory), oracle_graph("dense").num_features
     one_pass = 4 * halo * WIDTH * (LAYERS - 1)
     parameters = sum(values.size for values in outcomes[0].parameters)
     assert total(outcomes, "features") == 4 * halo * width

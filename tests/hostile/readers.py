@@ -30,6 +30,7 @@ from hostile.doors import Change, Content, Door
 from support import (
     random_graph,
     thirds,
+    with_arrays,
     write_partitions,
 )
 
@@ -40,7 +41,7 @@ from partitioning.directory.read_directory import PartitionDirectory, find_parti
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.graph_data import AnyGraph
+from partitioning.graph_data import GraphData
 from partitioning.site_folders import find_sites
 from retexo.apps import update
 from retexo.models.network import Architecture, Schema
@@ -114,7 +115,7 @@ def read_tables(path: Path) -> Content:
     return content_of(graph)
 
 
-def content_of(graph: AnyGraph) -> Content:
+def content_of(graph: GraphData) -> Content:
     """The graph by its ids, so that the order of nodes and edges, and of columns, is no content."""
     found: Content = {}
     ids = {}
@@ -123,7 +124,7 @@ def content_of(graph: AnyGraph) -> Content:
         ids[name] = table.node_ids.tolist() if names is None else names.tolist()
         ids[name] = [str(each) for each in ids[name]]
         found[f"{name}ids"] = sorted(ids[name])
-        schema = graph.schema if name == "" else table.schema  # type: ignore[union-attr]
+        schema = graph.target_nodes.schema if name == "" else table.schema  # type: ignore[union-attr]
         rows: Any = table.features
         rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
         for column in () if schema is None else schema.columns:
@@ -404,8 +405,13 @@ def make_types(place: Path) -> None:
 
 def arrays_of_graph() -> mutate.Arrays:
     graph = random_graph(NODES, 3 * NODES)
-    arrays = {"src": graph.src, "dst": graph.dst, "feat": graph.features, "label": graph.labels}
-    return {**arrays, "node_id": graph.node_ids, **thirds(NODES)}
+    arrays = {
+        "src": graph.edges.src,
+        "dst": graph.edges.dst,
+        "feat": graph.target_nodes.features,
+        "label": graph.labels,
+    }
+    return {**arrays, "node_id": graph.target_nodes.node_ids, **thirds(NODES)}
 
 
 def make_arrays(place: Path) -> None:
@@ -448,9 +454,13 @@ def make_model(place: Path) -> None:
 @functools.cache
 def graph_to_predict() -> Any:
     graph = random_graph(NODES, 3 * NODES)
-    nodes = pd.DataFrame(graph.features).rename(columns="f{}".format).assign(id=graph.node_ids)
-    ids = graph.node_ids
-    return nodes, pd.DataFrame({"src": ids[graph.src], "dst": ids[graph.dst]})
+    nodes = (
+        pd.DataFrame(graph.target_nodes.features)
+        .rename(columns="f{}".format)
+        .assign(id=graph.target_nodes.node_ids)
+    )
+    ids = graph.target_nodes.node_ids
+    return nodes, pd.DataFrame({"src": ids[graph.edges.src], "dst": ids[graph.edges.dst]})
 
 
 def read_model(place: Path) -> Content:
@@ -565,7 +575,7 @@ CHANGES: dict[str, Rows] = {
 
 def make_change(place: Path) -> None:
     graph = random_graph(NODES, 3 * NODES, width=2)
-    graph = replace(graph, src=np.append(graph.src, 0), dst=np.append(graph.dst, 1))
+    graph = with_arrays(graph, src=np.append(graph.edges.src, 0), dst=np.append(graph.edges.dst, 1))
     write_partitions(place, graph, thirds(NODES), np.arange(NODES) % 2, 2, "parts")
     for name, rows in CHANGES.items():
         write_rows(place / f"{name}.csv", rows)

@@ -20,7 +20,7 @@ from partitioning import datasets
 from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, HeteroGraphData
+from partitioning.graph_data import MASKS, GraphData
 from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.settings.compose import compose
 
@@ -78,10 +78,10 @@ def write_ratings(folder: Path) -> pd.DataFrame:
     return rated
 
 
-def read(*settings: str, folder: str = "bank", task: str = TASK) -> HeteroGraphData:
+def read(*settings: str, folder: str = "bank", task: str = TASK) -> GraphData:
     given = ["dataset_name=file", f"dataset_file={folder}", *settings]
     graph = datasets.read_graph(compose(given, task))
-    assert isinstance(graph, HeteroGraphData)
+    assert not graph.is_plain
     return graph
 
 
@@ -94,7 +94,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
 def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
     graph = read("columns.label=is_fraud", "columns.time=day")
     assert list(graph.nodes) == ["node", "edge"]
-    assert (graph.target, graph.labelled, graph.class_names) == ("edge", PAYS, ("no", "yes"))
+    assert (graph.target, graph.labelled_edges, graph.class_names) == ("edge", PAYS, ("no", "yes"))
     assert read("columns.label=is_fraud", "columns.time=day", "target=edge").target == "edge"
     names: Any = graph.nodes["node"].node_names
     for each, column in ((FROM, "src"), (TO, "dst")):
@@ -105,7 +105,7 @@ def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
     assert graph.labels.tolist() == known
     np.testing.assert_allclose(graph.nodes["edge"].features[:, 0], bank["amount"], rtol=1e-6)
     assert graph.nodes["edge"].features.shape[1] == 1
-    np.testing.assert_array_equal(graph.target_time, bank["day"])
+    np.testing.assert_array_equal(graph.node_time, bank["day"])
     assert graph.relations[PAYS].edge_feat is None
 
 
@@ -135,7 +135,7 @@ def test_an_edge_without_label_needs_no_time(bank: pd.DataFrame) -> None:
     times = bank["day"].where(bank["is_fraud"].notna())
     bank.assign(day=times).to_csv("bank/edges.csv", index=False)
     graph = read("columns.label=is_fraud", "columns.time=day")
-    np.testing.assert_array_equal(graph.target_time, times)
+    np.testing.assert_array_equal(graph.node_time, times)
 
 
 def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
@@ -252,7 +252,7 @@ def test_partitions_change_no_number_of_edges_between_two_types(
     task, columns = "edge_regression", ("columns.label=stars", "columns.src={rated: user}")
     columns = (*columns, "columns.dst={rated: item}")
     graph = read(*columns, folder="shop", task=task)
-    assert (graph.target, graph.labelled) == ("rated", RATED)
+    assert (graph.target, graph.labelled_edges) == ("rated", RATED)
     np.testing.assert_allclose(graph.labels[:, 0], rated["stars"])
     given = ["dataset_name=file", "dataset_file=shop", *columns, *SHARES, "cluster.threads=1"]
     values = []
@@ -296,8 +296,8 @@ def test_edges_of_pyg(is_typed: bool, tmp_path: Path, caplog: pytest.LogCaptureF
         (graph.labels, labels),
         (sources, ends[0]),
         (graph.train_mask, labels == 0),
-        (graph.target_time, torch.arange(30)),
-        (graph.relations[graph.labelled].edge_feat, None),
+        (graph.node_time, torch.arange(30)),
+        (graph.relations[graph.labelled_edges].edge_feat, None),
         (graph.nodes[graph.target].features, ends.T),
         ([each.edge_feat for name, each in graph.relations.items() if "knows" in name], knows),
     ):

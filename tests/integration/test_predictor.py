@@ -23,6 +23,7 @@ from support import (
     save_untrained,
     snapshot,
     thirds,
+    with_arrays,
     write_partitions,
 )
 from test_inference import scattered
@@ -31,7 +32,7 @@ import retexo
 from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
-from partitioning.graph_data import PLAIN_RELATION, GraphData, HeteroGraphData
+from partitioning.graph_data import PLAIN_RELATION, GraphData
 from retexo.apps.export import example_inputs, name_relations, to_program
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
@@ -59,7 +60,7 @@ def model_of(name: str, **changes: Any) -> Any:
 
 def with_edge_data(graph: GraphData, weighted: bool, num_features: int) -> GraphData:
     rng, count = np.random.default_rng(5), graph.num_edges
-    return dataclasses.replace(
+    return with_arrays(
         graph,
         edge_weight=rng.uniform(0.5, 2, count).astype(np.float32) if weighted else None,
         edge_feat=rng.normal(size=(count, num_features)).astype(np.float32)
@@ -82,13 +83,13 @@ PLAIN: dict[str, tuple[Any, bool, int]] = {
 def as_data(graph: GraphData, keep: Any = slice(None)) -> Any:
     """A graph, or some of its edges, as torch_geometric's Data."""
     data = pytest.importorskip("torch_geometric.data").Data
-    ends = torch.tensor(np.stack((graph.src, graph.dst))[:, keep])
-    given = {"edge_weight": graph.edge_weight, "edge_attr": graph.edge_feat}
+    ends = torch.tensor(np.stack((graph.edges.src, graph.edges.dst))[:, keep])
+    given = {"edge_weight": graph.edges.edge_weight, "edge_attr": graph.edges.edge_feat}
     found = {name: torch.tensor(each[keep]) for name, each in given.items() if each is not None}
     return data(
-        x=torch.tensor(graph.features),
+        x=torch.tensor(graph.target_nodes.features),
         edge_index=ends,
-        node_id=torch.tensor(graph.node_ids),
+        node_id=torch.tensor(graph.target_nodes.node_ids),
         **found,
     )
 
@@ -132,17 +133,23 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     assert_traced(predictor, data, probabilities(wanted))
 
     # The last nodes join the graph of the others.
-    old = (graph.src < 40 - NEW) & (graph.dst < 40 - NEW)
+    old = (graph.edges.src < 40 - NEW) & (graph.edges.dst < 40 - NEW)
     smaller = as_data(
-        dataclasses.replace(graph, features=graph.features[:-NEW], node_ids=graph.node_ids[:-NEW]),
+        with_arrays(
+            graph,
+            features=graph.target_nodes.features[:-NEW],
+            node_ids=graph.target_nodes.node_ids[:-NEW],
+        ),
         old,
     )
-    nodes = pd.DataFrame({"id": graph.node_ids[-NEW:], "x": list(graph.features[-NEW:])})
-    edges = pd.DataFrame({"src": graph.src[~old] + 1000, "dst": graph.dst[~old] + 1000})
+    nodes = pd.DataFrame(
+        {"id": graph.target_nodes.node_ids[-NEW:], "x": list(graph.target_nodes.features[-NEW:])}
+    )
+    edges = pd.DataFrame({"src": graph.edges.src[~old] + 1000, "dst": graph.edges.dst[~old] + 1000})
     if weighted:
-        edges["weight"] = graph.edge_weight[~old]
+        edges["weight"] = graph.edges.edge_weight[~old]
     if num_features:
-        edges["f"] = list(graph.edge_feat[~old])
+        edges["f"] = list(graph.edges.edge_feat[~old])
     predictor.attach(smaller)
     before = predictor.predict()
     new = predictor.predict(new=(nodes, edges))
@@ -153,7 +160,7 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     pd.testing.assert_frame_equal(predictor.predict(), before)
 
 
-def as_hetero_data(graph: HeteroGraphData, sizes: dict[str, int]) -> Any:
+def as_hetero_data(graph: GraphData, sizes: dict[str, int]) -> Any:
     """The first nodes of each type, with the edges between them."""
     data = pytest.importorskip("torch_geometric.data").HeteroData()
     for name, table in graph.nodes.items():
@@ -175,7 +182,7 @@ TRAINED_ON = {"relations.reverse": False, "weighted": ["__".join(CITES)]}
 """What a checkpoint of `typed_graph` says of it."""
 
 
-def typed_graph() -> HeteroGraphData:
+def typed_graph() -> GraphData:
     sizes = {"paper": (30, 5), "author": (20, 4)}
     return random_hetero(sizes, dict.fromkeys(SCHEMA.relations, 70), weighted=[CITES])
 
@@ -453,13 +460,15 @@ def untrained(folder: Path, nodes: Any, edges: Any, *settings: str, **more: Any)
         "features": kind if isinstance(kind, dict) else list(kind),
         "weighted": [],
     }
-    if isinstance(graph, HeteroGraphData):
+    if not graph.is_plain:
         widths = {name: table.features.shape[1] for name, table in graph.nodes.items()}
         schema = Schema(graph.target, widths, tuple(graph.relations))
         shape: Any = Architecture(model_of("hetero_sage"), schema, 2)
     else:
         shape = Architecture(model_of("gcn"), Schema.of_plain_graph(graph.num_features), 2)
-        described["weighted"] = ["__".join(PLAIN_RELATION)] if graph.edge_weight is not None else []
+        described["weighted"] = (
+            ["__".join(PLAIN_RELATION)] if graph.edges.edge_weight is not None else []
+        )
     more["answer"] = {"offsets": (0.1, 0.2), **more.get("answer", {})}
     return checkpoint_of(folder, shape, features=states, graph=described, **more)
 
@@ -600,8 +609,8 @@ def test_pyg_explains_a_module(tmp_path: Path) -> None:
     found = explainer(data.x, data.edge_index, index=7)
     within = {7}
     for _ in range(2):
-        within |= set(graph.src[np.isin(graph.dst, [*within])].tolist())
-    outside = ~np.isin(graph.dst, [*within])
+        within |= set(graph.edges.src[np.isin(graph.edges.dst, [*within])].tolist())
+    outside = ~np.isin(graph.edges.dst, [*within])
     assert (found.edge_mask.numpy()[outside] == 0).all()
     assert (found.edge_mask > 0).any()
     assert (found.node_mask > 0).any()
@@ -630,8 +639,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(tmp_path_factory.mktemp("inductive"))
     graph, masks = random_graph(), thirds(40)
     held_out = masks["val_mask"] | masks["test_mask"]
-    between = ~held_out[graph.src] & ~held_out[graph.dst]
-    without = dataclasses.replace(graph, src=graph.src[between], dst=graph.dst[between])
+    between = ~held_out[graph.edges.src] & ~held_out[graph.edges.dst]
+    without = with_arrays(graph, src=graph.edges.src[between], dst=graph.edges.dst[between])
     save_npz(folder / "graph.npz", graph, masks)
     save_npz(folder / "without.npz", without, masks)
     for name, model, file in (
@@ -679,20 +688,22 @@ def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
     known = np.flatnonzero(~held_out)
     place = np.full(40, -1)
     place[known] = np.arange(len(known))
-    between = ~held_out[graph.src] & ~held_out[graph.dst]
-    seen = dataclasses.replace(
+    between = ~held_out[graph.edges.src] & ~held_out[graph.edges.dst]
+    seen = with_arrays(
         graph,
-        src=place[graph.src[between]],
-        dst=place[graph.dst[between]],
-        features=graph.features[known],
-        node_ids=graph.node_ids[known],
+        src=place[graph.edges.src[between]],
+        dst=place[graph.edges.dst[between]],
+        features=graph.target_nodes.features[known],
+        node_ids=graph.target_nodes.node_ids[known],
     )
     predictor.attach(as_data(seen))
     right = []
     for node in test:
-        into = (graph.dst == node) & ~held_out[graph.src]
-        edges = pd.DataFrame({"src": graph.src[into] + 1000, "dst": graph.dst[into] + 1000})
-        new = pd.DataFrame({"id": [node + 1000], "x": [graph.features[node]]})
+        into = (graph.edges.dst == node) & ~held_out[graph.edges.src]
+        edges = pd.DataFrame(
+            {"src": graph.edges.src[into] + 1000, "dst": graph.edges.dst[into] + 1000}
+        )
+        new = pd.DataFrame({"id": [node + 1000], "x": [graph.target_nodes.features[node]]})
         found = predictor.predict(new=(new, edges))["class"][0]
         right.append(found == graph.labels[node])
     assert summary["test"]["accuracy"] == pytest.approx(np.mean(right))

@@ -24,6 +24,7 @@ from support import (
     save_npz,
     snapshot,
     thirds,
+    with_arrays,
 )
 
 from examples.make_sites import write_sites
@@ -63,7 +64,7 @@ def hard_graph() -> tuple[GraphData, Masks]:
         for name, mask in thirds(40).items()
     }
     labels = np.where(PARTS == 1, -1, graph.labels)
-    return replace(graph, node_ids=ids, labels=labels), masks
+    return replace(with_arrays(graph, node_ids=ids), labels=labels), masks
 
 
 def write_hard_sites(base: Path) -> None:
@@ -218,9 +219,11 @@ def test_aggregates_leave_a_site_only_where_it_allows_them(tmp_path: Path) -> No
         train.run(compose(ahead), tmp_path / "refused")
     train.run(compose([*ahead, "sites.share_aggregates=true"]), tmp_path / "run")
     told = json.loads((tmp_path / "run" / "disclosure-0.json").read_text())["to"]
-    in_edges = np.bincount(graph.dst, minlength=40)
+    in_edges = np.bincount(graph.edges.dst, minlength=40)
     for peer in (1, 2):
-        asked = np.unique(graph.src[(parts[graph.dst] == peer) & (parts[graph.src] == 0)])
+        asked = np.unique(
+            graph.edges.src[(parts[graph.edges.dst] == peer) & (parts[graph.edges.src] == 0)]
+        )
         found = told[NAMES[peer]]
         assert found["nodes_with_aggregates"] == len(asked)
         assert found["nodes_with_aggregates_of_fewer_than_5_rows"] == (in_edges[asked] < 5).sum()
@@ -233,9 +236,16 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
     Nothing but its own folder is read.
     """
     graph = random_graph()
-    ends = np.concatenate([graph.src, graph.dst]), np.concatenate([graph.dst, graph.src])
+    ends = (
+        np.concatenate([graph.edges.src, graph.edges.dst]),
+        np.concatenate([graph.edges.dst, graph.edges.src]),
+    )
     folders = write_sites(
-        tmp_path / "sites", replace(graph, src=ends[0], dst=ends[1]), thirds(40), PARTS, NAMES[:3]
+        tmp_path / "sites",
+        with_arrays(graph, src=ends[0], dst=ends[1]),
+        thirds(40),
+        PARTS,
+        NAMES[:3],
     )
     whole = (*COMMON, "num_partitions=3", *by_sites(tmp_path))
     train.run(compose(whole), tmp_path / "run")
@@ -327,7 +337,7 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
     (tmp_path / "edges.csv").write_text("src,dst\n")
     settings = compose(["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"])
     made, _ = encode_tables(datasets.read_graph(settings), settings.features, TRAIN)
-    features: Any = made.features  # type: ignore[union-attr]
+    features: Any = made.target_nodes.features  # type: ignore[union-attr]
     for rank in range(2):
         np.testing.assert_allclose(
             folders.read_part(rank).features,

@@ -183,9 +183,11 @@ def test_a_reverse_edge_has_the_weight_and_features_of_its_edge(tmp_path):
     ends = {"src": [3, 0, 1, 3, 1, 2], "dst": [0, 1, 0, 0, 2, 1]}
     arrays = {**BARE, **ends, "edge_weight": weight, "edge_feat": -weight}
     graph = load(write_files(tmp_path, {"g.npz": arrays}) / "g.npz", symmetrize=True)
-    added = sorted(zip(graph.src[6:], graph.dst[6:], graph.edge_weight[6:], strict=True))
+    added = sorted(
+        zip(graph.edges.src[6:], graph.edges.dst[6:], graph.edges.edge_weight[6:], strict=True)
+    )
     assert added == [(0, 3, 5), (0, 3, 6)]
-    np.testing.assert_array_equal(graph.edge_feat, -graph.edge_weight[:, None])
+    np.testing.assert_array_equal(graph.edges.edge_feat, -graph.edges.edge_weight[:, None])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def load(name, folder, **fields):
 
 
 def pairs(graph):
-    return sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    return sorted(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
 
 
 def zipped(files, below=""):
@@ -113,17 +113,16 @@ def test_the_same_as_dgls_loader(tmp_path, name, files, loader, monkeypatch):
     assert pairs(graph) == sorted((a, b) for a, b in edges if name != "reddit" or a != b)
     for key, tensor in expected.ndata.items():
         if key != "feat" or name != "yelp":  # which is standardised
-            attribute = {"feat": "features", "label": "labels"}.get(key, key)
-            assert getattr(graph, attribute).tolist() == tensor.tolist(), key
+            assert_graph(graph, **{{"feat": "features", "label": "labels"}.get(key, key): tensor})
 
 
 def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):
     write_files(tmp_path / "yelp", YELP)
     graph = load("yelp", tmp_path)
     assert pairs(graph) == BOTH
-    assert (graph.labels.dtype, graph.features.dtype) == (np.float32, np.float32)
+    assert (graph.labels.dtype, graph.target_nodes.features.dtype) == (np.float32, np.float32)
     assert_graph(graph, num_classes=3, labels=[[node % 2, 1, 0] for node in range(12)])
-    known = graph.features[graph.train_mask]
+    known = graph.target_nodes.features[graph.train_mask]
     assert known.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-6)
     assert known.std(axis=0) == pytest.approx(np.ones(3), abs=1e-6)
     split = draw(graph, split_settings(), datasets.recipe("yelp").split)
@@ -237,16 +236,16 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, f
     graph = datasets.read_graph(dataset_settings(name, dir=str(tmp_path), symmetrize=False))
     their_pairs = list(map(tuple, theirs["edge_index"].T.tolist()))
     assert (graph.num_nodes, pairs(graph)) == (theirs["num_nodes"], sorted(their_pairs))
-    assert graph.features.dtype == np.float32
+    assert graph.target_nodes.features.dtype == np.float32
     if name == "ogbn-proteins":
         assert theirs["node_feat"] is None
-        assert not graph.featured.any()
+        assert not graph.target_nodes.featured.any()
         features = dict(zip(their_pairs, theirs["edge_feat"].tolist(), strict=True))
-        ours = zip(graph.src.tolist(), graph.dst.tolist(), strict=True)
-        assert graph.edge_feat.tolist() == [features[pair] for pair in ours]
+        ours = zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True)
+        assert graph.edges.edge_feat.tolist() == [features[pair] for pair in ours]
         assert graph.labels.sum(axis=1).tolist() == [23, 23, 22, 22, 22] * 2 + [23, 23]
     else:
-        assert graph.features.tolist() == theirs["node_feat"].tolist()
+        assert graph.target_nodes.features.tolist() == theirs["node_feat"].tolist()
     published = master("nodeproppred")[name]
     classes = "num tasks" if name == "ogbn-proteins" else "num classes"
     assert graph.num_classes == int(published[classes])
@@ -425,10 +424,10 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
     graph = datasets.read_graph(dataset_settings(name, dir=str(tmp_path), symmetrize=False))
     assert pairs(graph) == sorted(map(tuple, theirs["edge_index"].T.tolist()))
     if source.featured:
-        assert graph.features.tolist() == theirs["node_feat"].tolist()
+        assert graph.target_nodes.features.tolist() == theirs["node_feat"].tolist()
     else:
-        assert not graph.featured.any()
-    assert (graph.edge_weight is not None) == (name == "ogbl-collab")
+        assert not graph.target_nodes.featured.any()
+    assert (graph.edges.edge_weight is not None) == (name == "ogbl-collab")
     split = split_links(graph, dataset_settings(name).split)
     rows, fixed = HELD_OUT.tolist(), FIXED.tolist()
     if name == "ogbl-citation2":  # in the order of the pairs
@@ -519,7 +518,7 @@ def test_planetoid_is_read_as_torch_geometric_reads_it(tmp_path, name, title, pr
     assert graph.train_mask.sum() == 6
     assert [path.name for path in (tmp_path / title).iterdir()] == ["raw"]  # no cache
     theirs = pytest.importorskip("torch_geometric.io").read_planetoid_data(str(raw), title)
-    assert np.array_equal(np.stack((graph.src, graph.dst)), theirs.edge_index)
+    assert np.array_equal(np.stack((graph.edges.src, graph.edges.dst)), theirs.edge_index)
     assert_graph(graph, features=theirs.x.numpy(), labels=theirs.y.numpy())
     for mask in ("train_mask", "val_mask", "test_mask"):
         assert_graph(graph, **{mask: theirs[mask].numpy()})

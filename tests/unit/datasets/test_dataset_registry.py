@@ -17,7 +17,7 @@ from partitioning.datasets import synthetic_hetero
 from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.datasets.synthetic import generate
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph_data import GraphData, NodeTable, Relation
 from partitioning.partition_settings import SyntheticSettings
 
 
@@ -63,19 +63,19 @@ def test_recipes_are_the_published_ones():
 def multigraph(edges, num_nodes=5):
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     labels = np.zeros(num_nodes, dtype=np.int64)
-    features = np.ones((num_nodes, 1), dtype=np.float32)
-    return GraphData("toy", ends[:, 0], ends[:, 1], features, labels, 1, np.arange(num_nodes))
+    nodes = NodeTable(np.ones((num_nodes, 1), np.float32), np.arange(num_nodes))
+    return GraphData.plain("toy", nodes, Relation(ends[:, 0], ends[:, 1]), labels, 1)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=30))
 def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges):
     graph = add_reverse_edges(multigraph(edges))
     before = Counter(edges)
-    after = Counter(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    after = Counter(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
     expected = {(a, b): max(before[a, b], before[b, a]) for a in range(5) for b in range(5)}
     assert after == Counter({pair: count for pair, count in expected.items() if count})
     # the source's own edges come first, in their order
-    kept = list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))[: len(edges)]
+    kept = list(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))[: len(edges)]
     assert kept == edges
 
 
@@ -90,10 +90,10 @@ def random_sizes(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, se
 
 def assert_simple(graph, wanted):
     """Each of the undirected edges once in both directions, no self loops."""
-    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    pairs = set(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
     assert graph.num_edges == len(pairs) == 2 * wanted.edges
     assert all((b, a) in pairs and a != b for a, b in pairs)
-    same = graph.labels[graph.src] == graph.labels[graph.dst]
+    same = graph.labels[graph.edges.src] == graph.labels[graph.edges.dst]
     assert same.sum() == 2 * round(wanted.homophily * wanted.edges)
 
 
@@ -130,14 +130,14 @@ def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
 
 def test_a_seed_fixes_the_graph_and_features_do_not_move_the_edges():
     first = generate(random_sizes())
-    names = ("src", "dst", "labels", "features")
-    assert_graph(generate(random_sizes()), **{name: getattr(first, name) for name in names})
-    assert_graph(generate(random_sizes(features=9)), src=first.src, labels=first.labels)
-    assert (first.src != generate(random_sizes(seed=1)).src).any()
+    again = {"src": first.edges.src, "dst": first.edges.dst, "labels": first.labels}
+    assert_graph(generate(random_sizes()), features=first.target_nodes.features, **again)
+    assert_graph(generate(random_sizes(features=9)), src=first.edges.src, labels=first.labels)
+    assert (first.edges.src != generate(random_sizes(seed=1)).edges.src).any()
 
 
 def test_degrees_have_a_heavy_tail():
-    degrees = np.bincount(generate(random_sizes(nodes=20_000, edges=100_000)).src)
+    degrees = np.bincount(generate(random_sizes(nodes=20_000, edges=100_000)).edges.src)
     # a Poisson graph of mean degree 10 has no node above 40
     assert degrees.max() > 200
     assert np.median(degrees) < 10

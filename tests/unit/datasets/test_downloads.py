@@ -167,7 +167,7 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
         assert len(served.asked) == 1  # nothing is fetched twice
     wanted = of_pyg(name, tmp_path)
     is_loop = wanted.edge_index[0] == wanted.edge_index[1]
-    found = sorted(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    found = sorted(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
     assert found == sorted(map(tuple, wanted.edge_index[:, ~is_loop].T.tolist()))
     assert_graph(graph, features=wanted.x.numpy(), labels=wanted.y.numpy())
     assert_graph(again, labels=graph.labels)

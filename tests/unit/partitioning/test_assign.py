@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graph_files import write_files
 from hetero_support import random_hetero
-from support import make_graph, random_graph, thirds
+from support import make_graph, random_graph, thirds, with_arrays
 
 from partitioning.assign import assign as assign_by_type
 from partitioning.errors import InputError
@@ -55,8 +55,8 @@ def test_metis_balances_training_nodes_too(
     """
     pytest.importorskip(library)
     monkeypatch.setattr("partitioning.metis.find_library", lambda: library)
-    src, dst = np.tile((GRAPH.src, GRAPH.dst), 20)
-    graph = replace(GRAPH, src=src, dst=dst)
+    src, dst = np.tile((GRAPH.edges.src, GRAPH.edges.dst), 20)
+    graph = with_arrays(GRAPH, src=src, dst=dst)
     parts = assign(graph, TRAIN, settings("metis", objective=objective))
     assert np.bincount(parts, minlength=3).max() <= 105
     assert np.bincount(parts[TRAIN], minlength=3).max() <= 1.05 * TRAIN.sum() / 3
@@ -123,8 +123,8 @@ def test_km1_balances_training_nodes_unless_told_not_to(balance: bool | None, ho
     crowded = np.arange(300) < 60  # and all of them in one clique, which km1 would rather not cut
     graph = random_graph(300, 300)
     ends = np.stack(np.nonzero(crowded[:, None] & crowded))
-    src, dst = np.concatenate((np.stack((graph.src, graph.dst)), ends), axis=1)
-    graph = replace(graph, src=src, dst=dst)
+    src, dst = np.concatenate((np.stack((graph.edges.src, graph.edges.dst)), ends), axis=1)
+    graph = with_arrays(graph, src=src, dst=dst)
     parts = assign(graph, crowded, settings("km1", balance=balance))
     assert np.bincount(parts, minlength=3).max() <= 105
     assert (np.bincount(parts[crowded], minlength=3).max() <= 21) == holds

@@ -62,22 +62,25 @@ def test_round_trip(directory: PartitionDirectory) -> None:
     parts = [directory.read_part(rank) for rank in range(3)]
     edges = []
     out, into = (
-        np.bincount(ends[GRAPH.src != GRAPH.dst], minlength=40) for ends in (GRAPH.src, GRAPH.dst)
+        np.bincount(ends[GRAPH.edges.src != GRAPH.edges.dst], minlength=40)
+        for ends in (GRAPH.edges.src, GRAPH.edges.dst)
     )
     for rank, part in enumerate(parts):
         nodes = part.node_ids.numpy() - 1000
         assert (PARTS[nodes] == rank).all()
         masks = {name: mask[nodes] for name, mask in MASKS.items()}
-        assert_graph(part, features=GRAPH.features[nodes], labels=GRAPH.labels[nodes], **masks)
+        assert_graph(
+            part, features=GRAPH.target_nodes.features[nodes], labels=GRAPH.labels[nodes], **masks
+        )
         everyone = np.array(global_ids(parts, part)) - 1000
         held, out_degree = part.edges, part.labelled.out_degree
         assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
         assert out_degree.tolist() == out[everyone].tolist()
         assert (held.halo_owner != rank).all()
         edges += list(zip(everyone[held.src].tolist(), everyone[held.dst].tolist(), strict=True))
-    pairs = zip(GRAPH.src.tolist(), GRAPH.dst.tolist(), strict=True)
+    pairs = zip(GRAPH.edges.src.tolist(), GRAPH.edges.dst.tolist(), strict=True)
     assert sorted(edges) == sorted(pair for pair in pairs if pair[0] != pair[1])
-    assert sum(part.self_loops for part in parts) == int((GRAPH.src == GRAPH.dst).sum())
+    assert sum(part.self_loops for part in parts) == int((GRAPH.edges.src == GRAPH.edges.dst).sum())
 
 
 def test_parts_are_mapped(directory: PartitionDirectory) -> None:
@@ -115,7 +118,7 @@ def test_edges_come_sorted_and_chunks_change_nothing(
         edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
         assert edges == sorted(edges)
         assert (dst < whole.read_part(rank).num_inner).all()
-    assert whole.meta.cut_edges == int((PARTS[GRAPH.src] != PARTS[GRAPH.dst]).sum())
+    assert whole.meta.cut_edges == int((PARTS[GRAPH.edges.src] != PARTS[GRAPH.edges.dst]).sum())
 
 
 # --- damage ----------

@@ -21,7 +21,7 @@ import pytest
 from graph_files import write_files
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import random_graph, snapshot, thirds, write_partitions
+from support import random_graph, snapshot, thirds, with_arrays, write_partitions
 
 from partitioning import file_io
 from partitioning.directory import replace_directory, stored_graph, write_directory
@@ -37,7 +37,6 @@ from partitioning.graph_data import (
     PLAIN_TYPE,
     EdgeType,
     GraphData,
-    HeteroGraphData,
     NodeTable,
     Relation,
 )
@@ -120,7 +119,7 @@ class Model:
     def show(self, node: int) -> int | str:
         return f"n{node}" if self.named else node
 
-    def graph(self) -> tuple[GraphData | HeteroGraphData, dict[str, Any]]:
+    def graph(self) -> tuple[GraphData, dict[str, Any]]:
         """The graph, and its masks."""
         tables, position = {}, {}
         for name, rows in self.nodes.items():
@@ -150,22 +149,8 @@ class Model:
         labels = np.array([row["label"] for row in rows], np.int64)
         splits = np.array([row["split"] for row in rows])
         masks = {name: splits == name.removesuffix("_mask") for name in MASKS}
-        if target:
-            return HeteroGraphData("toy", tables, relations, target, labels, CLASSES), masks
-        table, relation = tables[""], relations[PLAIN_RELATION]
-        graph = GraphData(
-            "toy",
-            relation.src,
-            relation.dst,
-            table.features,
-            labels,
-            CLASSES,
-            table.node_ids,
-            edge_weight=relation.edge_weight,
-            edge_feat=relation.edge_feat,
-            node_names=table.node_names,
-            features_of_ids=self.of_ids,
-        )
+        of_ids = self.of_ids and not target
+        graph = GraphData("toy", tables, relations, target, labels, CLASSES, features_of_ids=of_ids)
         return graph, masks
 
     def keys(self, name: str) -> list[int]:
@@ -369,7 +354,7 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
 def test_a_move_may_make_another_one_worth_while(tmp_path: Path) -> None:
     """Node 0 has three neighbours in part 1, and node 1 has two edges to node 0, one to node 2."""
     src, dst = [40, 41, 42, 0, 1, 2], [0, 0, 0, 1, 0, 1]
-    graph = replace(random_graph(80), src=np.array(src), dst=np.array(dst))
+    graph = with_arrays(random_graph(80), src=np.array(src), dst=np.array(dst))
     directory = write_partitions(tmp_path, graph, thirds(80), np.repeat([0, 1], 40), 2)
     stored = stored_graph.read_graph(directory.path, directory.meta)
     (parts,) = rebalance(stored).values()

@@ -34,7 +34,7 @@ from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import DESTINATION, SEPARATOR, SOURCE, HeteroGraphData
+from partitioning.graph_data import DESTINATION, SEPARATOR, SOURCE, GraphData
 from partitioning.site_folders import find_sites
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions
@@ -99,7 +99,7 @@ NAMES = ["north", "east", "south"]
 SITES_WEIGHTED = [("person", "directs", "movie"), ("movie", "sequel_of", "movie")]
 
 
-def write(base: Path, graph: HeteroGraphData, num_parts: int = 3) -> list[Path]:
+def write(base: Path, graph: GraphData, num_parts: int = 3) -> list[Path]:
     masks = thirds(len(graph.labels))
     return write_hetero_sites(
         base, graph, masks, random_assignment(graph, num_parts), NAMES[:num_parts]
@@ -368,21 +368,21 @@ def test_a_folder_is_asked_for(folder: Path, by: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def graph() -> HeteroGraphData:
+def graph() -> GraphData:
     need_dgl()
     return random_hetero(weighted=[WEIGHTED])
 
 
 @pytest.fixture
 def directory(
-    tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch
 ) -> PartitionDirectory:
     return partitioned_by_dgl(tmp_path, graph, monkeypatch)
 
 
 @pytest.mark.parametrize("halo_hops", [1, 2])
 def test_the_parts_are_those_of_the_graph(
-    tmp_path: Path, graph: HeteroGraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
+    tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
 ) -> None:
     directory = partitioned_by_dgl(tmp_path, graph, monkeypatch, halo_hops)
     parts, ours = [directory.read_part(part) for part in range(3)], hetero_parts(graph, 3)

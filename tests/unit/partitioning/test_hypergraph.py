@@ -20,7 +20,10 @@ def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:
 
 def halo_rows(graph: GraphData, parts: np.ndarray) -> int:
     """Counted one by one: a part needs the row of each source that it does not own."""
-    needed = {(u, parts[v]) for u, v in zip(graph.src.tolist(), graph.dst.tolist(), strict=True)}
+    needed = {
+        (u, parts[v])
+        for u, v in zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True)
+    }
     return sum(part != parts[u] for u, part in needed)
 
 
@@ -69,7 +72,7 @@ def test_a_move_costs_what_it_is_said_to_cost(
 ) -> None:
     graph, _, num_parts = problem
     parts = np.array([random.randrange(num_parts) for _ in range(graph.num_nodes)])  # type: ignore[attr-defined]
-    nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
+    nets = hypergraph.make_nets(graph.edges.src, graph.edges.dst, graph.num_nodes)
     assert hypergraph.halo_rows(nets, parts, num_parts) == halo_rows(graph, parts)
     nodes = np.flatnonzero(parts == parts[0])
     pins = hypergraph.count_pins(nets, parts, num_parts)
@@ -97,7 +100,7 @@ def test_any_assignment_is_brought_within_the_tolerance(
         else rng.integers(num_parts, size=graph.num_nodes)
     )
     before = parts.copy()
-    nets = hypergraph.make_nets(graph.src, graph.dst, graph.num_nodes)
+    nets = hypergraph.make_nets(graph.edges.src, graph.edges.dst, graph.num_nodes)
     hypergraph.balance(parts, nets, training, num_parts, np.zeros(graph.num_nodes, int))
     assert ((parts >= 0) & (parts < num_parts)).all()
     assert within(everyone(parts), parts, num_parts)
@@ -125,7 +128,8 @@ from partitioning import hypergraph
 if sys.argv[1] == "one core":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 src, dst = np.random.default_rng(7).integers(400, size=(2, 1200))
-graph = SimpleNamespace(src=src, dst=dst, num_nodes=400, num_edges=1200)
+edges = SimpleNamespace(src=src, dst=dst)
+graph = SimpleNamespace(edges=edges, num_nodes=400, num_edges=1200)
 rng = np.random.default_rng(int(sys.argv[2]))
 print(hypergraph.partition(graph, np.arange(400) % 3 == 0, 3, rng, src[:400] * 0).tolist())
 """

@@ -10,7 +10,7 @@ import pytest
 from graph_files import write_files
 from hypothesis import given
 from hypothesis import strategies as st
-from support import make_graph, split_settings
+from support import make_graph, split_settings, with_arrays
 
 from partitioning.errors import InputError
 from partitioning.graph_data import GraphData
@@ -23,10 +23,11 @@ THIRDS = SplitSettings("fraction", train=0.5, val=0.2, test=0.3)
 GIVEN = SplitSettings("given")
 
 
-def graph(labels, num_classes=None, **fields) -> GraphData:
+def graph(labels, num_classes=None, node_ids=None, node_names=None, **fields) -> GraphData:
     """Nodes 0, 1, ... without edges; -1 is no label."""
     made = make_graph([], np.ones((len(labels), 1)), labels, num_classes)
-    return replace(made, **{"node_ids": np.arange(len(labels)), **fields})
+    ids = np.arange(len(labels)) if node_ids is None else node_ids
+    return replace(with_arrays(made, node_ids=ids, node_names=node_names), **fields)
 
 
 def masked(train, val, test) -> GraphData:

@@ -262,8 +262,8 @@ def test_what_is_easily_overlooked_in_a_graph_is_reported(
 ) -> None:
     made(folder)
     graph = random_graph()
-    loops = int((graph.src == graph.dst).sum())
-    pairs = set(zip(graph.src.tolist(), graph.dst.tolist(), strict=True))
+    loops = int((graph.edges.src == graph.edges.dst).sum())
+    pairs = set(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
     said = capsys.readouterr().out
     assert (
         f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which"

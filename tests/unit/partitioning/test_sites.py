@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from graph_files import assert_graph, assert_same, change_site, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import MASKS, make_graph, random_graph, thirds, write_partitions
+from support import MASKS, make_graph, random_graph, thirds, with_arrays, write_partitions
 
 from examples.make_sites import write_sites
 from partitioning.directory.partition import Partition
@@ -78,7 +78,7 @@ def cut_graphs(draw: st.DrawFn) -> tuple[GraphData, np.ndarray, int]:
     parts = draw(st.lists(st.integers(0, num_parts - 1), min_size=len(ids), max_size=len(ids)))
     graph = make_graph(edges, np.arange(2.0 * len(ids)).reshape(-1, 2), [0, *range(len(ids) - 1)])
     return (
-        replace(graph, node_ids=np.array(ids, dtype=np.int64)),
+        with_arrays(graph, node_ids=np.array(ids, dtype=np.int64)),
         np.array(parts, dtype=np.int64),
         num_parts,
     )
@@ -96,8 +96,12 @@ def test_multilabel_parts() -> None:
 
 def test_sparse_features() -> None:
     graph = random_graph()
-    dense = graph.features * (np.random.default_rng(0).random(graph.features.shape) < 0.2)
-    compare(replace(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4)
+    dense = graph.target_nodes.features * (
+        np.random.default_rng(0).random(graph.target_nodes.features.shape) < 0.2
+    )
+    compare(
+        with_arrays(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4
+    )
 
 
 # --- one site ----------

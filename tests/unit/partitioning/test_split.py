@@ -18,13 +18,14 @@ from support import (
     run_main,
     save_npz,
     split_settings,
+    with_arrays,
 )
 
 from partitioning.datasets import load_graph
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
-from partitioning.graph_data import GraphData, HeteroGraphData
+from partitioning.graph_data import GraphData
 from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import (
@@ -53,7 +54,7 @@ def pairs_of(rows: np.ndarray) -> set[tuple[int, int]]:
 
 
 def edges_of(graph: GraphData) -> set[tuple[int, int]]:
-    return pairs_of(np.stack((graph.src, graph.dst), axis=1))
+    return pairs_of(np.stack((graph.edges.src, graph.edges.dst), axis=1))
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,7 +68,7 @@ def test_no_edge_of_a_pair_that_is_held_out_is_left_in_either_direction(
     both = data.draw(st.booleans())
     edges = edges + [(v, u) for u, v in edges] if both else edges
     times = np.arange(len(edges), dtype=float)
-    graph = replace(make_graph(edges, np.zeros((count, 1)), [0] * count), edge_time=times)
+    graph = with_arrays(make_graph(edges, np.zeros((count, 1)), [0] * count), edge_time=times)
     by = data.draw(st.sampled_from([None, "source", "time"]))
     try:
         seed = data.draw(st.integers(0, 5))
@@ -114,7 +115,7 @@ def test_the_latest_pairs_of_a_relation_are_the_test(
     graph = to_graph_of_relation(read, "user__buys__item")
     assert "the weights of user__knows__user, user__rev_knows__user are left out" in caplog.text
     split = split_links(graph, split_settings(edges=(0.34, 0.33, 0.33), by="time"))
-    items = [name.removeprefix("item:i") for name in graph.node_names.tolist()]
+    items = [name.removeprefix("item:i") for name in graph.target_nodes.node_names.tolist()]
     found = [sorted(days[int(items[item])] for item in split.rows[part][:, 1]) for part in PARTS]
     assert found == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
@@ -322,7 +323,7 @@ OF_RELATION = {
 
 def test_pairs_are_named_as_the_nodes_are(tmp_path: Path) -> None:
     keys = hash_names(np.array(NAMES, object))
-    graph = replace(random_graph(3, 4), node_ids=keys, node_names=Names.of(NAMES))
+    graph = with_arrays(random_graph(3, 4), node_ids=keys, node_names=Names.of(NAMES))
     path = write_files(tmp_path, {"val.csv": "src,dst\n007,7\nNA,007\n"}) / "val.csv"
     assert read_pairs(path, graph, "split.val").tolist() == [[0, 1], [2, 0]]
 
@@ -468,7 +469,7 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
         assert sorted(ids[stored].tolist()) == sorted(rows.tolist()), name
     assert np.array_equal(ids[parts[0].links["pool"][:, 0].numpy()], split.pool[:, 0])
     # the degrees do not know the pairs that are held out
-    features = with_features(split.graph, ("given", "degree")).features
+    features = with_features(split.graph, ("given", "degree")).target_nodes.features
     assert np.array_equal(np.concatenate([part.features for part in parts]), features[ids])
     assert not any((part.train_mask | part.val_mask | part.test_mask).any() for part in parts)
     for part in parts:  # no held-out pair has an edge
@@ -479,8 +480,8 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
         assert not {*map(tuple, ends.tolist())} & {*map(tuple, held_out.tolist())}
 
 
-def graph_of_relations(*relations: tuple[str, str, str]) -> HeteroGraphData:
-    return cast(HeteroGraphData, SimpleNamespace(name="g", relations=dict.fromkeys(relations)))
+def graph_of_relations(*relations: tuple[str, str, str]) -> GraphData:
+    return cast(GraphData, SimpleNamespace(name="g", relations=dict.fromkeys(relations)))
 
 
 @pytest.mark.parametrize(
@@ -546,14 +547,14 @@ def test_links_of_one_relation_leave_all_relations_and_have_its_types_as_ends(
     )
     graph = to_graph_of_relation(read, "user__listens__artist")
     split = split_links(graph, split_settings(edges=(0.7, 0.1, 0.2), by="source"))
-    names = np.array(graph.node_names.tolist())
+    names = np.array(graph.target_nodes.node_names.tolist())
     rows = {part: set(map(tuple, names[pairs].tolist())) for part, pairs in split.rows.items()}
     listened = {(f"user:{u}", f"artist:{v}") for u, v in pairs}
     held_out = rows["val"] | rows["test"]
     assert held_out | rows["train"] == listened
     assert all(u.startswith("user") and v.startswith("artist") for u, v in rows["test_neg"])
     assert rows["candidates"] == {(f"artist:{v}", f"artist:{v}") for v in range(20)}
-    edges = set(zip(names[split.graph.src], names[split.graph.dst], strict=True))
+    edges = set(zip(names[split.graph.edges.src], names[split.graph.edges.dst], strict=True))
     assert not edges & (held_out | {(v, u) for u, v in held_out})
     assert {(v, u) for u, v in rows["train"]} <= edges
 

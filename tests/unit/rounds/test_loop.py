@@ -21,6 +21,7 @@ from support import (
     random_graph,
     thirds,
     train_settings,
+    with_arrays,
     worker_context,
     write_partitions,
 )
@@ -355,7 +356,7 @@ SGD = train_settings("optimizer._target_=torch.optim.SGD", "weight_decay=0")
 
 def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path: Path) -> None:
     graph = random_graph()
-    graph = replace(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
+    graph = with_arrays(graph, edge_feat=np.ones((graph.num_edges, 3), np.float32))
     directory = write_partitions(tmp_path, graph, thirds(40), np.zeros(40, int), 2)
     parts = [directory.read_part(0), directory.read_part(1)]
     edges = replace(parts[1].relations[PLAIN_RELATION], edge_feat=None)
@@ -491,7 +492,7 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
 
 NODES, NUM_CLASSES, LAYERS, STEPS, ALPHA = 24, 3, 3, 2, 0.3
 GRAPH = random_graph(NODES, 90)
-X = torch.from_numpy(GRAPH.features).double()
+X = torch.from_numpy(GRAPH.target_nodes.features).double()
 EYE = torch.eye(NODES, dtype=torch.float64)
 
 COUNT = count_edges(GRAPH)
