@@ -190,8 +190,7 @@ def _output_without_zeros(
     """
     width, num_logits = stage.output_widths
     if context.schema.is_plain:
-        halo = _no_zeros(context.plan.num_halo, width)
-        return LayerOutput(_no_zeros(len(layer_input.rows), width), None, halo), num_logits
+        return LayerOutput(_no_zeros(len(layer_input.rows), width), None), num_logits
     schema, num_layers = context.schema, context.settings.model.depth
     widths = {name: rows.shape[1] for name, rows in layer_input.rows.items()}
     passed = schema.passed_widths(layer, widths, stage.conv.projected_width)

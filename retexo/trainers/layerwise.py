@@ -192,45 +192,33 @@ class LayerOutput:
     """A layer's output at this worker's nodes; NaN where no worker needs it."""
 
     rows: Tensor
-    """[I, D] the next layer's input; of the last layer the logits."""
+    """[I, D] the next layer's input; of the last layer the logits. With look-ahead [I + H, D]."""
     logits: Tensor | None
     """[I, C]; None where they are not needed."""
-    halo: Tensor | None = None
-    """[H, D] with look-ahead, the same of the halo nodes."""
 
     @classmethod
-    def empty(
-        cls,
-        stage: Stage,
-        needed: Tensor,
-        like: Tensor,
-        *,
-        logits: bool,
-        num_halo: int | None = None,
-    ) -> Self:
+    def empty(cls, stage: Stage, needed: Tensor, like: Tensor, *, logits: bool) -> Self:
         """Make the output of a stage at the needed nodes, bool [I], without values.
 
-        num_halo: H with look-ahead.
+        like: the layer's input; of halo nodes beside the inner ones the rows are 0.
         """
-        both = logits and not stage.is_last  # the last stage's output is its logits
-        widths = stage.output_widths if both else stage.output_widths[:1]
-        outputs = [like.new_empty(len(needed), width) for width in widths]
+        rows = like.new_zeros(len(like), stage.output_dim)
+        of_head = rows[: len(needed)]  # the last stage's output is its logits
+        if logits and not stage.is_last:
+            of_head = like.new_zeros(len(needed), stage.output_widths[1])
         # Setting rows by index is faster than by a mask, which looks at all values.
         unneeded = (~needed).nonzero()[:, 0]
-        for output in outputs:
+        for output in (rows, of_head):
             output[unneeded] = torch.nan
-        halo = None if num_halo is None else like.new_zeros(num_halo, widths[0])
-        return cls(outputs[0], outputs[-1] if logits else None, halo)
+        return cls(rows, of_head if logits else None)
 
     def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         """Write the outputs of inner, then of halo nodes, int64 [n] (exchange_rest), in place."""
-        num_inner = int((nodes < len(self.rows)).sum()) if self.halo is not None else len(nodes)
-        if self.halo is not None:
-            self.halo[nodes[num_inner:] - len(self.rows)] = outputs[0][num_inner:].cpu()
-        tables = (self.rows, self.logits) if self.logits is not None else (self.rows,)
-        for table, values in zip(tables, outputs, strict=False):
+        for table, values in zip((self.rows, self.logits), outputs, strict=False):
+            assert table is not None
+            count = int((nodes < len(table)).sum())
             # NumPy takes half of torch's time.
-            table.numpy()[nodes[:num_inner].numpy()] = values[:num_inner].cpu().numpy()
+            table.numpy()[nodes[:count].numpy()] = values[:count].cpu().numpy()
 
 
 @dataclass(eq=False)

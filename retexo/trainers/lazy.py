@@ -157,7 +157,9 @@ def infer(
             del rows[:-1]
         rows.append(output.rows)
         by_head.append(output.logits)
-    read, kept = rows[-2] if context.schema.is_plain else output.hidden, rows[:-1]
+    # With look-ahead, the rows of halo nodes follow.
+    read = rows[-2][: len(context.labels)] if context.schema.is_plain else output.hidden
+    kept = rows[:-1]
     logits = apply_heads(by_head, heads, smooth)
     return InferenceResult(logits, read, by_head, kept if keeps_rows else ())
 

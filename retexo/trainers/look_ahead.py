@@ -93,14 +93,11 @@ class LayerPairObjective(LayerObjective):
 
 @dataclass(eq=False)
 class LookAheadInput(AnyLayerInput):
-    """A layer's input at this worker's inner and halo nodes."""
+    """A layer's input at this worker's inner nodes, then its halo nodes."""
 
-    context: Context
     stages: Sequence[Stage]
     rows: Tensor
-    """[I, F]"""
-    halo: Tensor
-    """[H, F]; 0 where no worker needs it."""
+    """[I + H, F]; of halo nodes 0 where no worker needs it."""
     skips: dict[str, Matrix]
     """[I + H, ...] by name, the inputs of skip connections that all layers share: features, their
     aggregate, means of edge features."""
@@ -113,18 +110,18 @@ class LookAheadInput(AnyLayerInput):
 
         Return the input of the first layer.
         """
-        plan, rows = context.plan, context.features
-        halo = _rows_of_halo(context.known.get(0) or exchange_rows(context, plan, 0, rows, None))
-        first_input = cls(context, stages, rows, halo, {})
+        plan, features = context.plan, context.features
+        received = context.known.get(0) or exchange_rows(context, plan, 0, features, None)
+        rows, skips = torch.cat((features, _rows_of_halo(received))), {}
         names = {name for stage in stages for name in stage.skips}
         if "features" in names:
-            first_input.skips["features"] = as_matrix(torch.cat((rows, first_input.halo)))
+            skips["features"] = as_matrix(rows)
         if "edges" in names:
             assert context.target.edge_means is not None
             means = context.target.edge_means
             received = exchange_rows(context, plan, 1, means, None, traffic_layer=0)
-            first_input.skips["edges"] = torch.cat((means, _rows_of_halo(received)))
-        return first_input
+            skips["edges"] = torch.cat((means, _rows_of_halo(received)))
+        return cls(stages, rows, skips)
 
     def open_exchanges(
         self, context: Context, layer: int, stage: Stage
@@ -133,14 +130,15 @@ class LookAheadInput(AnyLayerInput):
 
         There is none for the last layer.
         """
-        num_inner, width = self.rows.shape
-        self.aggregates = self.rows.new_zeros(num_inner + len(self.halo), width)
+        num_inner = len(context.plan.required_layers)
+        self.aggregates = torch.zeros_like(self.rows)
         inner = self.aggregates[:num_inner]
         nodes = (context.plan.required_layers > layer).nonzero()[:, 0]
         if len(nodes):
             with context.phase("aggregate"), torch.no_grad():
-                edges = NumberedEdges(context.edges, Sources.of_halo(self.halo))
-                inputs = layerwise.aggregate(context, stage.conv, nodes, self.rows, edges)
+                own, halo = self.rows[:num_inner], self.rows[num_inner:]
+                edges = NumberedEdges(context.edges, Sources.of_halo(halo))
+                inputs = layerwise.aggregate(context, stage.conv, nodes, own, edges)
                 inner[nodes] = to_dense(inputs.matrices[-1]).cpu()
         if stage.is_last:
             return {}
@@ -156,7 +154,8 @@ class LookAheadInput(AnyLayerInput):
     def _receive(self, layer: int, received: Sources) -> None:
         """Keep the aggregates of halo nodes; skip connections read those of the features."""
         assert self.aggregates is not None
-        self.aggregates[len(self.rows) :] = _rows_of_halo(received)
+        halo = _rows_of_halo(received)
+        self.aggregates[len(self.aggregates) - len(halo) :] = halo
         if layer == 0 and any("aggregate" in stage.skips for stage in self.stages):
             self.skips["aggregate"] = as_matrix(self.aggregates)
 
@@ -172,7 +171,9 @@ class LookAheadInput(AnyLayerInput):
         if stage.is_last:
 
             def with_inputs(nodes: Tensor) -> LabelledNodes:
-                return layerwise.label_nodes(context, nodes, partial(self.inputs_at, stage))
+                return layerwise.label_nodes(
+                    context, nodes, partial(self.inputs_at, context, stage)
+                )
 
             alone = layerwise.make_layer_objective(context, layer, stage, with_inputs)
             # By the stage before, so the parameters before the first round may be the best ones.
@@ -180,47 +181,52 @@ class LookAheadInput(AnyLayerInput):
         following = self.stages[layer + 1]
 
         def with_pairs(nodes: Tensor) -> LabelledNodes:
-            return self._label_pairs(stage, following, nodes)
+            return self._label_pairs(context, stage, following, nodes)
 
         kind = partial(LayerPairObjective, following=following)
         return layerwise.make_layer_objective(context, layer, stage, with_pairs, kind)
 
-    def inputs_at(self, stage: Stage, nodes: Tensor) -> Inputs:
+    def inputs_at(self, context: Context, stage: Stage, nodes: Tensor) -> Inputs:
         """Return the input of a stage at nodes, int64 [n] local ids (inner, then halo nodes)."""
-        conv, device = stage.conv, self.context.device
+        conv, device = stage.conv, context.device
         assert self.aggregates is not None
         assert isinstance(conv, LinearConvolution)
         own = None
         if conv.root_weight or "rows" in stage.skips:
-            own = torch.cat((self.rows, self.halo))[nodes].to(device)
+            own = self.rows[nodes].to(device)
         aggregates = as_matrix(self.aggregates[nodes].to(device))
         inputs = conv.inputs(own if conv.root_weight else None, aggregates, NO_PROJECTED_ROWS)
         skips = tuple(
-            as_matrix(own) if name == "rows" and own is not None else self._skip(name, nodes)
+            as_matrix(own)
+            if name == "rows" and own is not None
+            else self._skip(name, nodes, device)
             for name in stage.skips
         )
         inputs = replace(inputs, skips=skips)
-        return inputs.to_bf16() if self.context.settings.compute.precision == "bf16" else inputs
+        return inputs.to_bf16() if context.settings.compute.precision == "bf16" else inputs
 
-    def _skip(self, name: str, nodes: Tensor) -> Matrix:
+    def _skip(self, name: str, nodes: Tensor, device: torch.device) -> Matrix:
         """Return what one skip connection reads at nodes by local id, int64 [n]."""
         rows = take_rows(self.skips[name], nodes)
-        return rows.to(self.context.device) if isinstance(rows, Tensor) else rows
+        return rows.to(device) if isinstance(rows, Tensor) else rows
 
-    def _label_pairs(self, stage: Stage, following: Stage, nodes: Tensor) -> LabelledNodes:
+    def _label_pairs(
+        self, context: Context, stage: Stage, following: Stage, nodes: Tensor
+    ) -> LabelledNodes:
         """Return nodes, int64 [n] ascending, with their labels and inputs of both layers.
 
         The inputs of all nodes, or of every val_stride-th, are made once, those of a batch anew.
         """
-        context = self.context
-        edges = NumberedEdges(context.edges, Sources.of_halo(self.halo[:, :0]))
+        device, num_inner = context.device, len(context.plan.required_layers)
+        edges = NumberedEdges(context.edges, Sources.of_halo(self.rows[num_inner:, :0]))
 
         def gather(place: RowIndex) -> LayerPairInputs:
             chosen = nodes[place]
             block = edges.cut_block(chosen)
-            skips = {name: self._skip(name, chosen) for name in following.skips if name != "rows"}
-            inputs = self.inputs_at(stage, block.nodes)
-            return LayerPairInputs(block.to(context.device), inputs, skips)
+            names = [name for name in following.skips if name != "rows"]
+            skips = {name: self._skip(name, chosen, device) for name in names}
+            inputs = self.inputs_at(context, stage, block.nodes)
+            return LayerPairInputs(block.to(device), inputs, skips)
 
         @cache
         def gather_once(*bounds: int) -> LayerPairInputs:
@@ -248,7 +254,7 @@ class LookAheadInput(AnyLayerInput):
         """
         layer, stage = objective.layer, objective.stage
         needed = context.plan.required_layers > layer
-        halo_needed = torch.zeros(len(self.halo), dtype=torch.bool)
+        halo_needed = torch.zeros(context.plan.num_halo, dtype=torch.bool)
         for exchange in exchanges.values():
             with context.phase("exchange"):
                 received = exchange.run(INFER_PHASE)
@@ -256,13 +262,12 @@ class LookAheadInput(AnyLayerInput):
             halo_needed = received.unprojected.halo >= 0
         nodes = torch.cat((needed, halo_needed)).nonzero()[:, 0]
         pieces = torch.split(nodes, NODES_PER_STEP)
-        output = LayerOutput.empty(stage, needed, self.rows, logits=logits, num_halo=len(self.halo))
-        return output, ((piece, self.inputs_at(stage, piece)) for piece in pieces)
+        output = LayerOutput.empty(stage, needed, self.rows, logits=logits)
+        return output, ((piece, self.inputs_at(context, stage, piece)) for piece in pieces)
 
     def next_layer(self, output: LayerOutput) -> Self:
         """Return the input of the next layer."""
-        assert output.halo is not None
-        return replace(self, rows=output.rows, halo=output.halo, aggregates=None)
+        return replace(self, rows=output.rows, aggregates=None)
 
 
 def _rows_of_halo(received: Sources) -> Tensor:
