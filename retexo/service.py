@@ -77,10 +77,15 @@ class _JSONRoute(APIRoute):
         return read_and_handle
 
 
-class Ids(BaseModel):
-    """Nodes of the graph."""
+class Body(BaseModel):
+    """The body of a request, which has no other keys."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class Ids(Body):
+    """Nodes of the graph."""
+
     ids: list[Id] = Field(min_length=1)
 
     @property
@@ -88,10 +93,9 @@ class Ids(BaseModel):
         return len(self.ids)
 
 
-class Nodes(BaseModel):
+class Nodes(Body):
     """Nodes of the graph, or new ones."""
 
-    model_config = ConfigDict(extra="forbid")
     ids: list[Id] | None = None
     nodes: Rows | dict[str, Rows] | None = None
     edges: Rows | dict[str, Rows] | None = None
@@ -153,10 +157,9 @@ class Nodes(BaseModel):
         return pd.DataFrame(nodes), pd.DataFrame(edges or [])
 
 
-class Pairs(BaseModel):
+class Pairs(Body):
     """Pairs of nodes."""
 
-    model_config = ConfigDict(extra="forbid")
     pairs: list[Annotated[list[Id], Field(min_length=2, max_length=2)]] = Field(min_length=1)
 
     @property
@@ -318,9 +321,20 @@ def make_service(store: ModelStore, seconds: float) -> FastAPI:
         counts.seconds.labels(path).observe(time.perf_counter() - start)
         return response
 
-    async def run(size: int, work: Callable[[Predictor], dict[str, Any]]) -> Response:
-        """The answer that `work` computes in a thread, within the limits."""
+    async def run(
+        size: int, work: Callable[[Predictor], dict[str, Any]], num_cells: int = 0
+    ) -> Response:
+        """The answer that `work` computes in a thread, within the limits.
+
+        Rows that have many different keys are refused: their table would be mostly blank.
+        """
         model = store.model
+        if num_cells > MAX_BYTES:
+            raise HTTPException(
+                413,
+                f"{num_cells:,} cells (rows times different keys); at most {MAX_BYTES:,} a"
+                " request: send several",
+            )
         if size > MAX_ITEMS:
             raise HTTPException(
                 413, f"{size:,} items; at most {MAX_ITEMS:,} a request: send several"
@@ -340,39 +354,26 @@ def make_service(store: ModelStore, seconds: float) -> FastAPI:
             raise HTTPException(503, f"no answer within {seconds:g} s; try again later") from None
         return Response(body, media_type="application/json")
 
-    def check_cells(request: Nodes) -> None:
-        """413 for rows that have many different keys: their table would be mostly blank."""
-        if request.num_cells > MAX_BYTES:
-            raise HTTPException(
-                413,
-                f"{request.num_cells:,} cells (rows times different keys); at most {MAX_BYTES:,} a"
-                " request: send several",
-            )
-
     @service.post("/predict")
     async def predict(request: Nodes) -> Response:
         """Classes and probabilities, or values, of nodes."""
-
-        check_cells(request)
 
         def work(model: Predictor) -> dict[str, Any]:
             predictions = _find(model, request, counts, embeddings=False)
             return {"predictions": _records(model, predictions)}
 
-        return await run(request.size, work)
+        return await run(request.size, work, request.num_cells)
 
     @service.post("/embed")
     async def embed(request: Nodes) -> Response:
         """Input of the last layer, of nodes."""
-
-        check_cells(request)
 
         def work(model: Predictor) -> dict[str, Any]:
             predictions = _find(model, request, counts, embeddings=True)
             rows = zip(predictions.ids.tolist(), predictions.embeddings.tolist(), strict=True)
             return {"embeddings": [{"id": name, "embedding": row} for name, row in rows]}
 
-        return await run(request.size, work)
+        return await run(request.size, work, request.num_cells)
 
     @service.post("/score")
     async def score(request: Pairs) -> Response:

@@ -24,7 +24,7 @@ from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.rounds.training_loop import run_rounds
 from retexo.trainers import layerwise
 from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.network_pass import Pass
+from retexo.trainers.network_pass import Pass, place_rows
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero to add to the loss (differentiable_exchange)."""
@@ -173,11 +173,9 @@ def train_without_exchange(
         context, stages, lambda: train, val, train.first_matrices, exchanges_rows=False
     )
     with torch.no_grad(), context.phase("embed"):
-        everything = make(context.in_a_split | context.computed)
-        embeddings = everything.run(stages, context.comm, "embeddings")[0].cpu()
-        logits = embeddings.new_full((partition.num_inner, embeddings.shape[1]), torch.nan)
-        logits[everything.targets] = embeddings
-    return TrainResult(rounds, [logits])
+        used = context.in_a_split | context.computed
+        logits, _ = make(used).run(stages, context.comm, "embeddings")
+    return TrainResult(rounds, [place_rows(logits, used)])
 
 
 # --- before and after the rounds ----------

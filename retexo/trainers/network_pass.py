@@ -404,12 +404,17 @@ def infer_by_type(
             rows_of_layer
             for rows_of_layer, _ in full_pass.each_layer(layers, context.comm, "embeddings")
         ]
-        logits = rows[-1][target].cpu()
         read = context.features[computed]
         if len(rows) > 1 and target in rows[-2]:
-            read = rows[-2][target][full_pass.steps[-1].own_rows[target]].cpu()
-        outputs = []
-        for values in (logits, read):
-            of_all = values.new_full((len(computed), values.shape[1]), torch.nan)
-            outputs.append(of_all.index_copy_(0, full_pass.targets, values))
-        return outputs[0], outputs[1]
+            read = rows[-2][target][full_pass.steps[-1].own_rows[target]]
+        return place_rows(rows[-1][target], computed), place_rows(read, computed)
+
+
+def place_rows(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the rows of the nodes in a mask, bool [I], at their places: [I, D], NaN elsewhere.
+
+    On the CPU.
+    """
+    all_rows = torch.full((len(mask), rows.shape[1]), torch.nan, dtype=rows.dtype)
+    all_rows[mask] = rows.cpu()
+    return all_rows

@@ -38,6 +38,7 @@ from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import end_to_end, layerwise
 from retexo.trainers.context import Context, TrainResult
 from retexo.trainers.layerwise import LayerInput
+from retexo.trainers.network_pass import place_rows
 from retexo.trainers.out_edges import Means
 from retexo.trainers.trainer import Trainer, refuse_models
 
@@ -118,12 +119,10 @@ class SIGNTrainer(Trainer):
             exchanges_rows=False,
         )
         context.save_layer(0, network)
-        shape = partition.num_inner, network.head.out_features
-        logits = torch.full(shape, torch.nan, dtype=hops[0].dtype)
         used = context.in_a_split | context.computed
         with torch.no_grad(), context.phase("embed"):
-            logits[used] = network(_take_nodes(context, hops, used)).cpu()
-        return TrainResult(rounds, [logits])
+            logits = network(_take_nodes(context, hops, used))
+        return TrainResult(rounds, [place_rows(logits, used)])
 
 
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
