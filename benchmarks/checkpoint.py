@@ -22,6 +22,7 @@ from retexo.comm.replay_log import ReplayLog
 from retexo.rounds.recovery import Recovery, state_dir
 from retexo.settings.compose import compose
 from retexo.worker import train as train_worker
+from retexo.worker.process import serve
 
 
 def timed(rank: int, job: train_worker.TrainJob, parent: socket, streams: Any) -> None:
@@ -41,14 +42,13 @@ def timed(rank: int, job: train_worker.TrainJob, parent: socket, streams: Any) -
     Recovery.save_round, Recovery.save_layer, ReplayLog.append = (
         around(f) for f in (Recovery.save_round, Recovery.save_layer, ReplayLog.append)
     )
-    run = train_worker.run
-    place = state_dir(job.run_dir, rank)
-    train_worker.run = lambda *arguments: {
-        **run(*arguments),
-        "writing": spent[0],
-        "kept": sum(file.stat().st_size for file in place.rglob("*")),
-    }
-    train_worker.main(rank, job, parent, streams)
+
+    def run(*arguments: Any) -> dict[str, Any]:
+        result, place = train_worker.run(*arguments), state_dir(job.run_dir, rank)
+        kept = sum(file.stat().st_size for file in place.rglob("*"))
+        return {**result, "writing": spent[0], "kept": kept}
+
+    serve(run, rank, job, parent, streams)
 
 
 def main() -> None:

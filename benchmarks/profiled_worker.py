@@ -16,6 +16,7 @@ from retexo.rounds import objective, round_message, update_rules
 from retexo.rounds import reduction as reductions
 from retexo.trainers import layerwise
 from retexo.worker import make_context, train
+from retexo.worker.process import serve
 from retexo.worker.train import TrainJob
 
 WATCHED: dict[str, list[tuple[Any, str]]] = {
@@ -79,17 +80,16 @@ class Stopwatch:
 
 
 def main(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
-    """Run retexo.worker.train.main and write profile-RANK.json into the run directory."""
-    started, watch, run = time.time(), Stopwatch(), train.run
+    """Be a worker of app=train, and write profile-RANK.json into the run directory."""
+    started, watch = time.time(), Stopwatch()
     for name, places in WATCHED.items():
         for owner, attribute in places:
             setattr(owner, attribute, watch.timed(name, getattr(owner, attribute)))
 
     def noting(*args: Any) -> dict[str, Any]:
-        result = run(*args)
+        result = train.run(*args)
         content = {"started": started, "wall": watch.wall, "cpu": watch.cpu}
         (job.run_dir / f"profile-{rank}.json").write_text(json.dumps(content), encoding="utf-8")
         return result
 
-    setattr(train, "run", noting)  # noqa: B010
-    train.main(rank, job, parent, streams)
+    serve(noting, rank, job, parent, streams)

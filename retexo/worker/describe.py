@@ -4,7 +4,7 @@ The sums are secure with gradient.secure. Rows stay at their site.
 """
 
 from dataclasses import dataclass
-from socket import socket
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,11 +24,6 @@ class DescribeJob(Job):
     """A worker's part of app=describe."""
 
     tables: SharedTables
-
-
-def main(rank: int, job: DescribeJob, parent: socket, streams: Streams | None) -> None:
-    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
-    serve(run, rank, job, parent, streams)
 
 
 def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress) -> dict[str, Any]:
@@ -51,3 +46,7 @@ def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress
 
         state = job.tables.fit(rank, add_up)
         return {"state": state, "bytes": comm.meter.total}
+
+
+main = partial(serve, run)
+"""Entry of a worker process."""

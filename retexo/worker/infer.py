@@ -6,7 +6,7 @@ Predictions never cross the network: each worker writes those of its own partiti
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from socket import socket
+from functools import partial
 from typing import Any
 
 from retexo.comm.socket_transport import Streams
@@ -37,11 +37,6 @@ class InferJob(Job):
     checkpoint: Checkpoint
     predict: PredictSettings | None
     """How predictions are written; None for scores only, which need fewer rows."""
-
-
-def main(rank: int, job: InferJob, parent: socket, streams: Streams | None) -> None:
-    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
-    serve(run, rank, job, parent, streams)
 
 
 def run(
@@ -113,6 +108,10 @@ def run(
         "all": sum(graph_info.part_sizes),
     }
     return {**scores, "nodes": num_nodes, **measured}
+
+
+main = partial(serve, run)
+"""Entry of a worker process."""
 
 
 def _score(

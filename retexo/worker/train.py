@@ -4,8 +4,8 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import torch
@@ -61,11 +61,6 @@ class TrainJob(Job):
 
     identity: str
     """sha256 (hex) of the run that a saved state has to belong to."""
-
-
-def main(rank: int, job: TrainJob, parent: socket, streams: Streams | None) -> None:
-    """Entry of a worker process: call `run` and send its result, or its error, to the parent."""
-    serve(run, rank, job, parent, streams)
 
 
 def run(
@@ -158,6 +153,10 @@ def run(
             "resumed": resumed,
             **gather_measurements(comm, clock, (resident, private), seconds, settings.model.depth),
         }
+
+
+main = partial(serve, run)
+"""Entry of a worker process."""
 
 
 @dataclass(frozen=True, eq=False)
