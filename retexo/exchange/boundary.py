@@ -1,11 +1,11 @@
-"""The edges from one partition into another: how the receiver finds them and tells the owner.
+"""The edges from one partition into another: how the receiver finds them and tells the sender.
 
-The owner of the rows sends them to the receiver, whose nodes are the destinations of the edges. In
-a symmetric graph the owner holds the reverse of each edge, so it is told only a digest and the
-layers that require each target.
+The sender owns the rows, the receiver the destinations of the edges. In a symmetric graph the
+sender holds the reverse of each edge, so it is told only a digest and the layers that require each
+target.
 
 I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows (nodes of the
-owner with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
+sender with an edge into the receiver), R targets (see retexo.exchange.exchange_plan), E edges.
 """
 
 from dataclasses import dataclass, field
@@ -37,13 +37,13 @@ TRAIN_PHASE, INFER_PHASE = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """The edges from one partition (the owner) into another (the receiver)."""
+    """The edges from one partition (the sender) into another (the receiver)."""
 
     rows: IntArray
-    """[L] ascending: inner nodes for the owner, halo nodes for the receiver."""
+    """[L] ascending: inner nodes for the sender, halo nodes for the receiver."""
     targets: IntArray
     """[R] the receiver's inner nodes, ascending among targets that as many layers require; -1 for
-    the owner, which does not know them, and where several destinations share one target."""
+    the sender, which does not know them, and where several destinations share one target."""
     required_layers: ByteArray
     """[R] see ExchangePlan.required_layers. Descending: the targets of a phase are contiguous."""
     target_ptr: IntArray
@@ -51,7 +51,7 @@ class Boundary:
     source: IndexArray
     """int32 [E] row of each edge, in [0, L), ascending for each target."""
     weight: WeightArray | None = None
-    """[E] edge weights, NaN where the owner does not know the weight and must send the row. None
+    """[E] edge weights, NaN where the sender does not know the weight and must send the row. None
     for unweighted graphs."""
     _source_masks: dict[tuple[int, int], Mask] = field(default_factory=dict)
     """Cached results of `source_mask`, reused by the next layer."""
@@ -135,7 +135,7 @@ def find_incoming_boundaries(
 
 
 _Edges = tuple[IndexArray, IndexArray, WeightArray | None]
-"""Halo node (counted from the owner's first), target and weight of each edge; [E] each."""
+"""Halo node (counted from the sender's first), target and weight of each edge; [E] each."""
 
 
 def _find_required_edges(
@@ -143,7 +143,7 @@ def _find_required_edges(
 ) -> list[_Edges]:
     """Return the required edges from each peer, with inner nodes as targets.
 
-    They are grouped by owner and required layers, which keeps the order within a group.
+    They are grouped by sender and required layers, which keeps the order within a group.
     """
     src, dst, num_inner = partition.src.numpy(), partition.dst.numpy(), partition.num_inner
     arrays = (
@@ -227,7 +227,7 @@ def digest_of_edges(boundary: Boundary, halo_index: IntArray, *, own_first: bool
 
 
 def reverse_boundary(boundary: Boundary, required_layers: ByteArray) -> Boundary:
-    """Return the boundary that the peer requests in a symmetric graph, as its owner sees it.
+    """Return the boundary that the peer requests in a symmetric graph, as its sender sees it.
 
     Args:
         boundary: all edges from the peer, as their receiver sees them.
@@ -289,7 +289,7 @@ class LayerCode:
 
 @dataclass(frozen=True)
 class BoundaryCode:
-    """Encoding of a boundary for an owner of its rows that does not know its edges.
+    """Encoding of a boundary for a sender that does not know its edges.
 
     First the edges as sorted numbers target * num_inner + node in Elias-Fano code, then the
     required layers of each target (LayerCode).
@@ -298,7 +298,7 @@ class BoundaryCode:
     num_edges: int
     num_targets: int
     num_inner: int
-    """Number of the owner's inner nodes."""
+    """Number of the sender's inner nodes."""
     num_layers: int
 
     @property
@@ -319,7 +319,7 @@ class BoundaryCode:
         """Encode a boundary as uint8 [size].
 
         Args:
-            boundary: the boundary, as the receiver of its rows sees it.
+            boundary: the boundary, as its receiver sees it.
             halo_index: int64 [H] the halo nodes' indices at their owners.
         """
         key = np.repeat(np.arange(self.num_targets) * self.num_inner, boundary.num_edges)
@@ -328,7 +328,7 @@ class BoundaryCode:
         return torch.cat((edges, self._layers.write(boundary.required_layers)))
 
     def read(self, code: Tensor) -> Boundary:
-        """Decode a boundary, as the owner of its rows sees it.
+        """Decode a boundary, as its sender sees it.
 
         Raises ValueError for an invalid code.
         """

@@ -13,16 +13,17 @@ the L - l - 1 layers after it; nothing is sent for other nodes. Without training
 rounds: all rows go in INFER_PHASE, for the nodes in the split (evaluate) or for every node
 (predict).
 
-Each partition holds the in-edges of its own nodes, sorted by destination. It sends each owner
-the list of edges that leave the owner's nodes, as sorted numbers target * I + node; in a symmetric
-graph the owner knows them, and is told only which targets are required. What a target is depends
-on the aggregator. A linear one allows partial sums: each destination is a
-target, and in a weighted graph the owner also receives edge weights, if sums save more bytes
-than the weights take. If only rows can be sent (attention, pooling, exchange=plain), all
-destinations that the same number of layers requires share one target.
+Of two partitions, the sender owns the rows, the receiver the destinations of the edges. Each
+partition holds the in-edges of its own nodes, sorted by destination. So the receiver tells the
+sender which edges leave the sender's nodes, as sorted numbers target * I + node; in a symmetric
+graph the sender knows them, and is told only which targets are required. What a target is depends
+on the aggregator. A linear one allows partial sums: each destination is a target, and in a weighted
+graph the sender also gets edge weights, if sums save more bytes than the weights take. If only rows
+can be sent (attention, pooling, exchange=plain), all destinations that the same number of layers
+requires share one target.
 
 W workers, I inner nodes, H halo nodes of a worker. For one ordered pair of partitions: L rows
-(nodes of the owner with an edge into the receiver), R targets, E edges.
+(nodes of the sender with an edge into the receiver), R targets, E edges.
 """
 
 from collections.abc import Sequence
@@ -141,8 +142,8 @@ def make_plan(
 ) -> ExchangePlan:
     """Make the exchange plan from known required layers (see ExchangePlan.required_layers).
 
-    All workers call it: each requests its boundary from the owners. TrainingError if a peer sends
-    an invalid one.
+    All workers call it: each requests its boundaries from the senders. TrainingError if a peer
+    requests an invalid one.
     """
     incoming = find_incoming_boundaries(partition, required_layers.numpy(), options.partial_sums)
     outgoing = _request_boundaries(partition, incoming, options, required_layers.numpy(), comm)
@@ -162,12 +163,12 @@ def _request_boundaries(
     required_layers: ByteArray,
     comm: Communicator,
 ) -> list[Boundary]:
-    """Request the incoming boundaries of their owners; return the ones that the peers request here.
+    """Request the incoming boundaries of their senders; return those that the peers request here.
 
-    Where both ends hold the reverse of each other's edges, the owner knows the edges, and is told
+    Where both ends hold the reverse of each other's edges, the sender knows the edges, and is told
     only how many layers require each target. All workers call it.
 
-    Sites always send the edges, whose targets have no ids: else the owner would learn which nodes
+    Sites always send the edges, whose targets have no ids: else the sender would learn which nodes
     of another site have labels.
     """
     halo_index, num_layers = partition.halo_index.numpy(), options.num_layers
@@ -204,7 +205,7 @@ def _request_boundaries(
     ]
 
     def request(peer: int, boundary: Boundary) -> Tensor:
-        """Encode the boundary for the owner of its rows."""
+        """Encode the boundary for its sender."""
         if is_symmetric[peer]:
             targets = np.sort(all_incoming[peer].targets)
             return LayerCode(len(targets), num_layers).write(required_layers[targets])
@@ -332,10 +333,10 @@ def exchange_sorted_lists(
 def _share_weights(
     incoming: list[Boundary], outgoing: list[Boundary], options: PlanOptions, comm: Communicator
 ) -> tuple[list[Boundary], list[Boundary]]:
-    """Send owners the weights of edges that they may sum; return both lists with them.
+    """Send the senders weights of edges that they may sum; return both lists with them.
 
-    NaN is a weight that its owner does not know. An edge whose target has no other edge needs none,
-    because there is nothing to sum. `outgoing` is changed in place. All workers call it.
+    NaN is a weight that the sender does not know. An edge whose target has no other edge needs
+    none, because there is nothing to sum. `outgoing` is changed in place. All workers call it.
     """
     incoming, codes = _encode_shared_weights(incoming, options)
     sizes = [
@@ -364,8 +365,8 @@ def _encode_shared_weights(
 ) -> tuple[list[Boundary], list[Tensor]]:
     """Encode the weights to send, for each peer; none where they cost more bytes than they save.
 
-    Returns copies of the boundaries with the weights that the owners will know (NaN: not sent), and
-    the codes.
+    Returns copies of the boundaries with the weights that the senders will know (NaN: not sent),
+    and the codes.
     """
     encoded, codes = [], []
     for peer, boundary in enumerate(incoming):
