@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from partitioning.links.adamic_adar import ONE
+from retexo.arrays import csr_from_counts
 from retexo.comm.collectives import Communicator
+from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import PREDICTIONS
 from retexo.tasks.task_context import TaskContext
 
@@ -57,25 +59,26 @@ class WeightedNeighbours:
             Ones, int64 [q, N].
 
         Raises:
-            ValueError: a worker sent ids that cannot be neighbours.
+            TrainingError: a worker sent ids that cannot be neighbours.
         """
         chosen = [self.weights[nodes.numpy()] for nodes in requested]
         dtype = torch.int32 if self.weights.shape[1] < 1 << 31 else torch.int64
         sizes = [torch.from_numpy(np.diff(rows.indptr)).to(torch.int32) for rows in chosen]
         lengths = comm.all_to_all(sizes, counts, PREDICTIONS)
         columns = [torch.from_numpy(rows.indices).to(dtype) for rows in chosen]
-        received = torch.cat(
-            comm.all_to_all(
-                columns, [int(lengths_of_peer.sum()) for lengths_of_peer in lengths], PREDICTIONS
-            )
+        received = comm.all_to_all(
+            columns, [int(lengths_of_peer.sum()) for lengths_of_peer in lengths], PREDICTIONS
         )
-        ends = torch.cat((torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)))
-        shape = (sum(counts), self.weights.shape[1])
-        matrix = sp.csr_array(
-            (np.ones(len(received), np.int64), received.numpy(), ends.numpy()), shape=shape
-        )
-        matrix.check_format()  # SciPy's products read past the end at an invalid index
-        return matrix
+        matrices = []
+        for peer, (ids, lengths_of_peer) in enumerate(zip(received, lengths, strict=True)):
+            ones = np.ones(len(ids), np.int64)
+            with reading_from(peer, "list of neighbours"):
+                matrix = csr_from_counts(
+                    ones, ids.numpy(), lengths_of_peer.numpy(), self.weights.shape[1]
+                )
+                matrix.check_format()  # SciPy's products read past the end at an invalid index
+            matrices.append(matrix)
+        return sp.csr_array(sp.vstack(matrices, format="csr"))
 
     def score_pairs(self, own: Tensor, neighbours: sp.csr_array) -> Tensor:
         """Score pairs of nodes by their common neighbours, [q].

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from retexo.errors import TrainingError
 from retexo.exchange.coding.rows import RowFormat, decode
 from retexo.exchange.exchange_plan import request_halo_nodes
 from retexo.exchange.layer_exchange import _decode_from
+from retexo.tasks.adamic_adar import WeightedNeighbours
 
 ROWS = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
 MESSAGE = ROWS.reshape(-1).view(np.uint8)
@@ -193,6 +195,16 @@ def test_places_out_of_range_or_order_are_refused(places: list[int]) -> None:
     check_places(2, torch.tensor([0, 0, 2], dtype=torch.int32), 3, 3)
     with pytest.raises(TrainingError, match=r"rank 2 (names node|sent no 3 places in order)"):
         check_places(2, torch.tensor(places, dtype=torch.int32), 3, 3)
+
+
+def test_neighbours_that_are_not_there_name_their_sender() -> None:
+    def fetch(comm: Communicator) -> Any:
+        last = 2 + comm.rank  # of the other worker's graph, which has a node more
+        weights = sp.csr_array(([1], ([0], [last])), shape=(1, last + 1))
+        return WeightedNeighbours(weights).fetch(comm, [torch.tensor([0])] * 2, [1, 1])
+
+    with pytest.raises(TrainingError, match="rank 1 sent an invalid list of neighbours"):
+        run_threads(2, fetch)
 
 
 def test_rows_that_cannot_be_read_name_their_sender() -> None:
