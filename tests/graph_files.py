@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 import torch
-from support import dgl
+from support import dataset_settings, dgl
 
+from partitioning.datasets import load_graph
 from partitioning.graph_data import GraphData
 from partitioning.node_names import Names
 
@@ -40,6 +41,11 @@ def write_files(folder: Path, files: Mapping[str, Any]) -> Path:
         elif content is not None:
             np.save(path, content)
     return folder
+
+
+def load(path: Path | str, **fields: Any) -> Any:
+    """The graph of dataset_name=file, with other settings of data sets."""
+    return load_graph(dataset_settings("file", str(path), **fields))
 
 
 def change_json(path: Path, change: Callable[[Any], Any]) -> None:

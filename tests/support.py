@@ -37,6 +37,7 @@ from partitioning.directory.dgl_files import add_dgl_files
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
+from partitioning.errors import InputError
 from partitioning.file_io import with_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, NodeTable, Relation
 from partitioning.partition_settings import (
@@ -585,6 +586,16 @@ def save_untrained(
     about = {"multilabel": False, "partition_digest": "none", "answer": answer, **described}
     save_model(run_dir / "checkpoint", shape, about)
     return run_dir
+
+
+@contextlib.contextmanager
+def refusing(*words: str) -> Iterator[None]:
+    """What is done within is refused, in one line that has all these words."""
+    with pytest.raises(InputError) as caught:
+        yield
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def edit_model(checkpoint: Path, change: Callable[[dict[str, Any]], Any]) -> None:

@@ -189,12 +189,12 @@ def _watched(tried: Tried) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(0.1, limit - time.monotonic() + begin))
         root.removeHandler(logged)
         root.setLevel(level)
-    if tried.seconds > SECONDS:
-        tried.wrong.append(f"{tried.seconds:.0f} s")
-    if tried.memory > MEMORY:
-        tried.wrong.append(f"{tried.memory / 2**20:.0f} MiB")
-    if logged.letters > LOGGED:
-        tried.wrong.append(f"{logged.letters} letters in the log")
+    too_much = {
+        f"{tried.seconds:.0f} s": tried.seconds > SECONDS,
+        f"{tried.memory / 2**20:.0f} MiB": tried.memory > MEMORY,
+        f"{logged.letters} letters in the log": logged.letters > LOGGED,
+    }
+    tried.wrong += [said for said, is_wrong in too_much.items() if is_wrong]
     tried.wrong += logged.wrong
     left = [
         child for child in psutil.Process().children(recursive=True) if child.pid not in children

@@ -20,7 +20,6 @@ import pytest
 import yaml
 from graph_files import flip_bit
 from support import (
-    Ended,
     finish,
     group_members,
     random_graph,
@@ -139,38 +138,29 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @pytest.fixture(scope="module")
-def mistakes(place: Path) -> dict[str, Ended]:
-    """How each command ended; one is a process of its own."""
-    _spoil(place)
-
-    def run(name: str) -> Ended:
-        arguments = list(MISTAKES[name][0])
-        if not any(argument.startswith("hydra.run.dir=") for argument in arguments):
-            arguments.append(f"hydra.run.dir=runs/{name.replace(' ', '-')}")
-        if name == "missing":
-            return finish(start_cli(*arguments, cwd=place), rc=None)
-        return run_main(*arguments, cwd=place, rc=None)
-
-    return {name: run(name) for name in MISTAKES}
-
-
-def _spoil(place: Path) -> None:
-    """Make the damaged files and directories that the mistakes are about."""
+def spoilt(place: Path) -> Path:
+    """The place, with the damaged files and directories that the mistakes are about."""
     shutil.copytree(place / "parts", place / "flipped")
     flip_bit(place / "flipped" / "toy-random-vol-2" / "part1" / "feat.npy", 0.9)
     shutil.copytree(place / "parts" / "toy-random-vol-2", place / "renamed" / "toy-random-vol-3")
     (place / "broken.npz").write_bytes(b"PK\x03\x04 not a zip")
     (place / "used").mkdir()
     (place / "used" / "summary.json").write_text("{}")
+    return place
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named_and_ends_with_status_2(mistakes: dict[str, Ended], name: str) -> None:
-    ended = mistakes[name]
-    assert ended.rc == 2, ended.output
+def test_a_mistake_is_named_and_ends_with_status_2(spoilt: Path, name: str) -> None:
+    """One of the commands is a process of its own."""
+    arguments, words = MISTAKES[name]
+    if not any(argument.startswith("hydra.run.dir=") for argument in arguments):
+        arguments = (*arguments, f"hydra.run.dir=runs/{name.replace(' ', '-')}")
+    if name == "missing":
+        ended = finish(start_cli(*arguments, cwd=spoilt), rc=2)
+    else:
+        ended = run_main(*arguments, cwd=spoilt, rc=2)
     assert "Traceback" not in ended.output
-    for word in MISTAKES[name][1]:
-        assert word in ended.stderr, ended.stderr
+    assert all(word in ended.stderr for word in words), ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -387,36 +377,31 @@ SWEEP_DATA = ("dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "
 SEARCH = ("+hparams_search=optuna", *SWEEP_DATA, "hidden_dim=8", "hydra.sweep.dir=search")
 
 
-@pytest.fixture
-def sweep_place(tmp_path: Path) -> Path:
+def test_optuna_finds_the_best_run_and_continues(tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_optuna_sweeper")
     save_npz(tmp_path / "toy.npz", random_graph(), thirds(40))
-    return tmp_path
-
-
-def test_optuna_finds_the_best_run_and_continues(sweep_place: Path) -> None:
     search = (*SEARCH, "objective=val.log_loss")
-    ended = run_main(*search, "hydra.sweeper.n_trials=2", cwd=sweep_place, rc=2)
+    ended = run_main(*search, "hydra.sweeper.n_trials=2", cwd=tmp_path, rc=2)
     assert "direction=maximize: objective=val.log_loss needs" in ended.stderr
     command = (*search, "hydra.sweeper.direction=minimize")
-    run_main(*command, "hydra.sweeper.n_trials=1", cwd=sweep_place)
-    again = run_main(*command, "hydra.sweeper.n_trials=2", cwd=sweep_place)
+    run_main(*command, "hydra.sweeper.n_trials=1", cwd=tmp_path)
+    again = run_main(*command, "hydra.sweeper.n_trials=2", cwd=tmp_path)
     assert again.output.count("this run is finished already") == 1, again.output
-    files = list(sweep_place.glob("search/*/summary.json"))
+    files = list(tmp_path.glob("search/*/summary.json"))
     varied = "dropout=* learning_rate=* weight_decay=*"
     for file in files:  # hidden_dim, the data and so on are the same in all jobs
         names = [re.sub("=.*", "=*", each) for each in file.parent.name.split(",")]
         assert " ".join(sorted(names)) == varied
     runs = [json.loads(each.read_text()) for each in files]
     losses = {run["settings"]["dropout"]: run["val"]["log_loss"] for run in runs}
-    found = yaml.safe_load((sweep_place / "search" / "optimization_results.yaml").read_text())
+    found = yaml.safe_load((tmp_path / "search" / "optimization_results.yaml").read_text())
     assert len(losses) == 2
     assert found["best_value"] == min(losses.values())
     assert losses[found["best_params"]["dropout"]] == found["best_value"]
     best = re.search(r"best of 2 jobs: \S+ in (.+)", again.stdout)
     summary = json.loads(Path(best[1], "summary.json").read_text(encoding="utf-8"))
     assert summary["val"]["log_loss"] == found["best_value"]
-    assert len(list(sweep_place.glob("data/partitions/*/toy-random-vol-2"))) == 1
+    assert len(list(tmp_path.glob("data/partitions/*/toy-random-vol-2"))) == 1
 
 
 def test_a_sweeper_that_is_missing_is_named_with_its_remedy(tmp_path: Path) -> None:

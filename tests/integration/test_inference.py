@@ -24,6 +24,7 @@ from support import (
     edit_model,
     make_graph,
     random_graph,
+    refusing,
     save_npz,
     save_untrained,
     thirds,
@@ -560,7 +561,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         lambda at: flip_bit(at / "layer1.safetensors", 0.9),
         ("layer1.safetensors", "checksum"),
     ),
-    "missing": (lambda at: (at / "layer0.safetensors").unlink(), ("layer0.safetensors", "missing")),
+    "missing": (
+        lambda at: (at / "layer0.safetensors").unlink(),
+        ("layer0.safetensors: missing", "not a complete checkpoint; copy all of it"),
+    ),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
 }
 
@@ -568,10 +572,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_checkpoint_is_named(place: Path, tmp_path: Path, name: str) -> None:
     spoil, words = DAMAGE[name]
-    with pytest.raises(InputError) as caught:
+    with refusing(*words):
         load_run(damaged(place, tmp_path, spoil))
-    assert "\n" not in str(caught.value)
-    assert all(word in str(caught.value) for word in words)
 
 
 REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -604,9 +606,8 @@ def test_what_contradicts_the_run_is_refused(
     arguments, words = REFUSED[name]
     run_dir = written if name == "used" else tmp_path
     given = [argument for argument in arguments if not argument.startswith("hydra")]
-    with pytest.raises(InputError) as caught:
+    with refusing(*words):
         predict.run(compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *given]), run_dir)
-    assert all(word in str(caught.value) for word in words)
 
 
 @pytest.mark.parametrize(
@@ -623,9 +624,8 @@ def test_a_graph_that_the_model_does_not_fit(
 ) -> None:
     write_partitions(tmp_path / "parts", graph, thirds(40), scattered(40, 2), 2)
     settings = [*at(tmp_path), "app=evaluate", f"checkpoint_dir={place}/run", *HERE]
-    with pytest.raises(InputError) as caught:
+    with refusing(*words):
         evaluate.run(compose(settings), tmp_path / "out")
-    assert all(word in str(caught.value) for word in words)
     assert not (tmp_path / "out").exists()
 
 

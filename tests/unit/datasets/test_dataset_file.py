@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
-from graph_files import assert_graph, write_files
+from graph_files import assert_graph, load, write_files
 from support import dataset_settings, dgl, split_settings
 
 from partitioning import datasets
@@ -23,11 +23,6 @@ from partitioning.errors import InputError
 from partitioning.file_io import UNREADABLE
 from partitioning.graph_data import EDGE_DATA
 from partitioning.unpacked_size import check_unpacked_size
-
-
-def load(path, **fields):
-    return datasets.load_graph(dataset_settings("file", str(path), **fields))
-
 
 NAN = np.nan
 # Four nodes in a path, three classes, one node without a label.

@@ -12,17 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 import torch
-from graph_files import assert_graph, write_files
+from graph_files import assert_graph, load, write_files
 from support import dataset_settings, dgl, split_settings
 
 import retexo
 from partitioning import datasets, prediction_graph
 from partitioning.errors import InputError
-
-
-def load(path, **fields):
-    return datasets.load_graph(dataset_settings("file", str(path), **fields))
-
 
 # Three edges in a path of four nodes.
 DATA = {

@@ -7,16 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from graph_files import write_files
+from graph_files import load, write_files
 from support import dataset_settings
 
 from partitioning import datasets
 from partitioning.errors import InputError
-
-
-def load(path, **fields):
-    return datasets.load_graph(dataset_settings("file", str(path), **fields))
-
 
 NODES = "id,label,x\n0,0,1.5\n7,1,2\n14,1,-3\n"
 EDGES = "src,dst\n0,7\n7,14\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from graph_files import assert_graph, write_files
+from graph_files import assert_graph, load, write_files
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
@@ -17,11 +17,6 @@ from partitioning.describe_tables import describe_tables
 from partitioning.features.build import encode_tables
 from partitioning.features.schema import describe
 from partitioning.partition_settings import FeatureSettings
-
-
-def load(path, **fields):
-    return datasets.load_graph(dataset_settings("file", str(path), **fields))
-
 
 NAN = np.nan
 NODES = "name,age,subject,city,height\nann,31,art,Rome,1.5\nbob,22,,Bonn,1.75\n007,44,law,Oslo,2\n"
