@@ -25,7 +25,7 @@ from partitioning.features.sums import (
     fit_sums,
     share_nothing,
 )
-from partitioning.graph_data import SEPARATOR
+from partitioning.graph_data import table_name
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, FeatureSettings
 from partitioning.site_arrays import (
     SITE_TABLES,
@@ -77,12 +77,11 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
         used = rows if name == graph.target else None
         if table.featured is not None:
             used = table.featured if used is None else table.featured & used
-        tables["nodes" if graph.is_plain else f"nodes/{name}"] = table.features, table.schema, used
+        tables[table_name(name)] = table.features, table.schema, used
     described: set[int] = set()  # matrices, which an added reverse relation shares
     for edge_type, relation in graph.relations.items():
         if id(relation.edge_feat) not in described:
-            key = "edges" if graph.is_plain else f"edges/{SEPARATOR.join(edge_type)}"
-            tables[key] = relation.edge_feat, relation.schema, None
+            tables[table_name(edge_type)] = relation.edge_feat, relation.schema, None
         described.add(id(relation.edge_feat))
     proposals = {}
     for name, (features, schema, used) in tables.items():

@@ -34,6 +34,7 @@ from partitioning.graph_data import (
     EdgeType,
     NodeTable,
     Relation,
+    table_name,
 )
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings
@@ -151,7 +152,7 @@ def _new_nodes(
     InputError for ids that are there already, or features that do not fit the model.
     """
     what = f"new nodes{name and f' of {name}'}"
-    state = held.stored.get(f"nodes/{name}" if name else "nodes")
+    state = held.stored.get(table_name(name))
     frame = to_frame(_without_unused(frame, state, held.settings.columns, what), what)
     table = read_table(frame, held.settings.columns)
     if table.ids is None:
@@ -305,7 +306,7 @@ def _new_edges(
         if weight is None and table.weight is not None:  # all are 1
             weight = np.ones(len(src), np.float32)
         table = replace(table, src=src, dst=dst, weight=weight)
-    state = held.stored.get(f"edges/{SEPARATOR.join(edge_type)}" if edge_type[1] else "edges")
+    state = held.stored.get(table_name(edge_type))
     data: Any = read_edge_data(table, relation, state, columns, what)
     return Relation(table.src, table.dst, **data)
 

@@ -45,6 +45,16 @@ def is_relation(name: str | None, full: str) -> bool:
     return name == full or f"{SEPARATOR}{name}{SEPARATOR}" in full
 
 
+def table_name(name: str | EdgeType) -> str:
+    """Return what the table of a node type or relation is called in pipelines and messages.
+
+    That is nodes or edges; with several types nodes/TYPE or edges/SOURCE__RELATION__DESTINATION.
+    """
+    if name in (PLAIN_TYPE, PLAIN_RELATION):
+        return "nodes" if name == PLAIN_TYPE else "edges"
+    return f"nodes/{name}" if isinstance(name, str) else f"edges/{SEPARATOR.join(name)}"
+
+
 def endpoint_dtype(num_nodes: int) -> type[np.signedinteger[Any]]:
     """Return the narrower integer type that holds 0 ... num_nodes - 1."""
     return np.int32 if num_nodes <= np.iinfo(np.int32).max else np.int64
@@ -81,6 +91,13 @@ class NodeTable:
     @property
     def num_nodes(self) -> int:
         return len(self.node_ids)
+
+    @property
+    def given_ids(self) -> NDArray[Any]:
+        """The ids as the data set has them, int64 or objects of str [N_t]."""
+        if self.node_names is None:
+            return self.node_ids
+        return np.array(self.node_names.tolist(), dtype=object)
 
     def shown_ids(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return the ids of some nodes as the data set writes them: int64 [n], or str."""

@@ -30,8 +30,8 @@ from partitioning.features.build import (
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
-    SEPARATOR,
     GraphData,
+    table_name,
 )
 from partitioning.links.link_split import (
     LinkSplit,
@@ -169,8 +169,7 @@ def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> GraphData
     for name in (*nodes, *chain.from_iterable(edges)):
         check_name(name, "graph")
     relations = {
-        edge_type: to_frame(frame, f"edges/{SEPARATOR.join(edge_type)}")
-        for edge_type, frame in edges.items()
+        edge_type: to_frame(frame, table_name(edge_type)) for edge_type, frame in edges.items()
     }
-    types = {name: to_frame(frame, f"nodes/{name}") for name, frame in nodes.items()}
+    types = {name: to_frame(frame, table_name(name)) for name, frame in nodes.items()}
     return file.from_frames(types, relations, settings)

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning import graph_addition
@@ -31,7 +30,6 @@ from partitioning.graph_data import (
     PLAIN_TYPE,
     EdgeType,
     GraphData,
-    NodeTable,
     Relation,
 )
 from partitioning.prediction_graph import PredictionGraph
@@ -198,7 +196,7 @@ class HeldGraph:
         self.context = self._open(read)
         self.inferred = infer(self.context, run.stages, run.checkpoint.heads, keeps_rows=True)
         table = read.graph.target_nodes
-        self.ids = NodeIds(ids_of_table(table), "the graph", read.types_of_pairs)
+        self.ids = NodeIds(table.given_ids, "the graph", read.types_of_pairs)
         self.known = {
             name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
         }
@@ -266,7 +264,7 @@ class HeldGraph:
             raise InputError(
                 f"new: has no node of type {self.read.graph.target}, which is predicted"
             )
-        return self.run.make_predictions(ids_of_table(table), self._extend(added))
+        return self.run.make_predictions(table.given_ids, self._extend(added))
 
     def _extend(self, added: Addition) -> InferenceResult:
         """Return the outputs at new nodes.
@@ -367,10 +365,3 @@ def without_relation_numbers(read: PredictionGraph) -> PredictionGraph:
         return read
     edges = replace(read.graph.edges, edge_feat=None)
     return replace(read, graph=replace(read.graph, relations={PLAIN_RELATION: edges}))
-
-
-def ids_of_table(table: NodeTable) -> NDArray[Any]:
-    """Return the ids of the nodes of a type, int64 or objects of str [N]."""
-    if table.node_names is None:
-        return table.node_ids
-    return np.array(table.node_names.tolist(), dtype=object)

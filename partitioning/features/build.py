@@ -26,10 +26,10 @@ from partitioning.features.schema import Rows, Schema
 from partitioning.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
-    SEPARATOR,
     Features,
     GraphData,
     NodeTable,
+    table_name,
 )
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.thread_pool import BLOCK
@@ -82,7 +82,7 @@ def encode_tables(
     kinds = kinds_of(settings.kind, list(graph.nodes))
     nodes, relations = {}, {}
     for name, table in graph.nodes.items():
-        key = f"nodes/{name}" if name else "nodes"
+        key = table_name(name)
         of_type = rows if name == graph.target else None
         features, featured, state = encode_nodes(
             table, settings, of_type, kinds[name], stored.get(key)
@@ -103,9 +103,8 @@ def encode_tables(
         schema = relation.schema
         if schema is not None:
             if id(schema) not in encoded:
-                key = "edges" if graph.is_plain else f"edges/{SEPARATOR.join(edge_type)}"
                 edge_features = _encode_edges(
-                    relation.edge_feat, schema, settings, stored, key, states
+                    relation.edge_feat, schema, settings, stored, table_name(edge_type), states
                 )
                 encoded[id(schema)] = edge_features if graph.is_plain else to_array(edge_features)
             relation = replace(relation, edge_feat=encoded[id(schema)], schema=None)

@@ -474,12 +474,11 @@ def to_graph_of_relation(graph: GraphData, name: str) -> GraphData:
     if learned_time is not None:
         edge_time = np.full(len(is_learned), np.nan)
         edge_time[is_learned] = learned_time
-    names: list[str] = []
-    for node_type, table in graph.nodes.items():
-        ids: list[Any] = (
-            table.node_ids.tolist() if table.node_names is None else table.node_names.tolist()
-        )
-        names += [f"{node_type}:{node}" for node in ids]
+    names = [
+        f"{node_type}:{node}"
+        for node_type, table in graph.nodes.items()
+        for node in table.given_ids.tolist()
+    ]
     node_ids = hash_names(np.array(names, dtype=object))
     return GraphData.plain(
         graph.name,

@@ -28,7 +28,7 @@ from partitioning.datasets.nodes import Nodes
 from partitioning.datasets.symmetry import add_missing_reverse
 from partitioning.datasets.table_files import column_names, kind_of, list_visible, stem_of
 from partitioning.datasets.tables import is_table
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
 from partitioning.features.build import named_columns, read_as_fitted
@@ -46,6 +46,7 @@ from partitioning.graph_data import (
     Endpoints,
     Relation,
     endpoint_dtype,
+    table_name,
 )
 from partitioning.node_names import Names
 from partitioning.partition_settings import ColumnSettings, UpdateSettings
@@ -237,8 +238,7 @@ def columns_of(meta: Meta) -> ColumnSettings:
 
 def state_of(meta: Meta, name: str | EdgeType) -> State | None:
     """Return the fitted pipeline of a type's or a relation's table; None where there is none."""
-    what, joined = ("nodes", name) if isinstance(name, str) else ("edges", SEPARATOR.join(name))
-    return meta.features.get(f"{what}/{joined}" if isinstance(meta, HeteroMeta) else what)
+    return meta.features.get(table_name(name))
 
 
 def check_features(path: Path, meta: Meta) -> None:
