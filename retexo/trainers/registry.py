@@ -33,25 +33,17 @@ def names_with(supports: Callable[[Trainer], bool]) -> str:
     return ", ".join(name for name, trainer in TRAINERS.items() if supports(trainer))
 
 
-def trainer_named(name: str, *, heterogeneous: bool = False) -> Trainer:
-    """Return the named trainer; InputError if there is none, or none for heterogeneous graphs."""
+def find_trainer(settings: TrainSettings) -> Trainer:
+    """Return the settings' trainer; InputError if there is none, or none for the model's graphs."""
+    name = settings.trainer.name
     if name not in TRAINERS:
         raise InputError(f"trainer={name}: no such trainer; choose one of {', '.join(TRAINERS)}")
-    if heterogeneous and not TRAINERS[name].HETEROGENEOUS:
+    if hidden_convolution(settings.model).relational and not TRAINERS[name].HETEROGENEOUS:
         raise InputError(
             f"trainer={name}: not for heterogeneous graphs, nor labels of edges; choose one of "
             f"{names_with(lambda trainer: trainer.HETEROGENEOUS)}"
         )
     return TRAINERS[name]
-
-
-def find_trainer(settings: TrainSettings) -> Trainer:
-    """Return the settings' trainer, for plain or heterogeneous graphs by the model.
-
-    Raises InputError where there is none.
-    """
-    heterogeneous = hidden_convolution(settings.model).relational
-    return trainer_named(settings.trainer.name, heterogeneous=heterogeneous)
 
 
 def check_trainer_settings(settings: TrainSettings) -> None:

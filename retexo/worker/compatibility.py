@@ -313,7 +313,7 @@ def check_inductive(settings: TrainSettings, directory: PartitionDirectory) -> N
     where = "split.inductive=true"
     if settings.task.links:
         raise InputError(f"{where}: held-out pairs of links are always hidden; leave it out")
-    if not registry.trainer_named(settings.trainer.name).INDUCTIVE:
+    if not registry.find_trainer(settings).INDUCTIVE:
         raise InputError(
             f"{where}: trainer={settings.trainer.name} has no such training; choose one of"
             f" {registry.names_with(lambda trainer: trainer.INDUCTIVE)}"

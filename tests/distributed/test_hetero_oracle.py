@@ -141,7 +141,7 @@ def train_parts(settings: TrainSettings, graph: GraphData = GRAPH) -> dict[str, 
     Rows are the logits of each layer; of lazy training also the smoothed predictions, and what each
     step of smoothing makes of the last logits, the 0th included.
     """
-    num_parts, trainer = settings.num_partitions, registry.trainer_named(settings.trainer.name)
+    num_parts, trainer = settings.num_partitions, registry.find_trainer(settings)
     registry.check_trainer_settings(settings)
     parts = hetero_parts(graph, num_parts)
     layers = network(settings, parts[0])

@@ -132,7 +132,7 @@ def link_settings(*overrides: str) -> TrainSettings:
 def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
     settings = link_settings(*overrides, f"num_partitions={directory.num_parts}")
-    trainer = registry.trainer_named(settings.trainer.name)
+    trainer = registry.find_trainer(settings)
     registry.check_trainer_settings(settings)
 
     def worker(comm: Communicator) -> Any:

@@ -230,7 +230,7 @@ def context_of(
 ) -> tuple[Context, list[Stage], list[torch.nn.Module]]:
     """The context, the stages, and what is saved of the trained network."""
     saved: list[torch.nn.Module] = []
-    use = registry.trainer_named(settings.trainer.name).USE
+    use = registry.find_trainer(settings).USE
     given = {"log": log, "run_dir": Path("nowhere"), "dtype": dtype, "use": use}
     context, stages = worker_context(comm, directory, settings, **given)
     context = dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module))

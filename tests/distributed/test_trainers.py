@@ -135,7 +135,7 @@ def trained(
     def work(comm: Communicator) -> Outcome:
         log = RoundRecorder()
         context, stages, saved = context_of(comm, directory, settings, log, dtype)
-        done = registry.trainer_named(settings.trainer.name).train(context, stages)
+        done = registry.find_trainer(settings).train(context, stages)
         assert all(layer == 0 for layer, *_ in log.lines)
         network = saved[0] if settings.trainer.name == "sign" else end_to_end.collect_modules(saved)
         sent = comm.meter.table(len(stages)).sum(dim=(1, 2)).tolist()
@@ -458,7 +458,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     exec(example, module.__dict__)
     settings = settings_of(4, "trainer.name=edgeless", "model=sage")
     with mock.patch.dict(registry.TRAINERS, edgeless=module.EdgelessTrainer()):
-        registry.trainer_named("edgeless").check(settings)
+        registry.TRAINERS["edgeless"].check(settings)
         outcomes = trained(parts_of(tmp_path, 4), settings)
     none = Edges(*(torch.zeros(shape, dtype=torch.float64) for shape in ((60, 60), 60, 60)))
     assert_close(
