@@ -73,8 +73,7 @@ def load(
 ) -> "Predictor":
     """Load a trained model; see `retexo.load`."""
     DEFINED["predict.precision"].normalise(precision)
-    if output not in OUTPUTS:
-        raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
+    _check_output(output)
     checkpoint = open_checkpoint(Path(run_dir))
     composed = compose([*settings, f"task={checkpoint.task}"])
     names = {setting.partition("=")[0].lstrip("+~") for setting in settings}
@@ -302,13 +301,11 @@ class Predictor:
 
     def _convert(self, predictions: Predictions, output: str | None, *, embeddings: bool) -> Any:
         """Return predictions in the form that `output` names: frame, tensors or arrays."""
-        output = self.output if output is None else output
+        output = _check_output(self.output if output is None else output)
         if output == "arrays":
             return predictions
         if output == "tensors":
             return _tensors(predictions, embeddings=embeddings)
-        if output != "frame":
-            raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
         import pandas as pd
 
         return pd.DataFrame(
@@ -365,7 +362,7 @@ class Predictor:
             "partner": ids[nodes[row, column].numpy()],
             "score": scores[row, column].numpy(),
         }
-        if (self.output if output is None else output) == "tensors":
+        if _check_output(self.output if output is None else output) == "tensors":
             return {**columns, "score": torch.from_numpy(columns["score"])}
         import pandas as pd
 
@@ -414,6 +411,13 @@ class Predictor:
         graph: as of `predict`; None: the attached one.
         """
         return self._use(graph).inputs()
+
+
+def _check_output(output: str) -> str:
+    """Return the form of results that `output` names; InputError for an unknown one."""
+    if output not in OUTPUTS:
+        raise InputError(f"output={output}: choose one of {', '.join(OUTPUTS)}")
+    return output
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:

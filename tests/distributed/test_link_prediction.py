@@ -524,6 +524,8 @@ def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(
     assert best.score.tolist() == pytest.approx(
         model.score([("u3", partner.removeprefix("item:")) for partner in best.partner])
     )
+    with pytest.raises(InputError, match="output=json: choose one of frame, tensors, arrays"):
+        model.top(["u3"], output="json")
     with pytest.raises(InputError, match="user:i3"):
         model.score([("i3", "i4")])
 
