@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from retexo.comm import message_format
-from retexo.comm.masks import PairwiseMasks
+from retexo.comm.masks import PairwiseMasks, from_words
 from retexo.comm.message_format import WireFormat
 from retexo.comm.received import check_sizes
 from retexo.comm.replay_log import ReplayLog, checksum
@@ -182,7 +182,7 @@ class Communicator:
         masked = self.masks.hide([summand.tensor for summand in summands])
         self._sum_chunks([ReduceInput(value) for value in masked], tag)
         for summand, total in zip(summands, masked, strict=True):
-            summand.tensor.copy_(self.masks.reveal(total, summand.tensor.dtype))
+            summand.tensor.copy_(from_words(total, summand.tensor.dtype))
 
     def _sum_chunks(self, summands: Sequence[ReduceInput], tag: MessageTag) -> None:
         """Sum each tensor over all workers in place.

@@ -31,10 +31,6 @@ class PairwiseMasks:
         self.add_to(words)
         return words
 
-    def reveal(self, total: Tensor, dtype: torch.dtype) -> Tensor:
-        """Convert a sum of masked shares, in which the masks cancel, to the type of the shares."""
-        return from_words(total, dtype)
-
     def add_to(self, shares: list[Tensor]) -> None:
         """Add this worker's masks to its shares of one message, in place; int32 or int64."""
         self._number += 1

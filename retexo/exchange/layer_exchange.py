@@ -281,10 +281,7 @@ class LayerExchange:
         selection = self._select(cut, part, peer, phase)
         message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
         # The sizes of whole sums assumed that no values cancel; then plain rows may be shorter.
-        most = int(cut.has_edge.sum()) * self.local.dense_size(
-            projected=False
-        ) + self._exponent_bytes(selection)
-        if sum(message.sizes) > most:
+        if sum(message.sizes) > self._dense_bytes(cut.has_edge, selection):
             dense = self.local.unprojected_format(sparse=False)
             selection = Selection.of_rows(dense, cut.has_edge, cut.num_targets)
             message = OutgoingMessage.build(self.local, selection, cut, self._num_pieces)
@@ -312,9 +309,10 @@ class LayerExchange:
             known[peer, phase] = VectorBound(rows, targets, selection)
         return selection
 
-    def _exponent_bytes(self, selection: Selection) -> int:
-        """Return the maximum bytes of the exponents of a message."""
-        return self.local.rows.shape[1] * self._num_pieces * selection.format.scaled
+    def _dense_bytes(self, rows: Mask, selection: Selection) -> int:
+        """Return the most bytes of a message: of these rows, all dense, and of its exponents."""
+        exponents = self.local.rows.shape[1] * self._num_pieces * selection.format.scaled
+        return int(rows.sum()) * self.local.dense_size(projected=False) + exponents
 
     @property
     def _num_pieces(self) -> int:
@@ -330,38 +328,32 @@ class LayerExchange:
         rows that the peer holds, so that its size does not depend on values. exchange=plain
         needs no headers.
         """
-        rows_held = [
-            mask[part.rows] for mask, part in zip(self._held_here, batch.incoming, strict=True)
+        missing = [
+            ~held[part.rows] for held, part in zip(self._held_here, batch.incoming, strict=True)
         ]
         if self._plan.options.all_halo_rows:
+            row_size = self.local.dense_size(projected=False)
             known = [
-                Selection.of_rows(DENSE, ~there, len(part.targets))
-                for there, part in zip(rows_held, batch.incoming, strict=True)
+                Selection.of_rows(DENSE, rows, len(part.targets))
+                for rows, part in zip(missing, batch.incoming, strict=True)
             ]
             pieces = [selection.pieces(self._num_pieces) for selection in known]
-            return [
-                [len(rows) * self.local.dense_size(projected=False) for rows, _ in sizes]
-                for sizes in pieces
-            ], known
+            return [[len(rows) * row_size for rows, _ in sizes] for sizes in pieces], known
         partial_sums = self._plan.options.partial_sums
-        header = struct.Struct(
-            f"<B{self._num_pieces}Q"
-        )  # the format code, and the size of each piece
-        header_inputs = zip(batch.messages, batch.outgoing, strict=True)
+        # The format code, and the size of each piece.
+        header = struct.Struct(f"<B{self._num_pieces}Q")
         headers = [
-            _pack_header(header, *header_input, partial_sums) for header_input in header_inputs
+            _pack_header(header, message, part, partial_sums)
+            for message, part in zip(batch.messages, batch.outgoing, strict=True)
         ]
         sizes = [_header_size(header, part, partial_sums) for part in batch.incoming]
         received = self._comm.all_to_all(headers, sizes, MessageTag("setup", self._traffic_layer))
-        header_bytes = zip(received, rows_held, batch.incoming, strict=True)
         unpacked = [
-            _unpack_header(header, *header_fields, partial_sums) for header_fields in header_bytes
+            _unpack_header(header, content, rows, part, partial_sums)
+            for content, rows, part in zip(received, missing, batch.incoming, strict=True)
         ]
-        for peer, (there, (announced, chosen)) in enumerate(zip(rows_held, unpacked, strict=True)):
-            # otherwise _make_message sends all rows
-            most = int((~there).sum()) * self.local.dense_size(
-                projected=False
-            ) + self._exponent_bytes(chosen)
+        for peer, (rows, (announced, chosen)) in enumerate(zip(missing, unpacked, strict=True)):
+            most = self._dense_bytes(rows, chosen)  # otherwise _make_message sends all rows
             check_announced(peer, f"bytes of {self._kind}", sum(announced), most)
         return [sizes for sizes, _ in unpacked], [selection for _, selection in unpacked]
 
@@ -464,14 +456,17 @@ def _pack_header(
 
 
 def _unpack_header(
-    header: struct.Struct, received: Tensor, rows_held: Mask, part: BoundaryPart, partial_sums: bool
+    header: struct.Struct, received: Tensor, missing: Mask, part: BoundaryPart, partial_sums: bool
 ) -> tuple[list[int], Selection]:
-    """Return the sizes of the pieces that follow, and the selection of rows and sums."""
+    """Return the sizes of the pieces that follow, and the selection of rows and sums.
+
+    missing: bool [L'] the rows of the phase that this worker does not hold.
+    """
     start = received[: header.size].numpy().tobytes()
     code, *sizes = header.unpack(start or bytes(header.size))  # no header: DENSE and empty pieces
     message_format = MessageFormat.from_code(code)
     if not (partial_sums and start):
-        return sizes, Selection.of_rows(message_format, ~rows_held, len(part.targets))
+        return sizes, Selection.of_rows(message_format, missing, len(part.targets))
     count = len(part.rows) + len(part.targets)
     bits = np.unpackbits(received[header.size :].numpy(), count=count).astype(bool)
     return sizes, Selection(message_format, bits[: len(part.rows)], bits[len(part.rows) :])

@@ -156,11 +156,6 @@ def count_classes(partition: Partition, directory: PartitionDirectory | None) ->
     return int(partition.labels.max()) + 1 if partition.num_inner else 0
 
 
-def digest_to_int(hex_digest: str) -> int:
-    """Return the first 63 bits of a hex digest, to send it as int64."""
-    return int(hex_digest[:16], 16) >> 1
-
-
 def _check_equal(values: Tensor, message: str, mask: Tensor) -> None:
     """Raise InputError unless the values, [W], are equal on the ranks in a mask, bool [W]."""
     ranks = mask.nonzero()[:, 0]

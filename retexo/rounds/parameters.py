@@ -15,7 +15,6 @@ from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP, MessageTag
 from retexo.errors import TrainingError
 from retexo.models.matrix import Matrix, used_columns
-from retexo.rounds.graph_info import digest_to_int
 from retexo.rounds.objective import Objective
 from retexo.settings.communication_settings import GradientSettings
 
@@ -148,8 +147,9 @@ def check_same_parameters(
     for module in modules:
         for parameter in module.parameters():
             digest.update(parameter.detach().cpu().numpy().tobytes())
+    number = int.from_bytes(digest.digest()[:8], "big") >> 1  # fits into an int64
     with comm.without_replay_log():  # a resumed run compares its current parameters
-        values = comm.all_gather(torch.tensor([digest_to_int(digest.hexdigest())]), tag)[:, 0]
+        values = comm.all_gather(torch.tensor([number]), tag)[:, 0]
     if differing := (values != values[0]).nonzero()[:, 0].tolist():
         raise TrainingError(f"rank(s) {', '.join(map(str, differing))} {otherwise}")
 

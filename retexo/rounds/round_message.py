@@ -15,7 +15,7 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.errors import TrainingError
 from retexo.rounds.objective import Objective, Validation
 from retexo.rounds.parameters import FlatParameters
-from retexo.rounds.reduction import AllReduce, GradientReduction, build_reduction
+from retexo.rounds.reduction import AllReduce, GradientReduction, Summation, build_reduction
 from retexo.settings.run_settings import TrainSettings
 from retexo.sites.secure_sums import SecureSum
 
@@ -123,11 +123,12 @@ def build_message(
     With gradient.secure it hides each worker's summand, and gradient.precision is not read.
     """
     tag = MessageTag("gradients", objective.traffic_layer)
+    info = objective.graph_info
     if settings.gradient.secure:
-        first_limit = 2.0 ** math.ceil(math.log2(objective.graph_info.num_train))
-        secure_sum = SecureSum(comm, tag, first_limit)
-        return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, secure_sum))
-    wire = WIRE_FORMATS[settings.gradient.precision]
-    zero_ranks = frozenset() if objective.exchanges_rows else objective.graph_info.untrained_ranks
-    all_reduce = AllReduce(comm, tag, wire, zero_ranks)
-    return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, all_reduce))
+        first_limit = 2.0 ** math.ceil(math.log2(info.num_train))
+        summation: Summation = SecureSum(comm, tag, first_limit)
+    else:
+        wire = WIRE_FORMATS[settings.gradient.precision]
+        zero_ranks = frozenset() if objective.exchanges_rows else info.untrained_ranks
+        summation = AllReduce(comm, tag, wire, zero_ranks)
+    return RoundMessage(objective, comm, build_reduction(settings.gradient, flat, summation))

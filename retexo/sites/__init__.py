@@ -1,1 +1,1 @@
-"""For data owners: TLS, credentials, hub, secure sums, disclosure limits."""
+"""For data owners: secure sums, halo lists of foreign ids, disclosure limits."""
