@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
-from support import Masks, dgl, provenance, thirds
+from support import Masks, thirds, write_partitions
 
 from partitioning.directory.partition import Partition
-from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
-from partitioning.directory.write_directory import write_parts
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
-from retexo.launch.fork_server import warm_up
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
 """Nodes and features of each type of a random graph; the first type is the target."""
@@ -74,20 +71,7 @@ def write_hetero(
 ) -> PartitionDirectory:
     """Write the parts of a random assignment to base/toy-random-vol-P, and open them."""
     assignment = random_assignment(graph, num_parts, seed)
-    directory = base / f"toy-random-vol-{num_parts}"
-    made_by = provenance(graph, np.empty(0), num_parts)
-    write_parts(
-        directory,
-        graph,
-        masks or thirds(len(graph.labels)),
-        assignment,
-        num_parts=num_parts,
-        provenance=made_by,
-        overwrite=True,
-    )
-    found = find_partition_directory([directory], num_parts)
-    assert found.is_hetero
-    return found
+    return write_partitions(base, graph, masks or thirds(len(graph.labels)), assignment, num_parts)
 
 
 def random_assignment(graph: GraphData, num_parts: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -183,39 +167,3 @@ def write_hetero_sites(
         (base / site / "site.json").write_text(json.dumps({**agreed, "site": site}))
         np.savez(base / site / "part.npz", **arrays)  # type: ignore[arg-type]
     return [base / name for name in names]
-
-
-def partitioned_by_dgl(
-    folder: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int = 1
-) -> PartitionDirectory:
-    """The parts of random_assignment, by DGL's partition_graph in place of METIS.
-
-    Weights of the relation WEIGHTED.
-    """
-    counts = {name: table.num_nodes for name, table in graph.nodes.items()}
-    ends = {
-        each: tuple(map(torch.from_numpy, (edges.src, edges.dst)))
-        for each, edges in graph.relations.items()
-    }
-    g = dgl.heterograph(ends, counts)
-    for name, table in graph.nodes.items():
-        if table.features.shape[1]:
-            g.nodes[name].data["feat"] = torch.from_numpy(table.features)
-        g.nodes[name].data["orig_id"] = torch.from_numpy(table.node_ids)
-    of_target = {"label": graph.labels, **thirds(len(graph.labels))}
-    g.nodes["movie"].data.update(
-        {name: torch.from_numpy(array) for name, array in of_target.items()}
-    )
-    g.edges["directs"].data["w"] = torch.from_numpy(graph.relations[WEIGHTED].edge_weight)
-    parts = random_assignment(graph, 3)
-    order = [int(g.get_ntype_id(name)) for name in sorted(counts, key=g.get_ntype_id)]
-    whole = torch.from_numpy(np.concatenate([parts[g.ntypes[at]] for at in order]))
-    partition = dgl.distributed.partition
-    monkeypatch.setattr(partition, "metis_partition_assignment", lambda *_args, **_kw: whole)
-    dgl.distributed.partition_graph(
-        g, "toy", 3, str(folder), part_method="metis", num_hops=halo_hops
-    )
-    warm_up()  # as in dgl_directory
-    found = find_partition_directory([folder], 3)
-    assert found.is_hetero
-    return found

@@ -40,6 +40,7 @@ from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
 from partitioning.file_io import with_checksum
 from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, NodeTable, Relation
+from partitioning.links.link_split import LinkSplit
 from partitioning.partition_settings import (
     ColumnSettings,
     DatasetSettings,
@@ -225,20 +226,10 @@ def thirds(num_nodes: int) -> Masks:
     return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
 
 
-def provenance(
-    graph: GraphData, assignment: np.ndarray, num_parts: int, **request: Any
-) -> dict[str, Any]:
+def provenance(num_parts: int) -> dict[str, Any]:
     """The fields of meta.json that the caller of write gives."""
-    return {
-        "request": {
-            "dataset_name": "file",
-            "num_partitions": num_parts,
-            "partition_method": "random",
-            **request,
-        },
-        "split": {"kind": "given"},
-        "versions": {},
-    }
+    request = {"dataset_name": "file", "num_partitions": num_parts, "partition_method": "random"}
+    return {"request": request, "split": {"kind": "given"}, "versions": {}}
 
 
 def write_partitions(
@@ -250,21 +241,26 @@ def write_partitions(
     name: str | None = None,
     *,
     with_dgl_files: bool = False,
+    links: LinkSplit | None = None,
 ) -> PartitionDirectory:
-    """Write the partitions to base/toy-random-vol-P, and open them."""
+    """Write the partitions to base/toy-random-vol-P, and open them.
+
+    assignment: of the nodes, or of those of each type.
+    """
     if with_dgl_files:
         need_dgl()
-    assignment = np.array(assignment, dtype=np.int64)
-    directory = base / (name or f"toy-random-vol-{num_parts}")
-    made_by = provenance(graph, assignment, num_parts)
+    if not isinstance(assignment, dict):
+        assignment = {PLAIN_TYPE: np.array(assignment, dtype=np.int64)}
+    directory, made_by = base / (name or f"toy-random-vol-{num_parts}"), provenance(num_parts)
     meta, _ = write_parts(
         directory,
         graph,
         masks,
-        {PLAIN_TYPE: assignment},
+        assignment,
         num_parts=num_parts,
-        provenance=made_by,
+        provenance=made_by | ({} if links is None else {"links": links.description}),
         overwrite=True,
+        links=None if links is None else links.arrays,
     )
     if with_dgl_files:
         add_dgl_files(directory, meta)
@@ -291,30 +287,38 @@ dgl: Any = _LazyDGL()
 
 
 def dgl_directory(
-    folder: Path, graph: GraphData, masks: Masks, parts: np.ndarray
+    folder: Path, graph: GraphData, masks: Masks, parts: Any, halo_hops: int = 1
 ) -> PartitionDirectory:
-    """What DGL's own partition_graph makes of an assignment."""
-    whole = dgl.graph((graph.edges.src, graph.edges.dst), num_nodes=graph.num_nodes)
-    whole.ndata["feat"] = torch.from_numpy(graph.target_nodes.features)
-    whole.ndata["label"] = torch.from_numpy(graph.labels)
-    whole.ndata["orig_id"] = torch.from_numpy(graph.target_nodes.node_ids)
-    whole.edata.update(
-        {name: torch.from_numpy(data) for name, data in graph.edges.edge_data.items()}
-    )
-    for name, mask in masks.items():
-        whole.ndata[name] = torch.from_numpy(mask)
-    original = dgl.distributed.partition.metis_partition_assignment
-    dgl.distributed.partition.metis_partition_assignment = lambda *_args, **_kw: torch.from_numpy(
-        parts
-    )
-    try:
+    """What DGL's own partition_graph makes of an assignment: of the nodes, or by type.
+
+    Weights of typed edges are called w.
+    """
+    by_type = parts if isinstance(parts, dict) else {"_N": parts}
+    relations = {
+        each if each[0] else ("_N", "_E", "_N"): of for each, of in graph.relations.items()
+    }
+    ends = {each: tuple(map(torch.from_numpy, (of.src, of.dst))) for each, of in relations.items()}
+    sizes = {name or "_N": table.num_nodes for name, table in graph.nodes.items()}
+    whole = dgl.heterograph(ends, sizes)
+    for name, table in graph.nodes.items():
+        arrays = {"label": graph.labels, **masks} if name == graph.target else {}
+        arrays |= {"feat": table.features} if table.features.shape[1] else {}
+        arrays |= {"orig_id": table.node_ids}
+        tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
+        whole.nodes[name or "_N"].data.update(tensors)
+    for each, edges in relations.items():
+        for name, array in edges.edge_data.items():
+            called = "w" if name == "edge_weight" and by_type is parts else name
+            whole.edges[each].data[called] = torch.from_numpy(array)
+    order = np.concatenate([by_type[name] for name in whole.ntypes])
+    number = int(order.max()) + 1
+    assign = mock.Mock(return_value=torch.from_numpy(order))
+    with mock.patch.object(dgl.distributed.partition, "metis_partition_assignment", assign):
         dgl.distributed.partition_graph(
-            whole, "toy", int(parts.max()) + 1, str(folder), part_method="metis"
+            whole, "toy", number, str(folder), part_method="metis", num_hops=halo_hops
         )
-    finally:
-        dgl.distributed.partition.metis_partition_assignment = original
     warm_up()  # DGL's reader is tried in a child of the fork server, which is faster
-    return find_partition_directory([folder], int(parts.max()) + 1)
+    return find_partition_directory([folder], number)
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:

@@ -24,13 +24,13 @@ from support import (
     train_settings,
     with_arrays,
     worker_context,
+    write_partitions,
 )
 
 import retexo
-from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
-from partitioning.directory.write_directory import write_parts
+from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE
+from partitioning.graph_data import MASKS, PLAIN_RELATION
 from partitioning.links.link_split import split_links
 from partitioning.links.score_names import FILTER
 from partitioning.links.score_ranks import measure_ranks
@@ -103,24 +103,8 @@ def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDi
     split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
-    made_by = {
-        "request": {"partition_method": "random"},
-        "split": {},
-        "versions": {},
-        "links": split.description,
-    }
     masks = dict.fromkeys(MASKS, np.zeros(NODES, bool))
-    write_parts(
-        folder / f"toy-{num_parts}",
-        split.graph,
-        masks,
-        {PLAIN_TYPE: parts},
-        num_parts=num_parts,
-        provenance=made_by,
-        overwrite=True,
-        links=split.arrays,
-    )
-    return find_partition_directory([folder / f"toy-{num_parts}"], num_parts)
+    return write_partitions(folder, split.graph, masks, parts, num_parts, links=split)
 
 
 def link_settings(*overrides: str) -> TrainSettings:

@@ -362,7 +362,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_appeared_meanwhile_is_not_replaced(directory: PartitionDirectory) -> None:
-    made_by, digest = provenance(GRAPH, PARTS, 3), directory.digest()
+    made_by, digest = provenance(3), directory.digest()
     with pytest.raises(InputError, match="appeared while it was made anew; set overwrite=true"):
         write_directory.write_parts(
             directory.path,

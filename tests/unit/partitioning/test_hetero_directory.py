@@ -19,7 +19,6 @@ from hetero_support import (
     SIZES,
     WEIGHTED,
     hetero_parts,
-    partitioned_by_dgl,
     random_assignment,
     random_hetero,
     reassembled,
@@ -28,7 +27,7 @@ from hetero_support import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import need_dgl, thirds
+from support import dgl_directory, need_dgl, thirds
 
 from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import Partition
@@ -374,17 +373,14 @@ def graph() -> GraphData:
 
 
 @pytest.fixture
-def directory(
-    tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch
-) -> PartitionDirectory:
-    return partitioned_by_dgl(tmp_path, graph, monkeypatch)
+def directory(tmp_path: Path, graph: GraphData) -> PartitionDirectory:
+    return dgl_directory(tmp_path, graph, thirds(len(graph.labels)), random_assignment(graph, 3))
 
 
 @pytest.mark.parametrize("halo_hops", [1, 2])
-def test_the_parts_are_those_of_the_graph(
-    tmp_path: Path, graph: GraphData, monkeypatch: pytest.MonkeyPatch, halo_hops: int
-) -> None:
-    directory = partitioned_by_dgl(tmp_path, graph, monkeypatch, halo_hops)
+def test_the_parts_are_those_of_the_graph(tmp_path: Path, graph: GraphData, halo_hops: int) -> None:
+    assignment = random_assignment(graph, 3)
+    directory = dgl_directory(tmp_path, graph, thirds(len(graph.labels)), assignment, halo_hops)
     parts, ours = [directory.read_part(part) for part in range(3)], hetero_parts(graph, 3)
     found, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
     assert found["edges"] == expected["edges"]
