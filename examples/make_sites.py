@@ -48,7 +48,7 @@ def write_sites(
         description: dict[str, Any] = {"version": VERSION, "site": names[rank], "sites": names}
         if graph.label_kind != "multiclass":
             description |= {"task": graph.label_kind, "num_classes": graph.num_classes}
-        rows = graph.target_nodes.features[nodes]
+        rows = graph.features[nodes]
         arrays: dict[str, Any] = (
             csr_arrays(rows) if isinstance(rows, sp.csr_array) else {"feat": rows}
         )
@@ -59,9 +59,9 @@ def write_sites(
         )
         np.savez_compressed(
             folder / ARRAYS,
-            node_id=graph.target_nodes.node_ids[nodes],
-            src=graph.target_nodes.node_ids[graph.edges.src[incoming]],
-            dst=graph.target_nodes.node_ids[graph.edges.dst[incoming]],
+            node_id=graph.node_ids[nodes],
+            src=graph.node_ids[graph.edges.src[incoming]],
+            dst=graph.node_ids[graph.edges.dst[incoming]],
             src_owner=assignment[graph.edges.src[incoming]],
             label=graph.labels[nodes],
             **arrays,

@@ -207,6 +207,16 @@ class GraphData:
         return self.nodes[self.target]
 
     @property
+    def features(self) -> Features:
+        """Return the features of the target's nodes."""
+        return self.target_nodes.features
+
+    @property
+    def node_ids(self) -> NDArray[np.int64]:
+        """Return the ids of the target's nodes, [N]."""
+        return self.target_nodes.node_ids
+
+    @property
     def edges(self) -> Relation:
         """Return the edges of a plain graph."""
         return self.relations[PLAIN_RELATION]
@@ -245,7 +255,7 @@ class GraphData:
     @property
     def num_features(self) -> int:
         """Number of features of the target's nodes."""
-        return int(self.target_nodes.features.shape[1])
+        return int(self.features.shape[1])
 
     def to_homogeneous(self) -> "GraphData":
         """Return all nodes, type by type, and edges as a plain graph without features and weights.

@@ -311,7 +311,7 @@ def _nodes_with_ids(graph: GraphData) -> "Nodes | None":
     """Return the nodes, to look up their ids; None where they are known by position."""
     from partitioning.datasets.nodes import Nodes
 
-    ids, names = graph.target_nodes.node_ids, graph.target_nodes.node_names
+    ids, names = graph.node_ids, graph.target_nodes.node_names
     if names is None and (ids == np.arange(len(ids))).all():
         return None
     return Nodes.of_table(ids, names)

@@ -324,9 +324,7 @@ def dgl_directory(
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
     """The graph as a file of dataset_name=file."""
     features = (
-        graph.target_nodes.features
-        if isinstance(graph.target_nodes.features, np.ndarray)
-        else graph.target_nodes.features.toarray()
+        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     )
     np.savez(
         path,
@@ -334,7 +332,7 @@ def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
         dst=graph.edges.dst,
         feat=features,
         label=graph.labels,
-        node_id=graph.target_nodes.node_ids,
+        node_id=graph.node_ids,
         **(masks or {}),
     )
     return path

@@ -342,7 +342,7 @@ def encode_now(graph: GraphData) -> GraphData:
     """Return a plain graph with features encoded now, not on access; another as it is."""
     if not graph.is_plain:
         return graph
-    nodes = replace(graph.target_nodes, features=to_array(graph.target_nodes.features))
+    nodes = replace(graph.target_nodes, features=to_array(graph.features))
     edges = replace(graph.edges, edge_feat=to_array(graph.edges.edge_feat))
     return replace(graph, nodes={PLAIN_TYPE: nodes}, relations={PLAIN_RELATION: edges})
 

@@ -95,7 +95,7 @@ def _degree(graph: GraphData) -> Rows:
 
 def _random(graph: GraphData) -> Rows:
     """Return random features that depend on the node's id alone, [N, WIDTH]."""
-    return random_rows(graph.target_nodes.node_ids, WIDTH)
+    return random_rows(graph.node_ids, WIDTH)
 
 
 def positional(graph: GraphData) -> Rows:
@@ -106,7 +106,7 @@ def positional(graph: GraphData) -> Rows:
     edges = _edges_between(graph)
     edges = sp.csr_array(edges + edges.T)
     degree = np.maximum(np.asarray(edges.sum(axis=1)), 1).astype(np.float32)[:, None]
-    rows: NDArray[Any] = random_rows(graph.target_nodes.node_ids, WIDTH)
+    rows: NDArray[Any] = random_rows(graph.node_ids, WIDTH)
     total = np.zeros_like(rows)
     for _ in range(HOPS):
         rows = (edges @ rows) / degree
@@ -116,7 +116,7 @@ def positional(graph: GraphData) -> Rows:
 
 def _given(graph: GraphData) -> Features:
     """Return the features of the data."""
-    return graph.target_nodes.features
+    return graph.features
 
 
 def _neighbours(graph: GraphData) -> Features:
@@ -125,7 +125,7 @@ def _neighbours(graph: GraphData) -> Features:
     Those are the nodes not `featured`, and of sparse features those with an empty row.
     Nodes that no features reach get zeros, with a warning.
     """
-    given, featured = graph.target_nodes.features, graph.target_nodes.featured
+    given, featured = graph.features, graph.target_nodes.featured
     known = np.ones(graph.num_nodes, np.bool_) if featured is None else featured.copy()
     rows, edges = sp.csr_array(given), _edges_between(graph)
     if isinstance(given, sp.csr_array):

@@ -53,7 +53,7 @@ def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency
-    stored = graph.target_nodes.features
+    stored = graph.features
     features = sp.csr_array(stored.toarray() if isinstance(stored, EncodedFeatures) else stored)
     norm = np.sqrt(np.asarray(features.multiply(features).sum(axis=1)).ravel())
     unit = sp.csr_array(sp.diags_array(1 / np.where(norm > 0, norm, 1)) @ features)

@@ -341,7 +341,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Any:
     split = graph()
     names = np.array([f"node {number}" for number in range(NODES)])
     ends = {"src": split.edges.src, "dst": split.edges.dst}
-    np.savez(folder / "g.npz", **ends, feat=split.target_nodes.features, node_id=names)
+    np.savez(folder / "g.npz", **ends, feat=split.features, node_id=names)
     data = (
         "dataset_name=file",
         f"dataset_file={folder / 'g.npz'}",

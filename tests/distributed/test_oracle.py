@@ -160,7 +160,7 @@ def oracle_graph(kind: str) -> GraphData:
         features[train, UNUSED] = features[edges[np.isin(edges[:, 1], train), 0], UNUSED] = 0
     graph = make_graph(edges, features, labels, 4)
     if kind == "ids":
-        features = random_rows(graph.target_nodes.node_ids, 30)
+        features = random_rows(graph.node_ids, 30)
         return dataclasses.replace(with_arrays(graph, features=features), features_of_ids=True)
     if kind == "values":
         targets = 1e6 + features[:, :2] * (10, 1e4)
@@ -415,7 +415,7 @@ def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> li
     adjacency, parts, rows = (
         normalized(graph),
         assignment(num_parts),
-        torch.from_numpy(graph.target_nodes.features).double(),
+        torch.from_numpy(graph.features).double(),
     )
     groups = [np.flatnonzero(train & (parts == part)) for part in range(num_parts)]
     embeddings = []
@@ -548,7 +548,7 @@ def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
     graph, settings = oracle_graph("dense"), settings_of(1, *FEW["gcn-ahead"][1])
     adjacency, labels = normalized(graph), torch.from_numpy(graph.labels)
     stages = [stage.double() for stage in build_network(_architecture(settings), settings.seed)]
-    total = adjacency @ torch.from_numpy(graph.target_nodes.features).double()
+    total = adjacency @ torch.from_numpy(graph.features).double()
     train = torch.from_numpy(oracle_masks()["train_mask"])
     parameters = [*stages[0].parameters(), *stages[1].parameters()]
     rate = settings.learning_rate[0]

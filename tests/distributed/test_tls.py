@@ -511,7 +511,7 @@ SECURE = ("gradient.secure=true", "gradient.precision=fp32")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("parts")
     graph = random_graph(60, 240)
-    graph.target_nodes.features[:, 2] = 0  # a column that no node has
+    graph.features[:, 2] = 0  # a column that no node has
     write_partitions(folder, graph, thirds(60), [node % 5 % 3 for node in range(60)], 3)
     masks = {
         name: mask & ((torch.arange(60) % 5 % 3).numpy() > 0) for name, mask in thirds(60).items()

@@ -246,9 +246,7 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
     graph = toy_graph([])
     labels = graph.labels
     kept = (labels[graph.edges.src] == labels[graph.edges.dst]) == helps
-    rows = graph.target_nodes.features + (
-        0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels]
-    )
+    rows = graph.features + (0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels])
     graph = with_arrays(graph, src=graph.edges.src[kept], dst=graph.edges.dst[kept], features=rows)
     node, parts = np.arange(NODES), np.arange(NODES) % WORLD
     masks = {"train_mask": node % 2 == 0, "val_mask": node % 11 == 1}

@@ -249,7 +249,7 @@ def alone(
     )
     stages = [stage.double() for stage in build_network(architecture, settings.seed)]
     parameters = list(end_to_end.collect_modules(stages).parameters())
-    rows = torch.from_numpy(graph.target_nodes.features).double()
+    rows = torch.from_numpy(graph.features).double()
     steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]
     return descend(
         parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks
@@ -436,7 +436,7 @@ def test_smoothing_starts_from_the_logits_of_all_nodes_within_reach(
 
 
 def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
-    edges, rows = whole_edges(graph), torch.from_numpy(graph.target_nodes.features).double()
+    edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
     if settings.model.name == "gcn":
         scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
         operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]

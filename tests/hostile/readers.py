@@ -408,10 +408,10 @@ def arrays_of_graph() -> mutate.Arrays:
     arrays = {
         "src": graph.edges.src,
         "dst": graph.edges.dst,
-        "feat": graph.target_nodes.features,
+        "feat": graph.features,
         "label": graph.labels,
     }
-    return {**arrays, "node_id": graph.target_nodes.node_ids, **thirds(NODES)}
+    return {**arrays, "node_id": graph.node_ids, **thirds(NODES)}
 
 
 def make_arrays(place: Path) -> None:
@@ -454,12 +454,8 @@ def make_model(place: Path) -> None:
 @functools.cache
 def graph_to_predict() -> Any:
     graph = random_graph(NODES, 3 * NODES)
-    nodes = (
-        pd.DataFrame(graph.target_nodes.features)
-        .rename(columns="f{}".format)
-        .assign(id=graph.target_nodes.node_ids)
-    )
-    ids = graph.target_nodes.node_ids
+    nodes = pd.DataFrame(graph.features).rename(columns="f{}".format).assign(id=graph.node_ids)
+    ids = graph.node_ids
     return nodes, pd.DataFrame({"src": ids[graph.edges.src], "dst": ids[graph.edges.dst]})
 
 

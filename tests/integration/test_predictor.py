@@ -87,9 +87,9 @@ def as_data(graph: GraphData, keep: Any = slice(None)) -> Any:
     given = {"edge_weight": graph.edges.edge_weight, "edge_attr": graph.edges.edge_feat}
     found = {name: torch.tensor(each[keep]) for name, each in given.items() if each is not None}
     return data(
-        x=torch.tensor(graph.target_nodes.features),
+        x=torch.tensor(graph.features),
         edge_index=ends,
-        node_id=torch.tensor(graph.target_nodes.node_ids),
+        node_id=torch.tensor(graph.node_ids),
         **found,
     )
 
@@ -137,14 +137,12 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     smaller = as_data(
         with_arrays(
             graph,
-            features=graph.target_nodes.features[:-NEW],
-            node_ids=graph.target_nodes.node_ids[:-NEW],
+            features=graph.features[:-NEW],
+            node_ids=graph.node_ids[:-NEW],
         ),
         old,
     )
-    nodes = pd.DataFrame(
-        {"id": graph.target_nodes.node_ids[-NEW:], "x": list(graph.target_nodes.features[-NEW:])}
-    )
+    nodes = pd.DataFrame({"id": graph.node_ids[-NEW:], "x": list(graph.features[-NEW:])})
     edges = pd.DataFrame({"src": graph.edges.src[~old] + 1000, "dst": graph.edges.dst[~old] + 1000})
     if weighted:
         edges["weight"] = graph.edges.edge_weight[~old]
@@ -693,8 +691,8 @@ def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
         graph,
         src=place[graph.edges.src[between]],
         dst=place[graph.edges.dst[between]],
-        features=graph.target_nodes.features[known],
-        node_ids=graph.target_nodes.node_ids[known],
+        features=graph.features[known],
+        node_ids=graph.node_ids[known],
     )
     predictor.attach(as_data(seen))
     right = []
@@ -703,7 +701,7 @@ def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
         edges = pd.DataFrame(
             {"src": graph.edges.src[into] + 1000, "dst": graph.edges.dst[into] + 1000}
         )
-        new = pd.DataFrame({"id": [node + 1000], "x": [graph.target_nodes.features[node]]})
+        new = pd.DataFrame({"id": [node + 1000], "x": [graph.features[node]]})
         found = predictor.predict(new=(new, edges))["class"][0]
         right.append(found == graph.labels[node])
     assert summary["test"]["accuracy"] == pytest.approx(np.mean(right))

@@ -337,7 +337,7 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
     (tmp_path / "edges.csv").write_text("src,dst\n")
     settings = compose(["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"])
     made, _ = encode_tables(datasets.read_graph(settings), settings.features, TRAIN)
-    features: Any = made.target_nodes.features  # type: ignore[union-attr]
+    features: Any = made.features  # type: ignore[union-attr]
     for rank in range(2):
         np.testing.assert_allclose(
             folders.read_part(rank).features,

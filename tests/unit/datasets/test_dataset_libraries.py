@@ -120,9 +120,9 @@ def test_yelp_is_multilabel_and_standardised_on_its_training_nodes(tmp_path):
     write_files(tmp_path / "yelp", YELP)
     graph = load("yelp", tmp_path)
     assert pairs(graph) == BOTH
-    assert (graph.labels.dtype, graph.target_nodes.features.dtype) == (np.float32, np.float32)
+    assert (graph.labels.dtype, graph.features.dtype) == (np.float32, np.float32)
     assert_graph(graph, num_classes=3, labels=[[node % 2, 1, 0] for node in range(12)])
-    known = graph.target_nodes.features[graph.train_mask]
+    known = graph.features[graph.train_mask]
     assert known.mean(axis=0) == pytest.approx(np.zeros(3), abs=1e-6)
     assert known.std(axis=0) == pytest.approx(np.ones(3), abs=1e-6)
     split = draw(graph, split_settings(), datasets.recipe("yelp").split)
@@ -236,7 +236,7 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, f
     graph = datasets.read_graph(dataset_settings(name, dir=str(tmp_path), symmetrize=False))
     their_pairs = list(map(tuple, theirs["edge_index"].T.tolist()))
     assert (graph.num_nodes, pairs(graph)) == (theirs["num_nodes"], sorted(their_pairs))
-    assert graph.target_nodes.features.dtype == np.float32
+    assert graph.features.dtype == np.float32
     if name == "ogbn-proteins":
         assert theirs["node_feat"] is None
         assert not graph.target_nodes.featured.any()
@@ -245,7 +245,7 @@ def test_the_raw_files_are_read_as_ogb_reads_them(tmp_path, monkeypatch, name, f
         assert graph.edges.edge_feat.tolist() == [features[pair] for pair in ours]
         assert graph.labels.sum(axis=1).tolist() == [23, 23, 22, 22, 22] * 2 + [23, 23]
     else:
-        assert graph.target_nodes.features.tolist() == theirs["node_feat"].tolist()
+        assert graph.features.tolist() == theirs["node_feat"].tolist()
     published = master("nodeproppred")[name]
     classes = "num tasks" if name == "ogbn-proteins" else "num classes"
     assert graph.num_classes == int(published[classes])
@@ -424,7 +424,7 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
     graph = datasets.read_graph(dataset_settings(name, dir=str(tmp_path), symmetrize=False))
     assert pairs(graph) == sorted(map(tuple, theirs["edge_index"].T.tolist()))
     if source.featured:
-        assert graph.target_nodes.features.tolist() == theirs["node_feat"].tolist()
+        assert graph.features.tolist() == theirs["node_feat"].tolist()
     else:
         assert not graph.target_nodes.featured.any()
     assert (graph.edges.edge_weight is not None) == (name == "ogbl-collab")

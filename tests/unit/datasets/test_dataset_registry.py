@@ -131,7 +131,7 @@ def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
 def test_a_seed_fixes_the_graph_and_features_do_not_move_the_edges():
     first = generate(random_sizes())
     again = {"src": first.edges.src, "dst": first.edges.dst, "labels": first.labels}
-    assert_graph(generate(random_sizes()), features=first.target_nodes.features, **again)
+    assert_graph(generate(random_sizes()), features=first.features, **again)
     assert_graph(generate(random_sizes(features=9)), src=first.edges.src, labels=first.labels)
     assert (first.edges.src != generate(random_sizes(seed=1)).edges.src).any()
 

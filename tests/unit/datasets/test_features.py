@@ -57,7 +57,7 @@ def read(folder: Path, nodes: str, **columns: Any) -> GraphData:
 
 
 def values(graph: GraphData) -> Array:
-    features: Any = graph.target_nodes.features
+    features: Any = graph.features
     made: Array = features.toarray() if isinstance(features, EncodedFeatures) else features
     return made
 
@@ -105,19 +105,19 @@ def test_the_stored_state_encodes_another_table_by_name(
     state = json.loads(json.dumps(states))["nodes"]
     again = read(tmp_path / "later", "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n")
     with pytest.raises(InputError, match=r"column `zip` is numeric; it was categorical"):
-        apply_pipeline(state, again.target_nodes.features, again.target_nodes.schema)
+        apply_pipeline(state, again.features, again.target_nodes.schema)
     again = read(
         tmp_path / "later",
         "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n",
         categorical=("zip",),
     )
-    row = apply_pipeline(state, again.target_nodes.features, again.target_nodes.schema).toarray()[0]
+    row = apply_pipeline(state, again.features, again.target_nodes.schema).toarray()[0]
     assert np.allclose(row, [values(made)[3, 0], 0, 0, 0, 0, 0, 0, 1])
     assert "`city`: 1 rows have a category that the model does not know" in caplog.text
     assert "columns `extra`: left out" in caplog.text
     without = read(tmp_path / "less", "id,label,city,vip,zip\n7,0,Rome,no,0100\n")
     with pytest.raises(InputError, match=r"nodes\.csv: there is no column `age`"):
-        apply_pipeline(state, without.target_nodes.features, without.target_nodes.schema)
+        apply_pipeline(state, without.features, without.target_nodes.schema)
 
 
 LOGS = np.log1p([0, 1, 9])
@@ -252,23 +252,19 @@ def test_positional_is_the_sum_of_normalised_averages() -> None:
     graph = random_graph()
     dense = np.asarray(count_edges(graph) + count_edges(graph).T)
     mean = dense / np.maximum(dense.sum(axis=1, keepdims=True), 1)
-    rows, expected = random_rows(graph.target_nodes.node_ids, WIDTH).astype(np.float64), 0
+    rows, expected = random_rows(graph.node_ids, WIDTH).astype(np.float64), 0
     for _ in range(HOPS):
         rows = mean @ rows
         expected = expected + rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    assert np.allclose(
-        with_features(graph, ("positional",)).target_nodes.features, expected, atol=1e-4
-    )
+    assert np.allclose(with_features(graph, ("positional",)).features, expected, atol=1e-4)
 
 
 def test_a_list_is_side_by_side(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "partitioning")
     graph = random_graph()
     made = with_features(graph, ("degree", "given", "random"))
-    assert made.target_nodes.features.shape[1] == 2 + graph.num_features + WIDTH
-    assert (
-        made.target_nodes.features[:, 2 : 2 + graph.num_features] == graph.target_nodes.features
-    ).all()
+    assert made.features.shape[1] == 2 + graph.num_features + WIDTH
+    assert (made.features[:, 2 : 2 + graph.num_features] == graph.features).all()
     assert not made.features_of_ids
     assert "not used" not in caplog.text
     assert with_features(graph, ("random",)).features_of_ids
@@ -280,7 +276,7 @@ def test_nobody_to_take_features_from() -> None:
     graph = random_graph()
     nothing = with_arrays(
         graph,
-        features=graph.target_nodes.features[:, :0],
+        features=graph.features[:, :0],
         featured=np.zeros(graph.num_nodes, np.bool_),
     )
     with pytest.raises(InputError, match="no node has features; set features=degree"):

@@ -989,7 +989,7 @@ def test_a_column_is_what_all_blocks_of_it_are(tmp_path, cell, monkeypatch):
     nodes = "id,label,x,y\n" + "".join(f"{row},1\n" for row in rows)
     folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE})
     fields = {"columns": {"categorical": ("x",)}, **MEDIAN}
-    in_one_block = load(folder, **fields).target_nodes.features
+    in_one_block = load(folder, **fields).features
     monkeypatch.setattr(csv_files, "BLOCK", 64)
     assert_graph(load(folder, **fields), features=in_one_block, num_features=5)
 
@@ -1041,10 +1041,7 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
     nodes = "id,label,when\n0,0,2024-01-01T00:00:00.125\n1,1,2024-01-01\n2,0,2024-01-01T00:00:01\n"
     folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE})
     graph = datasets.read_graph(dataset_settings("file", str(folder), columns={"date": ("when",)}))
-    found = (
-        graph.target_nodes.features[:, 0].astype(np.float64)
-        + graph.target_nodes.schema.columns[0].offset
-    )
+    found = graph.features[:, 0].astype(np.float64) + graph.target_nodes.schema.columns[0].offset
     np.testing.assert_allclose(found - JANUARY, [0.125, 0, 1], atol=1e-6)
 
 
@@ -1112,6 +1109,6 @@ def test_categories_of_pandas_are_read_as_their_values(tmp_path, cells):
         nodes = pd.DataFrame({"id": [0, 1, 2], "label": [0, 1, 1], "x": column})
         tables = {"nodes.parquet": nodes, "edges.parquet": RING.assign(kind=column)}
         graph = load(write_files(tmp_path, tables), **MEDIAN)
-        read = (graph.target_nodes.features, graph.edges.edge_feat)
+        read = (graph.features, graph.edges.edge_feat)
         graphs.append([np.asarray(rows).tolist() for rows in read])
     assert graphs[0] == graphs[1]

@@ -568,9 +568,9 @@ def test_training_on_a_device(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = random_graph(width=9)
-    graph.target_nodes.features[:, 0] *= 1000  # so that columns are divided by powers of two
+    graph.features[:, 0] *= 1000  # so that columns are divided by powers of two
     if "model=gin" in options:  # sparse features, which stay on the host
-        graph.target_nodes.features[np.arange(9) != np.arange(40)[:, None] % 9] = 0
+        graph.features[np.arange(9) != np.arange(40)[:, None] % 9] = 0
     directory = write_partitions(tmp_path, graph, thirds(40), [0, 1] * 20, 2)
     settings = train_settings(*options, "dropout=0", "num_rounds=[2]", "hidden_dim=7")
 

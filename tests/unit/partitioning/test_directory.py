@@ -69,9 +69,7 @@ def test_round_trip(directory: PartitionDirectory) -> None:
         nodes = part.node_ids.numpy() - 1000
         assert (PARTS[nodes] == rank).all()
         masks = {name: mask[nodes] for name, mask in MASKS.items()}
-        assert_graph(
-            part, features=GRAPH.target_nodes.features[nodes], labels=GRAPH.labels[nodes], **masks
-        )
+        assert_graph(part, features=GRAPH.features[nodes], labels=GRAPH.labels[nodes], **masks)
         everyone = np.array(global_ids(parts, part)) - 1000
         held, out_degree = part.edges, part.labelled.out_degree
         assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()

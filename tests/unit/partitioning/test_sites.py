@@ -96,9 +96,7 @@ def test_multilabel_parts() -> None:
 
 def test_sparse_features() -> None:
     graph = random_graph()
-    dense = graph.target_nodes.features * (
-        np.random.default_rng(0).random(graph.target_nodes.features.shape) < 0.2
-    )
+    dense = graph.features * (np.random.default_rng(0).random(graph.features.shape) < 0.2)
     compare(
         with_arrays(graph, features=sp.csr_array(dense.astype(np.float32))), np.arange(40) % 4, 4
     )

@@ -469,7 +469,7 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
         assert sorted(ids[stored].tolist()) == sorted(rows.tolist()), name
     assert np.array_equal(ids[parts[0].links["pool"][:, 0].numpy()], split.pool[:, 0])
     # the degrees do not know the pairs that are held out
-    features = with_features(split.graph, ("given", "degree")).target_nodes.features
+    features = with_features(split.graph, ("given", "degree")).features
     assert np.array_equal(np.concatenate([part.features for part in parts]), features[ids])
     assert not any((part.train_mask | part.val_mask | part.test_mask).any() for part in parts)
     for part in parts:  # no held-out pair has an edge

@@ -492,7 +492,7 @@ def test_the_default_optimizer_is_torchs_adam() -> None:
 
 NODES, NUM_CLASSES, LAYERS, STEPS, ALPHA = 24, 3, 3, 2, 0.3
 GRAPH = random_graph(NODES, 90)
-X = torch.from_numpy(GRAPH.target_nodes.features).double()
+X = torch.from_numpy(GRAPH.features).double()
 EYE = torch.eye(NODES, dtype=torch.float64)
 
 COUNT = count_edges(GRAPH)
