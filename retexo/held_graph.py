@@ -96,7 +96,7 @@ def make_part(read: PredictionGraph, num_relations: int) -> Partition:
     if not graph.is_plain:
         return part
     part = complete_edges(part, num_relations)
-    edges, nodes = part.edges, part.labelled
+    edges, nodes = part.edges, part.target_nodes
     nodes = replace(nodes, out_degree=edges.sum_at(edges.src, nodes.num_inner))
     part = replace(part, nodes={PLAIN_TYPE: nodes})
     if read.links is not None:
@@ -146,7 +146,7 @@ def cut_context(context: Context, inner: Tensor, rows: Mapping[int, Tensor]) -> 
     )
     masks = {name: getattr(context.partition, name)[nodes] for name in ("train_mask", "val_mask")}
     own = replace(
-        context.partition.labelled,
+        context.partition.target_nodes,
         node_ids=context.partition.node_ids[nodes],
         halo_owner=torch.zeros(len(halo), dtype=torch.int64),
     )

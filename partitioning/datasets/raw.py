@@ -182,7 +182,7 @@ class RawGraph:
     name: str
     nodes: Mapping[str, RawNodes]
     relations: Mapping[EdgeType, RawRelation]
-    labelled: EdgeType | None = None
+    labelled_edges: EdgeType | None = None
     """As of GraphData."""
 
 
@@ -256,7 +256,7 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> GraphData:
         relations,
         target,
         node_time=time,
-        labelled_edges=raw.labelled,
+        labelled_edges=raw.labelled_edges,
         labels=labels.values,
         num_classes=labels.num_classes,
         class_names=labels.names,

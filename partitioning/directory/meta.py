@@ -191,7 +191,7 @@ class HeteroMeta(Meta):
         return [(source, name, destination) for source, name, destination in split]
 
     @property
-    def labelled(self) -> str | None:
+    def labelled_edges(self) -> str | None:
         """The relation whose edges are the target's nodes; None where they are no edges."""
         ends = {name: source for source, name, to in self.edge_types if to == self.target}
         for source, name, destination in self.edge_types:

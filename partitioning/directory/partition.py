@@ -191,24 +191,24 @@ class Partition:
     """Id of the first inner node in the partitioned graph; set with links."""
 
     @property
-    def labelled(self) -> PartNodes:
+    def target_nodes(self) -> PartNodes:
         """Return the nodes of the type that has labels."""
         return self.nodes[self.target]
 
     @property
     def num_inner(self) -> int:
         """Return the number of the target's inner nodes."""
-        return self.labelled.num_inner
+        return self.target_nodes.num_inner
 
     @property
     def node_ids(self) -> Tensor:
         """int64 [I], the ids of the target's nodes."""
-        return self.labelled.node_ids
+        return self.target_nodes.node_ids
 
     @property
     def features(self) -> Tensor:
         """float32 [I, F], the features of the target's nodes."""
-        return self.labelled.features
+        return self.target_nodes.features
 
     @property
     def label_kind(self) -> str:
@@ -223,7 +223,7 @@ class Partition:
     @property
     def edges(self) -> LocalEdges:
         """Return the edges of a plain graph."""
-        nodes = self.labelled
+        nodes = self.target_nodes
         return LocalEdges(
             num_parts=self.num_parts,
             num_inner=nodes.num_inner,

@@ -99,7 +99,7 @@ class PartitionDirectory:
         request = {} if self.meta is None else self.meta.request
         if request.get("labels.of") == "edges":  # without labels it is not found again
             assert isinstance(self.meta, HeteroMeta)
-            request = {**request, "task.relation": self.meta.labelled}
+            request = {**request, "task.relation": self.meta.labelled_edges}
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 
     @property
@@ -213,7 +213,7 @@ def _complete(partition: Partition, folder: Path, meta: Meta) -> Partition:
     """
     if (folder / HALO_IDS).is_file():
         rows = random_rows(load_array(folder / HALO_IDS), meta.num_features)
-        nodes = replace(partition.labelled, halo_features=torch.from_numpy(rows))
+        nodes = replace(partition.target_nodes, halo_features=torch.from_numpy(rows))
         partition = replace(partition, nodes={PLAIN_TYPE: nodes})
     return complete_edges(partition, len(meta.links.get("relations", ())))
 

@@ -96,7 +96,7 @@ def agree_on_graph_info(
         count_classes(partition, directory),
         partition.num_inner,
         LABEL_KINDS.index(partition.label_kind),
-        int(partition.labelled.out_degree is not None)
+        int(partition.target_nodes.out_degree is not None)
         + 2 * (edges is not None and edges.edge_weight is not None)
         + 4 * fast_bf16
         + 8 * (0 if edge_feat is None else edge_feat.shape[1]),

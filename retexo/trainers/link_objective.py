@@ -88,7 +88,7 @@ def find_endpoints(context: Context, *, linear: bool) -> Endpoints:
             num_inner=part.num_inner,
             halo_owner=owner,
             halo_index=ids - bounds[owner],
-            asked_for=part.labelled.asked_for,
+            asked_for=part.target_nodes.asked_for,
         )
         options = replace(context.plan.options, linear=False)
         required = torch.full((part.num_inner,), options.num_layers + 1, dtype=torch.uint8)

@@ -85,7 +85,7 @@ def make_context(
         trained: the task of a trained model; None to make it by the settings, which trains.
         hides_held_out: whether validation and test nodes are hidden (split.inductive).
     """
-    halo_features = part.labelled.halo_features
+    halo_features = part.target_nodes.halo_features
     part, schema, types = _make_types(
         settings, part, graph_info, comm, conv, dtype, use, hides_held_out
     )
@@ -262,7 +262,7 @@ def _make_plain_edges(
         convolution reads them; the edges with degrees in the whole graph (stored everywhere,
         exchanged if used, else zeros); the means of features that were removed, else None.
     """
-    edges, nodes, means = part.relations[PLAIN_RELATION], part.labelled, None
+    edges, nodes, means = part.relations[PLAIN_RELATION], part.target_nodes, None
     if graph_info.weighted and edges.edge_weight is None:
         edges = replace(edges, edge_weight=torch.ones(len(edges.src)))
     if graph_info.num_edge_features and edges.edge_feat is None:  # without edges
@@ -309,7 +309,7 @@ def hide_held_out(
     The out-degrees of a plain graph then count the edges between visible nodes. All workers call
     it. `sizes`: the numbers of inner nodes, by type and rank.
     """
-    hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.labelled
+    hidden, target, nodes = part.val_mask | part.test_mask, part.target, part.target_nodes
     everything = torch.ones(nodes.num_halo, dtype=torch.bool)
     flags = request_halo_flags(nodes, everything, hidden, sizes[target], comm)
     everywhere = torch.cat((hidden, flags))

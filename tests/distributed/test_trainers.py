@@ -475,7 +475,9 @@ def total(outcomes: list[Outcome], kind: str) -> int:
 
 
 def halo_nodes(directory: PartitionDirectory) -> int:
-    return sum(directory.read_part(rank).labelled.num_halo for rank in range(directory.num_parts))
+    return sum(
+        directory.read_part(rank).target_nodes.num_halo for rank in range(directory.num_parts)
+    )
 
 
 TAIL = 8 * 5

@@ -38,7 +38,7 @@ def test_the_public_layout(tmp_path: Path) -> None:
     found, wanted = ([each.read_part(rank) for rank in range(3)] for each in (theirs, ours))
     assert reassembled(found) == reassembled(wanted)
     for part, own in zip(found, wanted, strict=True):
-        assert part.labelled.out_degree is None, "it is asked for"
+        assert part.target_nodes.out_degree is None, "it is asked for"
         for name in ("labels", *MASKS):
             values = (getattr(each, name)[each.node_ids.argsort()] for each in (part, own))
             assert torch.equal(*values)

@@ -292,7 +292,7 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
         ).tolist(),
     )
     assert found == [
-        whole.partition(rank).labelled.out_degree.tolist() for rank in range(whole.num_parts)
+        whole.partition(rank).target_nodes.out_degree.tolist() for rank in range(whole.num_parts)
     ]
 
 

@@ -157,7 +157,7 @@ def exchanged(
         comm.between_nodes = between_nodes
         part = whole.partition(comm.rank, rows)
         plan = make_plan(part, plan_options, comm)
-        held, out_degree = part.edges, part.labelled.out_degree
+        held, out_degree = part.edges, part.target_nodes.out_degree
         in_degree = held.sum_at(held.dst, held.num_inner)
         edges = InEdges.build(held.src, held.dst, in_degree, out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])

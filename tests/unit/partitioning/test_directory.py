@@ -71,7 +71,7 @@ def test_round_trip(directory: PartitionDirectory) -> None:
         masks = {name: mask[nodes] for name, mask in MASKS.items()}
         assert_graph(part, features=GRAPH.features[nodes], labels=GRAPH.labels[nodes], **masks)
         everyone = np.array(global_ids(parts, part)) - 1000
-        held, out_degree = part.edges, part.labelled.out_degree
+        held, out_degree = part.edges, part.target_nodes.out_degree
         assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
         assert out_degree.tolist() == out[everyone].tolist()
         assert (held.halo_owner != rank).all()

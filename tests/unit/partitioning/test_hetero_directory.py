@@ -486,7 +486,7 @@ def read_1(path: Path) -> None:
 def test_a_relation_that_has_the_name_of_the_target_is_not_labelled_by_it() -> None:
     """Labelled edges are nodes of the target, whose two relations lead to their ends."""
     meta: Any = SimpleNamespace(target="rates", edge_types=[("user", "rates", "film")])
-    assert HeteroMeta.labelled.fget(meta) is None  # type: ignore[attr-defined]
+    assert HeteroMeta.labelled_edges.fget(meta) is None  # type: ignore[attr-defined]
     ends = [("user", SOURCE, "rates"), ("film", DESTINATION, "rates")]
     meta.edge_types += ends
-    assert HeteroMeta.labelled.fget(meta) == "user__rates__film"  # type: ignore[attr-defined]
+    assert HeteroMeta.labelled_edges.fget(meta) == "user__rates__film"  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ def parts_of(base: Path, num_parts: int) -> list[Partition]:
 
     def worker(comm: Communicator) -> Partition:
         part = read[comm.rank]
-        return replace(part, nodes={PLAIN_TYPE: resolve_halo(part.labelled, sizes, comm)})
+        return replace(part, nodes={PLAIN_TYPE: resolve_halo(part.target_nodes, sizes, comm)})
 
     return run_threads(num_parts, worker)
 
@@ -145,7 +145,7 @@ def test_rows_are_sorted_by_id(tmp_path: Path) -> None:
     assert_graph(part, val_mask=[1, 0, 0], features=[[5, 0], [70, 0], [62, 0]])
     # 9 -> 5 is there twice
     assert_graph(part.edges, halo_owner=[1, 1], src=[3, 4, 4, 0], dst=[0, 0, 0, 1])
-    assert part.labelled.unresolved_halo.ids.tolist() == [8, 9]
+    assert part.target_nodes.unresolved_halo.ids.tolist() == [8, 9]
     assert part.edges.sum_at(part.edges.dst, 3).tolist() == [3, 1, 0]
 
 

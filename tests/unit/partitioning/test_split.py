@@ -474,7 +474,7 @@ def test_a_directory_of_links_is_read_as_written_without_a_leak(tmp_path: Path) 
     assert not any((part.train_mask | part.val_mask | part.test_mask).any() for part in parts)
     for part in parts:  # no held-out pair has an edge
         held_out = np.concatenate([part.links["val"], part.links["test"]])
-        edges, nodes = part.edges, part.labelled
+        edges, nodes = part.edges, part.target_nodes
         own = edges.src < nodes.num_inner
         ends = np.stack([edges.src[own], edges.dst[own]], axis=1) + part.first_id
         assert not {*map(tuple, ends.tolist())} & {*map(tuple, held_out.tolist())}
