@@ -329,12 +329,9 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.nda
 def assert_same(got: Any, wanted: Any) -> None:
     """Also NaN in the same embeddings."""
     assert [line[:2] for line in got[0]] == [line[:2] for line in wanted[0]]
-    losses = [
-        np.array([line[2] for line in rounds], float) for rounds in (got[0], wanted[0])
-    ]  # None becomes NaN
-    np.testing.assert_allclose(*losses, rtol=1e-8)
-    metrics = [np.array([line[3] for line in rounds], float) for rounds in (got[0], wanted[0])]
-    np.testing.assert_allclose(*metrics, rtol=1e-8)
+    for place in (2, 3):  # the loss and the metric; None becomes NaN
+        scores = [[line[place] for line in rounds] for rounds in (got[0], wanted[0])]
+        np.testing.assert_allclose(*np.array(scores, float), rtol=1e-8)
     for layer, (rows, expected) in enumerate(zip(got[1], wanted[1], strict=True)):
         np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11, err_msg=f"layer {layer}")
     for values, expected in zip(got[2], wanted[2], strict=True):

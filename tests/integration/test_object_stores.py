@@ -356,28 +356,6 @@ def test_a_name_of_a_record_or_a_store_changes_nothing_elsewhere(
     assert not [path for path in (tmp_path / "other").rglob("*") if path.suffix == ".npy"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"[]", r"upload\.json"),
-        (b'{"status": "complete"}', r"upload\.json"),
-        (b'{"status": "complete", "sha256": [1]}', r"upload\.json"),
-        (b"\xff", r"upload\.json"),
-        (
-            b'{"status": "complete", "sha256": {"b.json": "00"}}',
-            r"damaged/b\.json: has a checksum, and is not there",
-        ),
-    ],
-)
-def test_a_damaged_list_of_uploaded_files_is_refused(
-    store: Store, tmp_path: Path, content: bytes, message: str
-) -> None:
-    store.put("damaged/nodes.csv", b"id,label\n1,a\n2,b\n")
-    store.put("damaged/upload.json", content)
-    with pytest.raises(InputError, match=message):
-        local_copies.copy_data(Place("dataset_file", f"s3://{BUCKET}/damaged/"), tmp_path)
-
-
 PAGE = b"\n<!DOCTYPE html><html><body>Log in</body></html>"
 
 
@@ -429,22 +407,43 @@ def test_a_damaged_copy_is_made_again(store: Store, tmp_path: Path, damage: str)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("opened", "name", "content", "message"),
     [
-        (b"\xff\xfe\0", "not a readable file of sha256sum"),
-        (b"see the README", "begins with 'see'; expected a sha256 in hex"),
-        (PAGE, "a web page arrived"),
-        (b"0" * 64, f"its sha256 is .* and {'0' * 64} is stated for it"),
+        *(
+            ("toy.npz", "toy.npz.sha256", content, message)
+            for content, message in (
+                (b"\xff\xfe\0", "not a readable file of sha256sum"),
+                (b"see the README", "begins with 'see'; expected a sha256 in hex"),
+                (PAGE, "a web page arrived"),
+                (b"0" * 64, f"its sha256 is .* and {'0' * 64} is stated for it"),
+            )
+        ),
+        *(
+            ("", "upload.json", content, r"upload\.json")
+            for content in (
+                b"[]",
+                b'{"status": "complete"}',
+                b'{"status": "complete", "sha256": [1]}',
+                b"\xff",
+            )
+        ),
+        (
+            "",
+            "upload.json",
+            b'{"status": "complete", "sha256": {"b.json": "00"}}',
+            r"b\.json: has a checksum, and is not there",
+        ),
     ],
 )
-def test_an_odd_checksum_is_named(
-    store: Store, tmp_path: Path, content: bytes, message: str
+def test_odd_checksums_of_files_and_of_uploads_are_named(
+    store: Store, tmp_path: Path, opened: str, name: str, content: bytes, message: str
 ) -> None:
-    url = store.put("odd/toy.npz", toy())
-    store.put("odd/toy.npz.sha256", content)
-    with pytest.raises(InputError, match=rf"dataset_file={url}.*: .*{message}"):
+    folder = f"odd/{tmp_path.name}"
+    url = store.put(f"{folder}/toy.npz", toy()).removesuffix("toy.npz") + opened
+    store.put(f"{folder}/{name}", content)
+    with pytest.raises(InputError, match=rf"dataset_file={url}.*{message}"):
         local_copies.copy_data(Place("dataset_file", url), tmp_path)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".npz"]
 
 
 @pytest.mark.parametrize(
