@@ -9,7 +9,7 @@ Headers of gloo, TLS, TCP or IP are not counted.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,16 +67,16 @@ class TrafficMeter:
         self._sent[tag, peer] += num_bytes
         self.total += num_bytes
 
-    def entries_of(self, layer: int, kinds: Collection[str]) -> list[list[Any]]:
-        """Return bytes sent for a layer, as JSON: kind, phase, peer, bytes."""
+    def entries_of_rounds(self, layer: int) -> list[list[Any]]:
+        """Return bytes sent by the rounds of a layer, as JSON: kind, phase, peer, bytes."""
         return [
             [tag.kind, tag.phase, peer, num_bytes]
             for (tag, peer), num_bytes in self._sent.items()
-            if tag.layer == layer and tag.kind in kinds
+            if tag.layer == layer and tag.kind in ROUND_KINDS
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Take over the result of `entries_of` in an earlier process, in place of equal tags.
+        """Take over what `entries_of_rounds` returned in an earlier process, for equal tags.
 
         ValueError for an unknown kind.
         """

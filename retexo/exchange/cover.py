@@ -10,7 +10,7 @@ Shape letters: E edges, L left vertices (source rows), R right vertices (destina
 R.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -126,6 +126,23 @@ def minimum_cover(
     for batch in reversed(leaves):
         chosen[batch.leaf] = ~chosen[batch.hub]
     return Cover(chosen[:num_left], chosen[num_left:], int(weight[chosen].sum()), paid + core_bound)
+
+
+def fewest_vectors(source: IndexArray, target: IndexArray, forced: Mask, num_targets: int) -> Cover:
+    """Cover edges by the fewest rows and sums, counting the rows that have to be sent.
+
+    Args:
+        source: int [E] row of each edge, in [0, L).
+        target: int [E] target of each edge, in [0, R).
+        forced: bool [L] rows that have to be sent.
+        num_targets: R.
+    """
+    left = ~forced[source]
+    ones = np.ones(len(forced), np.int64), np.ones(num_targets, np.int64)
+    cover = minimum_cover(source[left], target[left], *ones)
+    return replace(
+        cover, left_mask=cover.left_mask | forced, weight=cover.weight + int(forced.sum())
+    )
 
 
 def acceptable_ratio(num_edges: int, exact: int = max(EXACT_LIMIT, MATCHING_LIMIT)) -> float:

@@ -26,7 +26,7 @@ from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.boundary import Boundary
 from retexo.exchange.coding.rows import RowFormat, decode, encode
 from retexo.exchange.coding.values import Precision, value_bytes
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange.cover import fewest_vectors
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, ReceivedMessage
 from retexo.models.matrix import SparseMatrix
@@ -224,16 +224,17 @@ class _SelectedVectors:
         if not partial_sums:
             rows[source] = True
             return cls(rows, targets, source[:0], target[:0], None)
-        left, right = source, target
         if weight is not None:
             rows = ids_to_mask(source[np.isnan(weight)], len(rows))
-            left, right = source[~rows[source]], target[~rows[source]]
-        cover = minimum_cover(
-            left, right, np.ones(len(rows), np.int64), np.ones(len(targets), np.int64)
+        cover = fewest_vectors(source, target, rows, len(targets))
+        rest = ~cover.left_mask[source]
+        return cls(
+            cover.left_mask,
+            cover.right_mask,
+            source[rest],
+            target[rest],
+            take_weights(weight, rest),
         )
-        rows = cover.left_mask | rows
-        rest = ~rows[source]
-        return cls(rows, cover.right_mask, source[rest], target[rest], take_weights(weight, rest))
 
     def matrix(
         self, nodes: IntArray, node_rows: IntArray, num_rows: int, scale: Tensor | None

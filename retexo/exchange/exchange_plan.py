@@ -53,7 +53,7 @@ from retexo.exchange.boundary import (
 )
 from retexo.exchange.coding.elias_fano import decode_sorted, encode_sorted, encoded_size
 from retexo.exchange.coding.weights import decode_weights, encode_weights, max_encoded_size
-from retexo.exchange.cover import minimum_cover
+from retexo.exchange.cover import fewest_vectors
 from retexo.exchange.message_selection import VectorBound
 
 Use = Literal["train", "evaluate", "predict", "nothing"]
@@ -398,12 +398,10 @@ def _bytes_saved_by_sums(boundary: Boundary, summable: Mask, options: PlanOption
         source, target = boundary.source[edges], all_targets[edges]
         left = ~is_held[source]
         forced = ids_to_mask(source[left & ~summable[edges]], len(is_held))
-        left &= ~forced[source]
-        ones = np.ones(len(is_held), np.int64), np.ones(len(boundary.targets), np.int64)
-        cover = minimum_cover(source[left], target[left], *ones)
+        cover = fewest_vectors(source[left], target[left], forced, len(boundary.targets))
         rows = boundary.source_mask(targets) & ~rows_held
-        saved += (int(rows.sum()) - int(forced.sum()) - cover.weight) * options.vector_bytes[phase]
-        is_held |= forced | cover.left_mask
+        saved += (int(rows.sum()) - cover.weight) * options.vector_bytes[phase]
+        is_held |= cover.left_mask
         rows_held |= rows
     return saved
 

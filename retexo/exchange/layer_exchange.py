@@ -142,8 +142,8 @@ class LayerExchange:
         )
         return self._sources
 
-    def stream(self, phase: int) -> Iterator[Sources]:
-        """Run a phase; yield the rows received earlier, then its vectors piece by piece.
+    def stream(self) -> Iterator[Sources]:
+        """Run INFER_PHASE; yield the rows received earlier, then its vectors piece by piece.
 
         All workers call it and take all pieces, which are not kept. Partial sums of earlier phases
         are dropped first: their targets are done.
@@ -151,7 +151,7 @@ class LayerExchange:
         if not self._is_known:
             self._sources = self._sources.drop_sums()
         yield self._sources
-        for piece in self._receive(phase):
+        for piece in self._receive(INFER_PHASE):
             sources = self._no_sources.append(piece)
             piece.clear()
             yield sources

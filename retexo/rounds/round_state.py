@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from retexo.comm.traffic_meter import ROUND_KINDS
 from retexo.rounds.best_round import EarlyStopping
 from retexo.rounds.round_message import RoundMessage
 from retexo.rounds.schedule import Schedule
@@ -40,7 +39,7 @@ class RoundState:
             "values": self.local.flat.values,
             "random": torch.get_rng_state(),  # used by dropout
             "random_cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            "sent": self.message.comm.meter.entries_of(self.layer, ROUND_KINDS),
+            "sent": self.message.comm.meter.entries_of_rounds(self.layer),
             "stopping": self.stopping.state_dict(),
         }
 

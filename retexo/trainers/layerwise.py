@@ -420,7 +420,7 @@ def add_arriving(
     context: Context, exchange: LayerExchange, sums: Sequence[Callable[[Sources], None]]
 ) -> None:
     """Add the vectors received before and in INFER_PHASE to sums, a piece at a time."""
-    arriving = exchange.stream(INFER_PHASE)
+    arriving = exchange.stream()
     while True:
         with context.phase("exchange"):
             sources = next(arriving, None)

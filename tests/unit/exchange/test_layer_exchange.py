@@ -171,7 +171,7 @@ def exchanged(
         comm.meter.entries.clear()  # type: ignore[attr-defined]
         exchange = LayerExchange(plan, case.layer, local, comm)
         first = exchange.run(TRAIN_PHASE)
-        pieces = list(exchange.stream(INFER_PHASE)) if stream else []
+        pieces = list(exchange.stream()) if stream else []
         phases = first, first if stream else exchange.run(INFER_PHASE)
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
         return Side(edges, part.features, phases, pieces, sent)
