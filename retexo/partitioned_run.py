@@ -156,13 +156,13 @@ class PartitionedRun:
                 "graph: some predictions are NaN or infinite; look for very large values in the"
                 " features"
             )
-        predictions = Predictions.of(
-            torch.arange(len(ids)),
+        return Predictions.of(
+            ids,
             inferred.logits,
             inferred.embeddings,
             task_of_checkpoint(self.checkpoint).predict(inferred.logits),
+            self.checkpoint.class_names,
         )
-        return replace(predictions.named(None, self.checkpoint.class_names), ids=ids)
 
     def open_context(
         self,

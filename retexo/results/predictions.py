@@ -49,39 +49,33 @@ class Predictions:
     target_names: Sequence[str | int] = ()
 
     @classmethod
-    def of(cls, ids: Tensor, logits: Tensor, embeddings: Tensor, predicted: Tensor) -> Self:
+    def of(
+        cls,
+        ids: NDArray[Any],
+        logits: Tensor,
+        embeddings: Tensor,
+        predicted: Tensor,
+        class_names: Sequence[str | int],
+    ) -> Self:
         """Make predictions.
 
         Args:
-            ids: int64 [n].
+            ids: int64 or objects of str [n].
             logits: [n, C].
             embeddings: [n, D].
             predicted: classes, int64 [n], or bool [n, C] for multi-label nodes, or values, float64
                 [n, T].
+            class_names: which replace the numbers of classes, or name the values; may be empty.
         """
+        rows = embeddings.float().numpy()
         if predicted.is_floating_point():
             nothing = np.empty((len(ids), 0), np.float32)
-            rows = embeddings.float().numpy()
-            return cls(ids.numpy(), nothing, nothing, rows, predicted.numpy())
-        multilabel = predicted.ndim == 2
-        probabilities = torch.sigmoid(logits) if multilabel else torch.softmax(logits, dim=1)
-        return cls(
-            ids.numpy(),
-            predicted.to(torch.int64).numpy(),
-            probabilities.float().numpy(),
-            embeddings.float().numpy(),
-        )
-
-    def named(
-        self, node_names: Sequence[str] | None, class_names: Sequence[str | int]
-    ) -> "Predictions":
-        """Return the predictions with names instead of numbers, if there are names."""
-        named = (
-            self if node_names is None else replace(self, ids=np.array(node_names, dtype=object))
-        )
-        if class_names and self.classes.ndim == 1:
-            named = replace(named, classes=np.array(class_names)[self.classes])
-        return replace(named, target_names=class_names) if self.values.shape[1] else named
+            return cls(ids, nothing, nothing, rows, predicted.numpy(), class_names)
+        classes: NDArray[Any] = predicted.to(torch.int64).numpy()
+        if classes.ndim == 2:
+            return cls(ids, classes, torch.sigmoid(logits).float().numpy(), rows)
+        classes = np.array(class_names)[classes] if class_names else classes
+        return cls(ids, classes, torch.softmax(logits, dim=1).float().numpy(), rows)
 
     def take(self, indices: NDArray[np.int64]) -> "Predictions":
         """Return the predictions at indices of `ids`."""

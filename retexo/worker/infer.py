@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from retexo.comm.socket_transport import Streams
 from retexo.errors import TrainingError
 from retexo.exchange.exchange_plan import Use
@@ -82,12 +84,12 @@ def run(
                     " features"
                 )
             predictions = Predictions.of(
-                part.node_ids,
+                part.node_ids.numpy() if names is None else np.array(names, dtype=object),
                 inferred.logits,
                 inferred.embeddings,
                 context.task.predict(inferred.logits),
+                job.checkpoint.class_names,
             )
-            predictions = predictions.named(names, job.checkpoint.class_names)
             known = predictions.known_columns(
                 read_graph(job.directory, rank).labels,  # also of untrained classes
                 job.directory.class_names,

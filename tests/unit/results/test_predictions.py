@@ -23,7 +23,7 @@ ROWS = torch.tensor([[0.1, 0.2], [0.3, 0.4]])
 def found(ids: list[int], *, multilabel: bool = False) -> Predictions:
     logits = LOGITS[: len(ids)]
     predicted = logits > 0 if multilabel else logits.argmax(dim=1)
-    return Predictions.of(torch.tensor(ids), logits, ROWS[: len(ids)], predicted)
+    return Predictions.of(np.array(ids, np.int64), logits, ROWS[: len(ids)], predicted, [])
 
 
 def known(ids: list[int]) -> Any:
