@@ -75,7 +75,10 @@ def _read_file(path: Path) -> Iterator[tuple[str, Any]]:
     elif path.name == "plan.json":
         yield from _read_plan(json.loads(path.read_text(encoding="utf-8")))
     elif kind == ".json":
-        yield from flatten(json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            content.pop("sha256", None)  # of the other fields, also of those that are left out
+        yield from flatten(content)
     elif path.name == "graph.dgl":
         yield from _read_dgl_graph(path)
     else:
