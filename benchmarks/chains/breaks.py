@@ -58,8 +58,8 @@ BREAKS = (
     Break(
         "partition array",
         file="partitioning/directory/write_directory.py",
-        old='self._save(folder / "out_deg.npy", out_degree)',
-        new='self._save(folder / "out_deg.npy", out_degree[::-1])',
+        old="self.edges[PLAIN_RELATION].out_degree[new_ids]",
+        new="self.edges[PLAIN_RELATION].out_degree[new_ids[::-1].copy()]",
         chain="gcn-1-part",
         seen_in="parts.*.out_deg",
     ),
@@ -74,7 +74,7 @@ BREAKS = (
     Break(
         "edge of a new node",
         file="partitioning/graph_addition.py",
-        old="return {PLAIN_RELATION: reverse_too(relations[PLAIN_RELATION], count)}",
+        old="return {PLAIN_RELATION: add_missing_reverse(relations[PLAIN_RELATION], count)}",
         new="return relations",
         chain="tables",
         seen_in="results.joined-frame",

@@ -11,6 +11,7 @@ import importlib
 import io
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -347,3 +348,8 @@ def test_what_contributing_adds(tmp_path: Path) -> None:
     assert -1 <= summary["test"]["matthews"] <= 1
     assert summary["settings"]["exchange"]["precision"] == ["fp16", "fp16"]
     assert "Matthews correlation on test is" in done.stdout
+
+
+def test_the_breaks_that_same_results_has_to_see_are_in_the_source() -> None:
+    for broken in runpy.run_path(str(ROOT / "benchmarks/chains/breaks.py"))["BREAKS"]:
+        assert (ROOT / broken.file).read_text().count(broken.old) == 1, broken.name
