@@ -175,13 +175,16 @@ class Context(TaskContext):
         in_rounds = self.target.required_layers > self.plan.options.num_layers
         return (mask & in_rounds).nonzero()[:, 0]
 
-    def within_partition(self, conv: Convolution) -> Self:
-        """Return the context of the edges within this partition, with degrees counted in these."""
-        types = {
-            name: replace(node_type, out_edges=node_type.out_edges.within_partition(conv))
-            for name, node_type in self.types.items()
+    def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> Self:
+        """Return the context of a graph with some of the edges, with degrees counted in these.
+
+        choose: returns which edges into a partition are kept, bool [E].
+        """
+        kept = {
+            name: replace(each, out_edges=each.out_edges.keep(choose(each.out_edges.local), conv))
+            for name, each in self.types.items()
         }
-        return replace(self, types=types)
+        return replace(self, types=kept)
 
     def with_num_layers(self, num_layers: int) -> Self:
         """Return the context of the first `num_layers` layers, where others were not trained."""

@@ -149,10 +149,10 @@ class OutEdges:
         block = self.cut_block(edges, destinations)
         return block, gather_source_rows(block, rows, edges.sources, self.num_pairs)[0]
 
-    def within_partition(self, conv: Convolution) -> Self:
-        """Return the edges between nodes of this partition, with degrees counted in these."""
+    def keep(self, mask: Tensor, conv: Convolution) -> Self:
+        """Return the edges in a mask, bool [E], with degrees counted in these."""
         num_inner = self.local.num_inner
-        kept = self.local.keep(self.local.src < num_inner)
+        kept = self.local.keep(mask)
         in_degree = kept.sum_at(kept.dst, num_inner)
         out_degree = kept.sum_at(kept.src, num_inner + kept.num_halo)
         dtype = self.edges.in_degree.dtype

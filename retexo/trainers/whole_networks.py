@@ -222,7 +222,7 @@ class LocalTrainer(Trainer):
         stages, and returns logits, as train_without_exchange.
         """
         if context.settings.local.degrees == "local":
-            context = context.within_partition(stages[0].conv)
+            context = context.keep_edges(lambda part: part.src < part.num_inner, stages[0].conv)
         return end_to_end.train_without_exchange(
             context, stages, lambda targets: network_pass.make_local_pass(context, stages, targets)
         )

@@ -268,7 +268,7 @@ def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
         given: Any, context: Context, *arguments: Any, logits: bool
     ) -> layerwise.LayerOutput:
         output: layerwise.LayerOutput = embed(given, context, *arguments, logits=logits)
-        embeddings[context.comm.rank].append(output.rows.numpy())
+        embeddings[context.comm.rank].append(output.rows[: len(context.labels)].numpy())
         return output
 
     return embed_and_note
