@@ -14,6 +14,10 @@ of width 256 on the whole graph, with its own search of class weights.
 Graphs NAME_planetoid have Planetoid's split (20 training nodes of each class); with --parts 10 it
 is the setting in which FedGraph reports FedGCN: Cora .792 with 584 MB, PubMed .745 with 664 MB.
 
+With --layers 6 every method has that depth, SIGN as many hops; `lazy deep, compressed` chooses its
+own by validation, and networks that are trained at once are searched with and without residual
+layers (RESIDUAL) in place of PLAIN.
+
 A finished run is a line of the csv file; it is not repeated. The table is made of that file: mean
 and deviation of the test score over splits; MB of rows + of all else; and the MB after which the
 validation score of a round reached the least best score of the graph's methods (before the choice
@@ -45,10 +49,12 @@ SAME = (
 PLAIN = " model.self_weight=false model.input_skip=false smoothing.steps=0 stopping.patience=60"
 """Without skip connections and label propagation, as PyG's network: networks that are trained at
 once are searched with and without, for on some graphs they learn only without."""
+RESIDUAL = " model.residual=true"
 FP32 = "exchange.precision=fp32 gradient.precision=fp32 gradient.compression=none"
 LOCAL = "local, compressed"
 METHODS = {
     "lazy, compressed": "",
+    "lazy deep, compressed": "+experiment=deep",
     "lazy": FP32,
     "lazy as published": "+experiment=retexo",
     "SIGN, compressed": "+experiment=lean trainer=sign smoothing.steps=5",
@@ -76,6 +82,7 @@ def main() -> None:
     parser.add_argument("--graphs", nargs="+", required=True)
     parser.add_argument("--methods", nargs="+", default=[*METHODS, "PyG"])
     parser.add_argument("--parts", type=int, default=4)
+    parser.add_argument("--layers", type=int, help="of every method; two by default")
     parser.add_argument("--partition-method", default="random")
     parser.add_argument("--searched", help='no search, but the settings found for parts "4 random"')
     parser.add_argument("--results", type=Path, required=True)
@@ -120,6 +127,7 @@ def run_method(
 ) -> None:
     """Search on the first split, then train on each; finished runs are taken from `kept`."""
     place = f"{args.parts} {args.partition_method}"
+    place += f", {args.layers} layers" if args.layers else ""
 
     def found(split: int, search: str) -> Run:
         about: Run = dict(zip(FIELDS, (name, place, method, split, search), strict=False))
@@ -134,7 +142,8 @@ def run_method(
     else:
         searched = [""] if method == "PyG" else SEARCH
         if SAME in METHODS.get(method, ""):
-            searched = [*SEARCH, *(f"{search}{PLAIN}" for search in SEARCH[:3])]
+            other = RESIDUAL if args.layers else PLAIN
+            searched = [*SEARCH, *(f"{search}{other}" for search in SEARCH[:3])]
         runs = [found(0, search) for search in searched]
         best = max(runs, key=lambda run: float(run["validation"] or 0))["search"]
     for split in range(args.seeds):
@@ -145,6 +154,8 @@ def train(args: Any, name: str, method: str, split: int, search: str, folder: st
     """The rest of a line."""
     more = [*METHODS.get(method, "").split(), *search.split(), *args.options]
     more += [f"num_partitions={args.parts}", f"partition_method={args.partition_method}"]
+    if args.layers and "deep" not in method:
+        more.append(f"num_layers={args.layers}")
     more.append("model.input_dropout=${dropout}")  # one rate, also where columns are few
     settings = settings_of(args, name, split, "sage", f"{folder}/{split}", more)
     if method == "PyG":
