@@ -95,8 +95,8 @@ def write_graph(settings: Settings, folder: Path) -> None:
     x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     masks = {"train": split.train, "val": split.val, "test": split.test}
     edges = {
-        "src": graph.src.astype(np.int64),
-        "dst": graph.dst.astype(np.int64),
+        "src": graph.edges.src.astype(np.int64),
+        "dst": graph.edges.dst.astype(np.int64),
     }  # DGL's sampler wants them all alike
     np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
 

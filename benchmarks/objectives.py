@@ -95,7 +95,7 @@ def data_of(settings: Any) -> dict[str, Tensor]:
     }
     for part, mask in masks.items():
         mask[torch.from_numpy(np.asarray(getattr(split, part)))] = True
-    edges = np.stack((graph.src, graph.dst))
+    edges = np.stack((graph.edges.src, graph.edges.dst))
     return {
         "x": torch.from_numpy(dense.astype(np.float32)),
         "edges": torch.from_numpy(edges.astype(np.int64)),

@@ -85,8 +85,8 @@ class Clients:
 
 def neighbours(graph: GraphData) -> tuple[Tensor, Tensor]:
     """src and dst, int64 [E]."""
-    pairs = graph.src.astype(np.int64) * graph.num_nodes + graph.dst
-    pairs = np.unique(pairs[graph.src != graph.dst])
+    pairs = graph.edges.src.astype(np.int64) * graph.num_nodes + graph.edges.dst
+    pairs = np.unique(pairs[graph.edges.src != graph.edges.dst])
     return torch.from_numpy(pairs // graph.num_nodes), torch.from_numpy(pairs % graph.num_nodes)
 
 

@@ -54,7 +54,7 @@ def floor_seconds() -> float:
     """Return the seconds of the products of all rounds of both layers."""
     settings = compose(DATA, "node_classification_gcn")
     graph, split = common.load_graph(settings)
-    src, dst = torch.from_numpy(graph.src), torch.from_numpy(graph.dst)
+    src, dst = torch.from_numpy(graph.edges.src), torch.from_numpy(graph.edges.dst)
     degree = torch.bincount(dst, minlength=graph.num_nodes)
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
     model = settings.model

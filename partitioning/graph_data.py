@@ -219,6 +219,7 @@ class GraphData:
     @property
     def edges(self) -> Relation:
         """Return the edges of a plain graph."""
+        assert self.is_plain
         return self.relations[PLAIN_RELATION]
 
     @property
@@ -258,9 +259,9 @@ class GraphData:
         return int(self.features.shape[1])
 
     def to_homogeneous(self) -> "GraphData":
-        """Return all nodes, type by type, and edges as a plain graph without features and weights.
+        """Return a plain graph as it is, another as its nodes, type by type, and edges alone.
 
-        All labels are 0. A plain graph is returned as it is.
+        That one has neither features nor weights, and all labels are 0.
         """
         if self.is_plain:
             return self

@@ -24,7 +24,7 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
             that ends with ? may be missing; or {"*": shape of each value}.
         name: of the value.
     """
-    said = f"{name} is {repr(value)[:SHOWN]}"
+    said = f"{name or 'it'} is {repr(value)[:SHOWN]}"
     if isinstance(shape, tuple):
         _check_choices(value, shape, name)
     elif shape == NUMBER:

@@ -153,8 +153,7 @@ class PartitionedRun:
         """
         if not bool(inferred.logits.isfinite().all()):
             raise InputError(
-                "graph: some predictions are NaN or infinite; look for very large values in the"
-                " features"
+                "some predictions are NaN or infinite; look for very large values in the features"
             )
         return Predictions.of(
             ids,

@@ -235,6 +235,7 @@ class Predictor:
         Raises:
             InputError: an id is unknown, or the graph is not what the model was trained for.
         """
+        form = self._form(output)
         if edges is None:
             predictions = self._predict_nodes(graph, node_ids, new)
         elif node_ids is not None or new is not None:
@@ -243,7 +244,7 @@ class Predictor:
             attached = self._use(graph)
             added = graph_addition.read_further_edges(attached.read, attached.known, edges)
             predictions = replace(attached.predict_new(added), ids=np.arange(len(edges)))
-        return self._convert(predictions, output, embeddings=False)
+        return _convert(predictions, form, embeddings=False)
 
     def embed(
         self,
@@ -257,6 +258,7 @@ class Predictor:
 
         Of a model for links, the embeddings that scores are made from; `new` raises InputError.
         """
+        form = self._form(output)
         if self.is_of_links and new is not None:
             raise InputError(
                 "new: the model is for links, and embeds nodes of the graph only; attach the graph"
@@ -271,7 +273,7 @@ class Predictor:
             predictions = Predictions(ids, nothing, nothing, embeddings[places])
         else:
             predictions = self._predict_nodes(graph, node_ids, new)
-        return self._convert(predictions, output, embeddings=True)
+        return _convert(predictions, form, embeddings=True)
 
     def _predict_nodes(self, graph: Any, node_ids: Any, new: tuple[Any, Any] | None) -> Predictions:
         """Return predictions of known nodes or of new ones.
@@ -299,18 +301,9 @@ class Predictor:
             )
         return attached.predictions.take(attached.ids.find_all(node_ids))
 
-    def _convert(self, predictions: Predictions, output: str | None, *, embeddings: bool) -> Any:
-        """Return predictions in the form that `output` names: frame, tensors or arrays."""
-        output = _check_output(self.output if output is None else output)
-        if output == "arrays":
-            return predictions
-        if output == "tensors":
-            return _tensors(predictions, embeddings=embeddings)
-        import pandas as pd
-
-        return pd.DataFrame(
-            predictions.embedding_columns() if embeddings else predictions.columns()
-        )
+    def _form(self, output: str | None) -> str:
+        """Return the form of results that `output`, or else the model's own, names."""
+        return _check_output(self.output if output is None else output)
 
     # --- links ----------
 
@@ -347,9 +340,10 @@ class Predictor:
         Args:
             node_ids: one id, or several.
             graph: None for the attached graph.
-            output: "tensors" for a dict of the columns; None for the model's `output`.
+            output: "tensors" or "arrays" for a dict of the columns; None for the model's `output`.
         """
         self._check_is_of_links()
+        form = self._form(output)
         attached = self._use(graph)
         places = attached.ids.find(node_ids, "node_ids").reshape(-1)
         ids = attached.ids.values
@@ -362,8 +356,10 @@ class Predictor:
             "partner": ids[nodes[row, column].numpy()],
             "score": scores[row, column].numpy(),
         }
-        if _check_output(self.output if output is None else output) == "tensors":
+        if form == "tensors":
             return {**columns, "score": torch.from_numpy(columns["score"])}
+        if form == "arrays":
+            return columns
         import pandas as pd
 
         return pd.DataFrame(columns)
@@ -411,6 +407,17 @@ class Predictor:
         graph: as of `predict`; None: the attached one.
         """
         return self._use(graph).inputs()
+
+
+def _convert(predictions: Predictions, form: str, *, embeddings: bool) -> Any:
+    """Return predictions as a frame, tensors or arrays."""
+    if form == "arrays":
+        return predictions
+    if form == "tensors":
+        return _tensors(predictions, embeddings=embeddings)
+    import pandas as pd
+
+    return pd.DataFrame(predictions.embedding_columns() if embeddings else predictions.columns())
 
 
 def _check_output(output: str) -> str:

@@ -104,8 +104,11 @@ def torch_threads(count: int) -> Iterator[None]:
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
     """Call all at once, each in a thread; return their results."""
-    with ThreadPoolExecutor(len(calls)) as pool:
+    pool = ThreadPoolExecutor(len(calls))
+    try:
         return [future.result(90) for future in [pool.submit(call) for call in calls]]
+    finally:
+        pool.shutdown(wait=False)
 
 
 def over_sockets(
@@ -264,7 +267,9 @@ def write_partitions(
     )
     if with_dgl_files:
         add_dgl_files(directory, meta)
-    return find_partition_directory([directory], num_parts)
+    found = find_partition_directory([directory], num_parts)
+    assert found.is_hetero is not graph.is_plain
+    return found
 
 
 def need_dgl() -> None:
@@ -473,6 +478,7 @@ def running_cli(
         yield process
     finally:
         kill_group(process.pid)
+        process.communicate()
 
 
 def finish(process: subprocess.Popen[str], *, rc: int | None = 0, timeout: float = 90.0) -> Ended:
@@ -591,12 +597,13 @@ def save_untrained(
 
 
 @contextlib.contextmanager
-def refusing(*words: str) -> Iterator[None]:
-    """What is done within is refused, in one line that has all these words."""
+def refusing(*words: str, begins: str = "") -> Iterator[None]:
+    """What is done within is refused, in one line that begins so and has all these words."""
     with pytest.raises(InputError) as caught:
         yield
     for word in words:
         assert word in str(caught.value)
+    assert str(caught.value).startswith(begins)
     assert "\n" not in str(caught.value)
 
 

@@ -76,7 +76,7 @@ class TrafficMeter:
         ]
 
     def restore(self, layer: int, sent: list[list[Any]]) -> None:
-        """Take over what `entries_of_rounds` returned in an earlier process, for equal tags.
+        """Take over what `entries_of_rounds` returned earlier, in place of what has equal tags.
 
         ValueError for an unknown kind.
         """

@@ -10,7 +10,7 @@ Shape letters: E edges, L left vertices (source rows), R right vertices (destina
 R.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -140,8 +140,12 @@ def fewest_vectors(source: IndexArray, target: IndexArray, forced: Mask, num_tar
     left = ~forced[source]
     ones = np.ones(len(forced), np.int64), np.ones(num_targets, np.int64)
     cover = minimum_cover(source[left], target[left], *ones)
-    return replace(
-        cover, left_mask=cover.left_mask | forced, weight=cover.weight + int(forced.sum())
+    num_forced = int(forced.sum())
+    return Cover(
+        cover.left_mask | forced,
+        cover.right_mask,
+        cover.weight + num_forced,
+        cover.lower_bound + num_forced,
     )
 
 

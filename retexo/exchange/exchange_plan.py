@@ -69,7 +69,8 @@ class PlanOptions:
     all_nodes: bool
     """Whether every node is in the split (train, validation or test), so that all are required."""
     linear: bool
-    """Whether the aggregator is linear, which partial sums require."""
+    """Whether sums of rows can stand for them: the aggregator is linear, and no other reads them.
+    """
     all_halo_rows: bool
     """exchange=plain: every row of every halo node, dense, in one phase."""
     use: Use = "train"
@@ -125,7 +126,7 @@ class ExchangePlan:
         """Return a plan that sends the rows of both phases in INFER_PHASE, without known bounds."""
         if len(self.options.phases) == 1:
             return replace(self, known_bounds={})
-        options = replace(self.options, use="evaluate")
+        options = replace(self.options, use="evaluate")  # whose rows go in INFER_PHASE alone
 
         def merged(boundary: Boundary) -> Boundary:
             layers = np.minimum(boundary.required_layers, options.num_layers)

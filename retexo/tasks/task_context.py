@@ -31,7 +31,7 @@ class TaskContext:
 
     @property
     def links(self) -> Mapping[str, Tensor]:
-        """Return the pairs of this partition, int64 [n, 2], by set (splits and negatives)."""
+        """Return what the partition has for link prediction, see Partition.links."""
         assert self.partition.links is not None
         return self.partition.links
 

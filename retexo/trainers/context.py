@@ -210,7 +210,8 @@ class Context(TaskContext):
     ) -> Means:
         """Return the means of rows over each relation that leaves `source`, at some nodes.
 
-        Arguments as of RelationMeans.
+        source, rows, nodes: as of RelationMeans.
+        received: the rows of the type's halo nodes.
         """
         means = RelationMeans(self.types[source].out_edges, rows, nodes, self.device)
         means.add(received)

@@ -189,10 +189,11 @@ def find_other_nodes(objective: LayerObjective, required_layers: Tensor) -> Tens
 
 @dataclass(frozen=True, eq=False)
 class LayerOutput:
-    """A layer's output at this worker's nodes; NaN where no worker needs it."""
+    """A layer's output at this worker's nodes; NaN at inner nodes where no worker needs it."""
 
     rows: Tensor
-    """[I, D] the next layer's input; of the last layer the logits. With look-ahead [I + H, D]."""
+    """[I, D] the next layer's input; of the last layer the logits. With look-ahead [I + H, D], 0 at
+    halo nodes that are not needed."""
     logits: Tensor | None
     """[I, C]; None where they are not needed."""
 
@@ -200,12 +201,13 @@ class LayerOutput:
     def empty(cls, stage: Stage, needed: Tensor, like: Tensor, *, logits: bool) -> Self:
         """Make the output of a stage at the needed nodes, bool [I], without values.
 
-        like: the layer's input; of halo nodes beside the inner ones the rows are 0.
+        like: the layer's input, of inner nodes or of inner and halo nodes.
         """
-        rows = like.new_zeros(len(like), stage.output_dim)
+        rows = like.new_empty(len(like), stage.output_dim)
+        rows[len(needed) :] = 0
         of_head = rows[: len(needed)]  # the last stage's output is its logits
         if logits and not stage.is_last:
-            of_head = like.new_zeros(len(needed), stage.output_widths[1])
+            of_head = like.new_empty(len(needed), stage.output_widths[1])
         # Setting rows by index is faster than by a mask, which looks at all values.
         unneeded = (~needed).nonzero()[:, 0]
         for output in (rows, of_head):
@@ -214,7 +216,8 @@ class LayerOutput:
 
     def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
         """Write the outputs of inner, then of halo nodes, int64 [n] (exchange_rest), in place."""
-        for table, values in zip((self.rows, self.logits), outputs, strict=False):
+        tables = [self.rows, self.logits][: len(outputs)]
+        for table, values in zip(tables, outputs, strict=True):
             assert table is not None
             count = int((nodes < len(table)).sum())
             # NumPy takes half of torch's time.

@@ -132,7 +132,8 @@ class InferenceResult:
     by_head: Sequence[Tensor] = ()
     """[I, C] of each head, but for typed networks that were trained end to end."""
     rows: Sequence[Tensor] = ()
-    """[I, F] the input of each layer of a plain graph, where these are kept."""
+    """[I, F] the input of each layer of a plain graph, where these are kept; with look-ahead
+    [I + H, F]."""
 
 
 def infer(
@@ -178,5 +179,5 @@ def compute_logits(
         return network_pass.infer_by_type(context, stages, received)[0]
     context = replace(context, known={0: received[PLAIN_TYPE]})
     *_, output = run_layers(context, stages, heads="last")
-    logits: Tensor = output.rows  # the last layer's
+    logits: Tensor = output.logits
     return logits

@@ -125,10 +125,10 @@ def _find_destinations(
     where, named = f"predict.nodes={path}", names is not None
     numbers = _number_ids(embedded.context, ids, where, types, named=named)
     own_ids = part.node_ids.numpy() if names is None else np.array(names, dtype=object)
-    own, pieces = OwnDestinations(embedded, held_out=predict.known == "all"), []
+    destinations, pieces = OwnDestinations(embedded, held_out=predict.known == "all"), []
     for first in range(0, len(numbers), MAX_PAIRS):
         some = numbers[first : first + MAX_PAIRS]
-        scores, nodes = own.find_top(some, min(top, part.num_inner))  # [q, K]
+        scores, nodes = destinations.find_top(some, min(top, part.num_inner))  # [q, K]
         by_worker = embedded.all_gather(scores.T.contiguous())
         # Stable: all workers break ties alike, for nodes of lower workers.
         order = torch.cat(by_worker).sort(dim=0, descending=True, stable=True).indices[:top]
@@ -138,10 +138,8 @@ def _find_destinations(
         is_new = scores[row, column].isfinite()
         row, column = row[is_new], column[is_new]
         pieces.append((first + row, nodes[row, column], scores[row, column]))
-    rows, destinations, score = (
-        torch.cat(columns).numpy() for columns in zip(*pieces, strict=True)
-    )
-    columns = _id_columns(ids[rows], own_ids[destinations], named=names is not None)
+    rows, places, score = (torch.cat(columns).numpy() for columns in zip(*pieces, strict=True))
+    columns = _id_columns(ids[rows], own_ids[places], named=names is not None)
     return {**columns, "score": score}
 
 

@@ -124,7 +124,7 @@ def content_of(graph: GraphData) -> Content:
         ids[name] = table.node_ids.tolist() if names is None else names.tolist()
         ids[name] = [str(each) for each in ids[name]]
         found[f"{name}ids"] = sorted(ids[name])
-        schema = graph.target_nodes.schema if name == "" else table.schema  # type: ignore[union-attr]
+        schema = table.schema
         rows: Any = table.features
         rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
         for column in () if schema is None else schema.columns:

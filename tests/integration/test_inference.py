@@ -562,8 +562,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
         ("layer1.safetensors", "checksum"),
     ),
     "missing": (
-        lambda at: (at / "layer0.safetensors").unlink(),
-        ("layer0.safetensors: missing", "not a complete checkpoint; copy all of it"),
+        lambda at: (at / "layer1.safetensors").unlink(),
+        ("layer1.safetensors: missing", "not a complete checkpoint; copy all of it"),
     ),
     "nan": (not_a_number, ("layer1.safetensors", "NaN")),
 }

@@ -419,12 +419,12 @@ def test_a_damaged_copy_is_made_again(store: Store, tmp_path: Path, damage: str)
             )
         ),
         *(
-            ("", "upload.json", content, r"upload\.json")
-            for content in (
-                b"[]",
-                b'{"status": "complete"}',
-                b'{"status": "complete", "sha256": [1]}',
-                b"\xff",
+            ("", "upload.json", content, rf"upload\.json: {message}")
+            for content, message in (
+                (b"[]", r"it is \[\], not an object"),
+                (b'{"status": "complete"}', "has no sha256; upload the run again"),
+                (b'{"status": "complete", "sha256": [1]}', r"sha256 is \[1\], not an object"),
+                (b"\xff", "not a readable list of files"),
             )
         ),
         (
@@ -443,7 +443,7 @@ def test_odd_checksums_of_files_and_of_uploads_are_named(
     store.put(f"{folder}/{name}", content)
     with pytest.raises(InputError, match=rf"dataset_file={url}.*{message}"):
         local_copies.copy_data(Place("dataset_file", url), tmp_path)
-    assert not [path for path in tmp_path.rglob("*") if path.suffix == ".npz"]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(

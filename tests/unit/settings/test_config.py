@@ -440,7 +440,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 def test_a_file_that_could_run_code_or_is_no_yaml_is_refused(tmp_path: Path, name: str) -> None:
     content, words = REFUSED[name]
     (tmp_path / "mine.yaml").write_text(content)
-    with refusing(f"{tmp_path}/mine.yaml: ", words):
+    with refusing(words, begins=f"{tmp_path}/mine.yaml: "):
         compose([], "mine", str(tmp_path))
 
 
