@@ -104,7 +104,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
         *(() if settings.task.of_edges else OF_LABELLED_EDGES),
         *(() if settings.dataset_name == "file" else OF_TABLES),
     }
-    values = {name: _plain_value(name, settings) for name in FIXED - unused}
+    values = {name: _plain_value(name, settings) for name in sorted(FIXED - unused)}
     for name in (values.keys() & OF_NODES) if kind == recipe.split.kind else ():
         if values[name] is None:
             values[name] = getattr(recipe.split, name.removeprefix("split."))
