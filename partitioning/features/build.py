@@ -172,9 +172,10 @@ def read_as_fitted(
             return read(columns)
         except MissingColumn as error:
             if stored and error.role in FITTED_ROLES:
+                there, _, remedy = str(error).partition("column: ")[2].partition("; ")
                 raise InputError(
-                    f"no column `{error.pattern}`, which the model was trained with;"
-                    f" {str(error).partition('column: ')[2]}; add it"
+                    f"no column `{error.pattern}`, which the model was trained with; {there}; add"
+                    f" it{remedy and f', or {remedy}'}"
                 ) from error
             if error.role != "ignore" or error.pattern in ignored:
                 raise

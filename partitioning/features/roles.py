@@ -178,7 +178,7 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
                     role,
                     pattern,
                     f"columns.{role}={pattern}: no table has such a column: {files} have "
-                    f"{join_names(names)}",
+                    f"{join_names(dict.fromkeys(names))}",
                 )
 
 
