@@ -113,12 +113,23 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client = self.listener.accept()[0]
-                server = socket.create_connection(("127.0.0.1", self.target))
+                server = self._dial()
                 for pair, cuts in (
                     ((client, server), self.cuts_of_requests),
                     ((server, client), self.cuts),
                 ):
                     threading.Thread(target=self._pump, args=(*pair, cuts), daemon=True).start()
+
+    def _dial(self) -> socket.socket:
+        """Connect to the server, for which a client may be too early."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return socket.create_connection(("127.0.0.1", self.target))
+            except ConnectionRefusedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     def _pump(self, source: socket.socket, sink: socket.socket, cuts: list[int]) -> None:
         passed = 0
