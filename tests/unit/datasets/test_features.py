@@ -225,7 +225,7 @@ def test_ends_and_weights_are_read_as_in_training(
     [
         (  # a weight that is a plain column would change every prediction
             "payer,payee,amount\n5,7,3\n",
-            r"no column `times`, which .* has the columns payer, .*; set columns\.weight to one",
+            r"no column `times`, which .* columns payer, .*; add it, or set columns\.weight to one",
         ),
         ("from,to\n5,7\n", r"columns\.src=payer: .* has the columns from, to; set"),
     ],
