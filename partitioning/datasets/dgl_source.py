@@ -96,7 +96,8 @@ def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
             for mask, part in zip(MASKS, ("tr", "va", "te"), strict=True)
         }
     masks: dict[str, Any] = dict(masks_of(lists, num_nodes))
-    where, labels = str(folder / "class_map.json"), numbers
+    where = str(folder / "class_map.json")
+    labels: NDArray[Any]
     if name == "flickr":
         labels, num_classes = check_classes(numbers, 7, where), 7
     else:

@@ -93,8 +93,9 @@ def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> Non
     raise MissingColumn(
         "weight",
         columns.weight,
-        f"columns.weight={columns.weight}: no table of edges has such a column: {tables[0]} has"
-        f" the columns {', '.join(names[0])}; set columns.weight to one of them",
+        f"{tables[0]} has the columns {', '.join(names[0])}",
+        kind="table of edges",
+        remedy="set columns.weight to one of them",
     )
 
 

@@ -172,10 +172,10 @@ def read_as_fitted(
             return read(columns)
         except MissingColumn as error:
             if stored and error.role in FITTED_ROLES:
-                there, _, remedy = str(error).partition("column: ")[2].partition("; ")
+                remedy = f", or {error.remedy}" if error.remedy else ""
                 raise InputError(
-                    f"no column `{error.pattern}`, which the model was trained with; {there}; add"
-                    f" it{remedy and f', or {remedy}'}"
+                    f"no column `{error.pattern}`, which the model was trained with; {error.there};"
+                    f" add it{remedy}"
                 ) from error
             if error.role != "ignore" or error.pattern in ignored:
                 raise

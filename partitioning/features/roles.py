@@ -150,11 +150,18 @@ def requested_role(name: str, columns: ColumnSettings, path: Source) -> str | No
 
 
 class MissingColumn(InputError):
-    """`columns.ROLE` names a column, or has a pattern, that no table has."""
+    """`columns.ROLE` names a column, or has a pattern, that no table has.
 
-    def __init__(self, role: str, pattern: str, message: str) -> None:
-        super().__init__(message)
-        self.role, self.pattern = role, pattern
+    `there` says which columns there are, `remedy` what else to do than to add the column.
+    """
+
+    def __init__(
+        self, role: str, pattern: str, there: str, *, kind: str = "table", remedy: str = ""
+    ) -> None:
+        """kind: of the tables that were looked at, for the message."""
+        ending = f"; {remedy}" if remedy else ""
+        super().__init__(f"columns.{role}={pattern}: no {kind} has such a column: {there}{ending}")
+        self.role, self.pattern, self.there, self.remedy = role, pattern, there, remedy
 
 
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list[str]]]) -> None:
@@ -174,12 +181,8 @@ def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list
         for pattern in asked_names(role, columns):
             if not any(matches(name, [pattern]) for name in names):
                 files = join_names(known) or "none of the tables"
-                raise MissingColumn(
-                    role,
-                    pattern,
-                    f"columns.{role}={pattern}: no table has such a column: {files} have "
-                    f"{join_names(dict.fromkeys(names))}",
-                )
+                there = f"{files} have {join_names(dict.fromkeys(names))}"
+                raise MissingColumn(role, pattern, there)
 
 
 def without_index(names: list[str]) -> tuple[list[str], dict[str, str]]:
