@@ -24,7 +24,7 @@ from partitioning import datasets, node_split
 from partitioning.directory.meta import Meta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from partitioning.node_split import Split
 from retexo.apps import partition_data
 from retexo.apps import train as train_app

@@ -31,7 +31,7 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GAT, GCN, GraphSAGE
 
 import retexo
-from retexo.predictor import Predictor
+from retexo.predict.predictor import Predictor
 
 SIZE_NODES = 20_000
 SIZE = (f"synthetic.nodes={SIZE_NODES}", "synthetic.edges=100000")

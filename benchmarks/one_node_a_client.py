@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from partitioning import datasets, node_split
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from partitioning.node_split import Split
 from retexo.settings.compose import compose
 

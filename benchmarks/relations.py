@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning import datasets, node_split
-from partitioning.graph_data import EdgeType, GraphData
+from partitioning.graph.graph_data import EdgeType, GraphData
 from partitioning.node_split import Split
 from retexo.results.groups import compare_pairs
 from retexo.settings.compose import compose

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning import datasets, node_split
-from partitioning.array_checks import csr_arrays
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.site_description import ARRAYS, DESCRIPTION, VERSION
+from partitioning.graph.array_checks import csr_arrays
+from partitioning.graph.graph_data import GraphData
+from partitioning.sites.site_description import ARRAYS, DESCRIPTION, VERSION
 from retexo.settings.compose import compose
 
 

@@ -5,35 +5,24 @@ none.
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import (
-    check_mask,
-    check_split,
-    check_unique,
-    expect,
-    make_mask,
-    refuse,
-)
 from partitioning.errors import InputError
-from partitioning.features.roles import find_usual
-from partitioning.graph_data import GraphData
+from partitioning.graph.array_checks import check_split, make_mask
+from partitioning.graph.graph_data import SPLITS, GraphData
 from partitioning.partition_settings import SplitSettings
-
-if TYPE_CHECKING:
-    from partitioning.datasets.nodes import Nodes
+from partitioning.read.index_files import read_index, require_index_file
+from partitioning.read.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
 Mask = NDArray[np.bool_]
 Ids = NDArray[np.int64]
-SPLITS = ("train", "val", "test")
 USED_BY = {
     "given": ("index",),
     "per_class": SPLITS,
@@ -46,9 +35,6 @@ USED_BY = {
 VALUES = (*SPLITS, "dir")
 """Settings that meta.json keeps, and that a data set's recipe may have."""
 _SEVERAL = {"multilabel": "several", "regression": "numbers (task=node_regression)"}
-FILE_NAMES = {"train": ("train",), "val": ("val", "valid"), "test": ("test",)}
-FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
-"""Suffixes of index files."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +207,6 @@ def _check_value(name: str, value: Any, kind: str) -> None:
     shares = "a share of the nodes, a number in [0, 1]; set split=per_class for numbers of nodes"
     fits, expected = {
         "per_class": (is_count, numbers),
-        "files": (isinstance(value, str), "the path of an index file (npy or csv)"),
     }.get(kind, (is_share, shares))
     if not fits:
         raise InputError(f"split.{name}={value}: with split={kind} this is {expected}")
@@ -300,148 +285,16 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
     """Read the masks from index files; `values` gets the used paths, for meta.json."""
     masks, nodes = [], _nodes_with_ids(graph)
     for name in SPLITS:
-        path = _index_path(name, values[name], values["dir"])
+        path = require_index_file(name, values[name], values["dir"])
         values[name] = str(path)
         index = read_index(path, len(graph.labels), f"split.{name}", nodes)
         masks.append(make_mask(index, len(graph.labels)))
     return masks
 
 
-def _nodes_with_ids(graph: GraphData) -> "Nodes | None":
+def _nodes_with_ids(graph: GraphData) -> Nodes | None:
     """Return the nodes, to look up their ids; None where they are known by position."""
-    from partitioning.datasets.nodes import Nodes
-
     ids, names = graph.node_ids, graph.target_nodes.node_names
     if names is None and (ids == np.arange(len(ids))).all():
         return None
     return Nodes.of_table(ids, names)
-
-
-def index_file(name: str, settings: SplitSettings) -> Path | None:
-    """Return the index file of train, val or test that the settings name.
-
-    Returns None where it does not exist.
-    """
-    try:
-        return _index_path(name, getattr(settings, name), settings.dir)
-    except InputError:
-        return None
-
-
-def _index_path(name: str, path: Any, folder: str | None) -> Path:
-    """Return the index file of one set: its own path, else the only file of that set in the folder.
-
-    The folder's file has a name of FILE_NAMES and a suffix of FORMATS. Whether a path of its own
-    exists is not checked.
-
-    Raises:
-        InputError: `path` is no text; there is neither path nor folder; the folder is missing, or
-            has no such file or several.
-    """
-    if path is not None:
-        _check_value(name, path, "files")
-        return Path(path)
-    if folder is None:
-        raise InputError(
-            f"split=files needs split.{name}=PATH (npy or csv of node positions), or"
-            " split.dir=FOLDER"
-        )
-    if not Path(folder).is_dir():
-        raise InputError(f"split.dir={folder}: there is no such folder")
-    names = [f"{stem}.{suffix}" for stem in FILE_NAMES[name] for suffix in FORMATS]
-    files = [file for file in names if (Path(folder) / file).is_file()]
-    if len(files) != 1:
-        raise InputError(
-            f"split.dir={folder}: expected one of {', '.join(names[:2])} ... there; found"
-            f" {files or 'none'}"
-        )
-    return Path(folder) / files[0]
-
-
-def read_index(path: Path, num_nodes: int, setting: str, nodes: "Nodes | None" = None) -> Ids:
-    """Read distinct nodes from an npy array [K] or a table of one column, or with one of ids.
-
-    A boolean npy array [N] is a mask. A first line that is no id is a header.
-
-    Args:
-        path: The file.
-        num_nodes: N.
-        setting: What names the file, for messages.
-        nodes: To look up ids; None: nodes have no ids and are listed by position, as they are, with
-            a warning, where no number below N is an id.
-
-    Raises:
-        InputError: names the setting, the file and the row.
-    """
-    try:
-        return _read_listed(path, num_nodes, nodes)
-    except InputError as error:  # which begins with the file
-        raise InputError(f"{setting}={error}") from None
-
-
-def _read_listed(path: Path, num_nodes: int, nodes: "Nodes | None") -> Ids:
-    """Read the nodes that a file lists, see `read_index`."""
-    from partitioning.datasets.array_files import read_npy
-    from partitioning.datasets.nodes import check_ids
-
-    where = str(path)
-    if not path.exists():
-        raise InputError(f"{where}: there is no such file")
-    if path.suffix != ".npy":
-        ids = _read_table_index(path, nodes)
-    else:
-        array = np.asarray(read_npy(path))
-        if array.dtype == np.bool_:
-            return np.flatnonzero(check_mask(array, num_nodes, where))
-        kinds, listed = ("iu", "positions") if nodes is None else ("iuUS", "ids or positions")
-        is_list = array.ndim == 1 and array.dtype.kind in kinds
-        expect(is_list, array, where, f"{listed} of nodes, or a mask of booleans [{num_nodes}]")
-        ids = check_ids(array, where)
-    if nodes is not None and _are_positions(ids, nodes):
-        log.warning("%s: no id is below %d: its numbers are positions, from 0", where, num_nodes)
-        nodes = None
-    if nodes is None:
-        expected = (
-            f"expected a node position in [0, {num_nodes}), counted in the order of the source"
-        )
-        refuse(ids, (ids < 0) | (ids >= num_nodes), where, expected)
-        rows = ids
-    else:
-        rows = nodes.find_rows(ids, where, remedy=", as the nodes have ids")
-    check_unique(rows, where, ids)
-    return rows
-
-
-def _are_positions(numbers: NDArray[Any], nodes: "Nodes") -> bool:
-    """Return whether numbers, [K], can only be positions: below N, where no node has its id."""
-    if numbers.dtype.kind != "i" or nodes.named or nodes.ids is None:
-        return False
-    fit, ids_fit = ((values >= 0) & (values < nodes.num_nodes) for values in (numbers, nodes.ids))
-    return bool(fit.all()) and not ids_fit.any()
-
-
-def _read_table_index(path: Path, known: "Nodes | None") -> NDArray[Any]:
-    """Return the ids or positions that a csv or parquet file lists."""
-    from partitioning.datasets.table_files import KINDS, column_names, kind_of, read_columns
-
-    if kind_of(path) not in KINDS:
-        raise InputError(f"{path}: expected a .npy or .csv file")
-    names = column_names(path, header=False)
-    cells = read_columns(path, exact=names, header=False)
-    is_csv = KINDS[kind_of(path)] == "csv"
-    first = {
-        name: str(cells[name].data[0]) if len(cells[name]) and is_csv else name for name in names
-    }
-    usual = [name for name in names if find_usual("id", [first[name]])]
-    if len(names) != 1 and len(usual) != 1:
-        raise InputError(
-            f"{path}: has {len(names)} columns; expected one of nodes, or one that is named id"
-        )
-    name = (usual or names)[0]
-    nodes, text = cells[name], np.array([first[name]], object)
-    is_id = first[name].lstrip("-").isdecimal()
-    if known is not None and known.named:
-        is_id = is_id or known.find_rows(text, "", keep_unknown=True)[0] >= 0
-    if is_csv and (len(names) > 1 or not is_id):
-        nodes = replace(nodes, data=nodes.data.slice(1))  # after the header
-    return nodes.ids() if known else nodes.whole_numbers("expected one node position per line")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from retexo.results.callbacks import Callback as Callback
 
 if TYPE_CHECKING:
-    from retexo.predictor import Predictor
+    from retexo.predict.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -91,7 +91,7 @@ def load(
     Raises:
         partitioning.errors.InputError: There is no checkpoint, or it is damaged.
     """
-    from retexo import predictor
+    from retexo.predict import predictor
 
     return predictor.load(run_dir, precision, output=output, settings=settings)
 
@@ -134,6 +134,6 @@ def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: A
 
 def _import_converters() -> Any:
     """Return the module that writes other libraries' graphs as files, imported on first use."""
-    from retexo.apps import partition_data
+    from partitioning.read import objects
 
-    return partition_data.objects
+    return objects

@@ -13,8 +13,8 @@ import torch
 from support import dataset_settings, dgl
 
 from partitioning.datasets import load_graph
-from partitioning.graph_data import GraphData
-from partitioning.node_names import Names
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.node_names import Names
 
 
 def write_files(folder: Path, files: Mapping[str, Any]) -> Path:

@@ -11,7 +11,7 @@ from support import Masks, thirds, write_partitions
 
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
+from partitioning.graph.graph_data import EdgeType, GraphData, NodeTable, Relation
 
 SIZES = {"movie": (40, 6), "person": (25, 4), "studio": (5, 0)}
 """Nodes and features of each type of a random graph; the first type is the target."""

@@ -38,8 +38,8 @@ from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
-from partitioning.file_io import with_checksum
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, NodeTable, Relation
+from partitioning.files.file_io import with_checksum
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE, GraphData, NodeTable, Relation
 from partitioning.links.link_split import LinkSplit
 from partitioning.partition_settings import (
     ColumnSettings,

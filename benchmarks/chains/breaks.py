@@ -73,7 +73,7 @@ BREAKS = (
     ),
     Break(
         "edge of a new node",
-        file="partitioning/graph_addition.py",
+        file="partitioning/update/graph_addition.py",
         old="return {PLAIN_RELATION: add_missing_reverse(relations[PLAIN_RELATION], count)}",
         new="return relations",
         chain="tables",

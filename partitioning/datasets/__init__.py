@@ -4,7 +4,7 @@
 |---|---|---|
 | cora, cora_torch | bundled: assets/cora.npz | Sen et al. 2008 |
 | file | the user's own: `dataset_file=`, see file.py | |
-| parts | the folder of one site: `dataset_file=`, see partitioning/site_folders.py | |
+| parts | the folder of one site: `dataset_file=`, see partitioning/sites/site_folders.py | |
 | synthetic, synthetic_hetero | synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr | dgl.data | Hamilton et al. 2017; Zeng et al. 2020 |
 | karateclub | dgl.data | Zachary 1977 |
@@ -27,7 +27,6 @@ from operator import attrgetter
 from partitioning.datasets import (
     bundled,
     dgl_source,
-    file,
     gnn_benchmark,
     heterophilous,
     hgb,
@@ -39,16 +38,17 @@ from partitioning.datasets import (
     synthetic_hetero,
     wikics,
 )
-from partitioning.datasets.download import FETCH_AGAIN, Archive, Remote, ensure
-from partitioning.datasets.labelled_edges import choose_message_edges
-from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_now, encode_tables
 from partitioning.features.encoder import EncodedFeatures as EncodedFeatures
-from partitioning.file_io import explaining
-from partitioning.graph_data import GraphData
+from partitioning.files.download import FETCH_AGAIN, Archive, Remote, ensure
+from partitioning.files.file_io import explaining
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.reverse_relations import add_reverse_relations
+from partitioning.graph.symmetry import add_reverse_edges
 from partitioning.partition_settings import DatasetSettings, SplitSettings
-from partitioning.reverse_relations import add_reverse_relations
+from partitioning.read import file
+from partitioning.read.labelled_edges import choose_message_edges
 from partitioning.setting_fields import Setting as Setting
 from partitioning.setting_fields import definitions
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import Array, CsrParts, check_csr
-from partitioning.datasets.download import open_published
+from partitioning.files.download import open_published
+from partitioning.graph.array_checks import Array, CsrParts, check_csr
 
 NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 

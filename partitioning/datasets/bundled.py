@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from partitioning.datasets.array_files import read_arrays
-from partitioning.datasets.raw import OF_EDGES, OF_NODES, build_named
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.array_files import read_arrays
+from partitioning.read.raw import OF_EDGES, OF_NODES, build_named
 
 CORA = Path(__file__).parent / "assets" / "cora.npz"
 

@@ -12,19 +12,19 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.array_checks import (
+from partitioning.datasets.given_split import masks_of
+from partitioning.files.download import Archive, open_published
+from partitioning.files.file_io import parse_json
+from partitioning.graph.array_checks import (
     check_classes,
     check_dense,
     check_length,
     check_multilabel,
     expect,
 )
-from partitioning.datasets.array_files import read_named
-from partitioning.datasets.download import Archive, open_published
-from partitioning.datasets.given_split import masks_of
-from partitioning.file_io import parse_json
-from partitioning.graph_data import MASKS, GraphData, NodeTable, Relation
+from partitioning.graph.graph_data import MASKS, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.array_files import read_named
 
 URL = "https://data.dgl.ai/dataset/{name}.zip"
 _SAINT = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")

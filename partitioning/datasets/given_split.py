@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array, check_endpoints, check_unique, make_mask
 from partitioning.errors import InputError
+from partitioning.graph.array_checks import Array, check_endpoints, check_unique, make_mask
 
 
 def masks_of(

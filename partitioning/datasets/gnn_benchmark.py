@@ -7,13 +7,13 @@ drawn, as many as in the paper.
 
 from pathlib import Path
 
-from partitioning.array_checks import CsrParts, check_csr
-from partitioning.datasets.array_files import read_named
-from partitioning.datasets.download import Remote
-from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.graph_data import GraphData
+from partitioning.files.download import Remote
+from partitioning.graph.array_checks import CsrParts, check_csr
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.symmetry import unique_edges
 from partitioning.partition_settings import DatasetSettings, SplitSettings
+from partitioning.read.array_files import read_named
+from partitioning.read.raw import build_named
 
 URL = "https://github.com/shchur/gnn-benchmark/raw/master/data/npz"
 FILES = {

@@ -6,12 +6,12 @@ squirrel without their duplicate nodes. Each has ten published splits, which spl
 
 from pathlib import Path
 
-from partitioning.datasets.array_files import read_edges_and_nodes
-from partitioning.datasets.download import Remote
-from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.graph_data import MASKS, GraphData
+from partitioning.files.download import Remote
+from partitioning.graph.graph_data import MASKS, GraphData
+from partitioning.graph.symmetry import unique_edges
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.array_files import read_edges_and_nodes
+from partitioning.read.raw import build_named
 
 URL = "https://github.com/yandex-research/heterophilous-graphs/raw/main/data"
 NAMES = (

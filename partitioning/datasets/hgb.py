@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import (
+from partitioning.datasets.given_split import masks_of
+from partitioning.files.download import FETCH_AGAIN, Archive, open_published
+from partitioning.files.file_io import parse_json
+from partitioning.graph.array_checks import (
     Array,
     check_classes,
     check_dense,
@@ -19,12 +22,9 @@ from partitioning.array_checks import (
     expect,
     refuse,
 )
-from partitioning.datasets.download import FETCH_AGAIN, Archive, open_published
-from partitioning.datasets.given_split import masks_of
-from partitioning.datasets.raw import narrow_ends
-from partitioning.file_io import parse_json
-from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
+from partitioning.graph.graph_data import EdgeType, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.raw import narrow_ends
 
 URL = "https://drive.usercontent.google.com/download?export=download&confirm=t&id="
 FILES = {

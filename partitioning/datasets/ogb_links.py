@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import check_endpoints, expect
 from partitioning.datasets.array_pickles import NUMPY, as_array
-from partitioning.datasets.download import Archive, open_published
 from partitioning.datasets.ogb_source import RELEASE, archive_of
-from partitioning.datasets.raw import narrow_ends
-from partitioning.datasets.table_files import read_integers, read_matrix
 from partitioning.errors import first_line
-from partitioning.graph_data import GraphData, NodeTable, Relation
+from partitioning.files.download import Archive, open_published
+from partitioning.graph.array_checks import check_endpoints, expect
+from partitioning.graph.graph_data import GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.raw import narrow_ends
+from partitioning.read.table_files import read_integers, read_matrix
 
 URL = "https://snap.stanford.edu/ogb/data/linkproppred"
 RAW = ("raw/edge.csv.gz", "raw/num-node-list.csv.gz")

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import check_dense, check_endpoints, check_length
-from partitioning.datasets.download import Archive
 from partitioning.datasets.ogb_source import (
     SPLIT,
     URL,
@@ -18,10 +16,12 @@ from partitioning.datasets.ogb_source import (
     read_ogb_classes,
     read_split,
 )
-from partitioning.datasets.raw import narrow_ends
-from partitioning.datasets.table_files import read_columns, read_integers, read_matrix
-from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation
+from partitioning.files.download import Archive
+from partitioning.graph.array_checks import check_dense, check_endpoints, check_length
+from partitioning.graph.graph_data import EdgeType, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.raw import narrow_ends
+from partitioning.read.table_files import read_columns, read_integers, read_matrix
 
 NUM_CLASSES = 349
 TARGET = "paper"

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import (
+from partitioning.datasets.given_split import masks_of
+from partitioning.files.download import Archive, open_published
+from partitioning.graph.array_checks import (
     check_columns,
     check_edge_feat,
     check_endpoints,
@@ -22,12 +24,10 @@ from partitioning.array_checks import (
     expect,
     refuse,
 )
-from partitioning.datasets.download import Archive, open_published
-from partitioning.datasets.given_split import masks_of
-from partitioning.datasets.raw import narrow_ends
-from partitioning.datasets.table_files import read_integers, read_matrix
-from partitioning.graph_data import Endpoints, GraphData, NodeTable, Relation
+from partitioning.graph.graph_data import Endpoints, GraphData, NodeTable, Relation
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.raw import narrow_ends
+from partitioning.read.table_files import read_integers, read_matrix
 
 URL = "https://snap.stanford.edu/ogb/data/nodeproppred"
 _CSV = ("raw/edge.csv.gz", "raw/node-feat.csv.gz", "raw/node-label.csv.gz")

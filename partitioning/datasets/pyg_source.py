@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.array_checks import Array, check_unique, expect, refuse
-from partitioning.datasets.array_files import read_edges_and_nodes
 from partitioning.datasets.array_pickles import read_pickle
-from partitioning.datasets.download import FETCH_AGAIN, Remote, open_published
-from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.file_io import reading
-from partitioning.graph_data import MASKS, GraphData
+from partitioning.files.download import FETCH_AGAIN, Remote, open_published
+from partitioning.files.file_io import reading
+from partitioning.graph.array_checks import Array, check_unique, expect, refuse
+from partitioning.graph.graph_data import MASKS, GraphData
+from partitioning.graph.symmetry import unique_edges
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.array_files import read_edges_and_nodes
+from partitioning.read.raw import build_named
 
 PLANETOID = {
     "citeseer_torch": "CiteSeer",

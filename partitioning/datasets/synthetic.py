@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import Endpoints, GraphData, NodeTable, Relation, endpoint_dtype
+from partitioning.graph.graph_data import Endpoints, GraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from partitioning.datasets.synthetic import CLASS_SIGNAL, draw_classes, draw_features
 from partitioning.errors import InputError
-from partitioning.graph_data import EdgeType, GraphData, NodeTable, Relation, endpoint_dtype
+from partitioning.graph.graph_data import EdgeType, GraphData, NodeTable, Relation, endpoint_dtype
 from partitioning.partition_settings import DatasetSettings, SyntheticSettings
 
 Ints = NDArray[np.int64]

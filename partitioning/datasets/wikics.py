@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioning.datasets.download import Remote, open_published
-from partitioning.datasets.raw import build_named
-from partitioning.datasets.symmetry import unique_edges
-from partitioning.file_io import parse_json
-from partitioning.graph_data import GraphData
+from partitioning.files.download import Remote, open_published
+from partitioning.files.file_io import parse_json
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.symmetry import unique_edges
 from partitioning.partition_settings import DatasetSettings
+from partitioning.read.raw import build_named
 
 URL = "https://github.com/pmernyei/wiki-cs-dataset/raw/master/dataset/data.json"
 

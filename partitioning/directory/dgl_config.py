@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from partitioning.array_checks import Ints
-from partitioning.datasets.tables import check_name
 from partitioning.errors import InputError
-from partitioning.file_io import explaining, path_below, read_json
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.files.file_io import explaining, path_below, read_json
+from partitioning.graph.array_checks import Ints
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.read.tables import check_name
 
 FILES = {
     "part_graph": "graph.dgl",

@@ -21,8 +21,8 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import new_ids, read_arrays
 from partitioning.directory.partition import Partition
 from partitioning.directory.write_directory import write_meta
-from partitioning.file_io import file_checksum, write_durably
-from partitioning.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE
+from partitioning.files.file_io import file_checksum, write_durably
+from partitioning.graph.graph_data import EDGE_DATA, MASKS, PLAIN_TYPE
 
 
 def has_dgl_files(meta: Meta) -> bool:

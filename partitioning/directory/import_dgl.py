@@ -22,21 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.array_checks import (
-    Array,
-    Ints,
-    check_dense,
-    check_edge_feat,
-    check_edge_weight,
-    check_labels,
-    check_length,
-    check_mask,
-    check_node_ids,
-    check_split,
-    check_unique,
-)
 from partitioning.dgl_import import import_dgl
-from partitioning.dgl_probe import check_readable
 from partitioning.directory.dgl_config import PartitionConfig
 from partitioning.directory.meta import IMPORTED, Meta
 from partitioning.directory.npy_files import arrays_of
@@ -49,8 +35,22 @@ from partitioning.directory.write_directory import (
     write_meta,
 )
 from partitioning.errors import InputError, join_names
-from partitioning.file_io import explaining, json_checksum
-from partitioning.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, EdgeType, is_labelled
+from partitioning.files.file_io import explaining, json_checksum
+from partitioning.graph.array_checks import (
+    Array,
+    Ints,
+    check_dense,
+    check_edge_feat,
+    check_edge_weight,
+    check_labels,
+    check_length,
+    check_mask,
+    check_node_ids,
+    check_split,
+    check_unique,
+)
+from partitioning.graph.graph_data import EDGE_DATA, EDGE_NAMES, MASKS, EdgeType, is_labelled
+from partitioning.read.dgl_probe import check_readable
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from partitioning.array_checks import Ints
 from partitioning.directory.partition import PartCounts
 from partitioning.errors import InputError
-from partitioning.file_io import (
+from partitioning.files.file_io import (
     check_unchanged,
     file_checksum,
     json_checksum,
     path_below,
     read_json,
 )
-from partitioning.graph_data import (
+from partitioning.graph.array_checks import Ints
+from partitioning.graph.graph_data import (
     DESTINATION,
     PLAIN_RELATION,
     PLAIN_TYPE,

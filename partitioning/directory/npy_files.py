@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import Meta
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
-from partitioning.file_io import load_npy, reading
-from partitioning.graph_data import (
+from partitioning.files.file_io import load_npy, reading
+from partitioning.graph.array_checks import Array, Ints
+from partitioning.graph.graph_data import (
     EDGE_DATA,
     MASKS,
     PLAIN_RELATION,

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import PLAIN_RELATION, EdgeType, label_kind
+from partitioning.graph.graph_data import PLAIN_RELATION, EdgeType, label_kind
 
 HALO_IDS = "halo_ids.npy"
 """File in a partition's folder: int64 [H] ids of the data set, for features made from ids."""

@@ -17,14 +17,9 @@ from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.npy_files import load_array, node_folder, read_arrays
 from partitioning.directory.partition import HALO_IDS, PartEdges, Partition
 from partitioning.errors import InputError
-from partitioning.graph_data import (
-    DESTINATION,
-    PLAIN_RELATION,
-    PLAIN_TYPE,
-    SOURCE,
-)
-from partitioning.node_names import Names
-from partitioning.random_rows import random_rows
+from partitioning.features.random_rows import random_rows
+from partitioning.graph.graph_data import DESTINATION, PLAIN_RELATION, PLAIN_TYPE, SOURCE
+from partitioning.graph.node_names import Names
 
 GRAPH_SETTINGS = (
     "symmetrize",

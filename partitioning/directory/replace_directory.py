@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partitioning.errors import InputError
-from partitioning.file_io import exchange_durably, exclusive, rename_durably, why_unwritten
+from partitioning.files.file_io import exchange_durably, exclusive, rename_durably, why_unwritten
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Ints
-from partitioning.graph_data import Endpoints, Relation, endpoint_dtype
+from partitioning.graph.array_checks import Ints
+from partitioning.graph.graph_data import Endpoints, Relation, endpoint_dtype
 
 CHUNK = 1 << 22
 """Edges that are counted at a time."""

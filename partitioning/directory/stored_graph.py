@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import new_ids, node_folder, read_arrays
 from partitioning.directory.partition import HALO_IDS, Partition
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
-from partitioning.graph_data import (
+from partitioning.graph.array_checks import Array, Ints
+from partitioning.graph.graph_data import (
     EDGE_DATA,
     MASKS,
     EdgeType,
@@ -29,7 +29,7 @@ from partitioning.graph_data import (
     Relation,
     endpoint_dtype,
 )
-from partitioning.node_names import Names
+from partitioning.graph.node_names import Names
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,6 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array, Ints
 from partitioning.directory.meta import VERSION, HeteroMeta, Meta
 from partitioning.directory.npy_files import arrays_of, content_of, load_array, node_folder
 from partitioning.directory.partition import (
@@ -40,8 +39,9 @@ from partitioning.directory.sort_edges import (
     place_edges,
 )
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, with_checksum, write_durably
-from partitioning.graph_data import (
+from partitioning.files.file_io import file_checksum, with_checksum, write_durably
+from partitioning.graph.array_checks import Array, Ints
+from partitioning.graph.graph_data import (
     MASKS,
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -50,7 +50,7 @@ from partitioning.graph_data import (
     GraphData,
     NodeTable,
 )
-from partitioning.node_names import FILES as NAME_FILES
+from partitioning.graph.node_names import FILES as NAME_FILES
 
 log = logging.getLogger(__name__)
 

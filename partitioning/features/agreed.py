@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from partitioning.errors import InputError
-from partitioning.features.schema import Schema
 from partitioning.features.statistics import FittedRows
-from partitioning.file_io import read_json
+from partitioning.files.file_io import read_json
+from partitioning.graph.schema import Schema
 
 COLUMNS = "columns"
 """Field of the file."""

@@ -22,8 +22,7 @@ from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.hetero_kinds import with_features as with_features_by_type
 from partitioning.features.kinds import with_features
 from partitioning.features.roles import MissingColumn
-from partitioning.features.schema import Rows, Schema
-from partitioning.graph_data import (
+from partitioning.graph.graph_data import (
     PLAIN_RELATION,
     PLAIN_TYPE,
     Features,
@@ -31,6 +30,7 @@ from partitioning.graph_data import (
     NodeTable,
     table_name,
 )
+from partitioning.graph.schema import Rows, Schema
 from partitioning.partition_settings import ColumnSettings, FeatureSettings
 from partitioning.thread_pool import BLOCK
 

@@ -9,8 +9,8 @@ By Chebyshev's inequality at most 1 / LIMIT^2 of the fitted rows are.
 import numpy as np
 
 from partitioning.features.encoder import State, count_unknown
-from partitioning.features.schema import Rows, Schema
 from partitioning.features.statistics import signed_log
+from partitioning.graph.schema import Rows, Schema
 
 LIMIT = 4.0
 

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError, join_names
-from partitioning.features.schema import VERSION, Column, Rows, Schema
 from partitioning.features.statistics import (
     BLOCK,
     SIMILAR,
@@ -25,6 +24,7 @@ from partitioning.features.statistics import (
     Values,
     signed_log,
 )
+from partitioning.graph.schema import VERSION, Column, Rows, Schema
 from partitioning.partition_settings import FeatureSettings
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from partitioning.errors import InputError
 from partitioning.features.kinds import WIDTH, positional
-from partitioning.graph_data import (
+from partitioning.features.random_rows import random_rows
+from partitioning.graph.graph_data import (
     SEPARATOR,
     Endpoints,
     Features,
@@ -33,7 +34,6 @@ from partitioning.graph_data import (
     NodeTable,
     first_nodes,
 )
-from partitioning.random_rows import random_rows
 
 log = logging.getLogger(__name__)
 Kinds = tuple[str, ...]

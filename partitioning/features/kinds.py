@@ -2,7 +2,7 @@
 
     given         features of the data; zeros for nodes without features
     degree        log(1 + d) of in-degree and out-degree, without self loops
-    random        WIDTH numbers drawn from a hash of the node id (partitioning/random_rows.py)
+    random        WIDTH numbers drawn from a hash of the node id (random_rows.py)
     positional    WIDTH numbers, FastRP (Chen et al., CIKM 2019, eq. 6, beta = 0): random rows are
                   averaged over neighbours in both directions HOPS times; the normalised averages
                   are added
@@ -21,8 +21,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_TYPE, Endpoints, Features, GraphData
-from partitioning.random_rows import random_rows
+from partitioning.features.random_rows import random_rows
+from partitioning.graph.graph_data import PLAIN_TYPE, Endpoints, Features, GraphData
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from partitioning.errors import InputError, join_names
-from partitioning.features.schema import Source
-from partitioning.graph_data import MASKS, SEPARATOR, EdgeType
+from partitioning.graph.graph_data import MASKS, SEPARATOR, EdgeType
+from partitioning.graph.schema import Source
 from partitioning.partition_settings import ColumnSettings
 
 USUAL = {

@@ -6,8 +6,8 @@ from pathlib import Path
 from partitioning.errors import InputError
 from partitioning.features.agreed import COLUMNS
 from partitioning.features.encoder import State
-from partitioning.features.schema import VERSION
-from partitioning.file_io import UNREADABLE, check_path, check_unchanged, read_json
+from partitioning.files.file_io import UNREADABLE, check_path, check_unchanged, read_json
+from partitioning.graph.schema import VERSION
 from partitioning.partition_settings import FeatureSettings
 from partitioning.setting_fields import definitions
 

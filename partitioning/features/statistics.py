@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.features.schema import Column, Rows, Schema
+from partitioning.graph.schema import Column, Rows, Schema
 
 BLOCK = 1 << 20
 """Numbers of the raw matrix that are read at a time."""

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from partitioning.errors import InputError, join_names
 from partitioning.features.agreed import AgreedColumn
 from partitioning.features.encoder import State, fit_columns
-from partitioning.features.schema import VERSION, Column, Rows, Schema
 from partitioning.features.statistics import FittedRows, Moments, Values, signed_log
+from partitioning.graph.schema import VERSION, Column, Rows, Schema
 from partitioning.partition_settings import FeatureSettings
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ N nodes, n pairs.
 import numpy as np
 import scipy.sparse as sp
 
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from partitioning.links.score_ranks import Floats, Ints
 
 ONE = 1 << 16

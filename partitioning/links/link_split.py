@@ -20,22 +20,23 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.graph_data import (
+from partitioning.graph.graph_data import (
     PLAIN_RELATION,
     SEPARATOR,
+    SPLITS,
     GraphData,
     NodeTable,
     first_nodes,
     is_relation,
 )
+from partitioning.graph.node_names import Names, hash_names
+from partitioning.graph.reverse_relations import REVERSE
 from partitioning.links.adamic_adar import weighted_neighbours
-from partitioning.links.id_files import find_ids, read_ids
 from partitioning.links.score_ranks import possible_destinations
 from partitioning.links.spectral_embedding import choose_spectral_embedding
-from partitioning.node_names import Names, hash_names
-from partitioning.node_split import SPLITS, index_file
 from partitioning.partition_settings import SplitSettings
-from partitioning.reverse_relations import REVERSE
+from partitioning.read.id_files import find_ids, read_ids
+from partitioning.read.index_files import index_file
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
+from partitioning.graph.graph_data import SPLITS
 from partitioning.links.score_names import FILTER, OF_LISTS
 from partitioning.links.score_ranks import (
     Ints,
@@ -32,7 +33,6 @@ from partitioning.links.score_ranks import (
     score_lists,
     shares_below,
 )
-from partitioning.node_split import SPLITS
 
 Rows = NDArray[np.float32]
 POWERS = (0.25, 0.375, 0.5)

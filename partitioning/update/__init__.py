@@ -1,1 +1,1 @@
-"""Applies tables of changes to a partition directory; its nodes keep their partitions."""
+"""New nodes and other changes: of a graph in memory, and of a partition directory."""

@@ -14,8 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Ints
 from partitioning.directory.stored_graph import StoredGraph
+from partitioning.graph.array_checks import Ints
 
 MAX_IMBALANCE = 0.05
 """Share by which a partition may exceed the mean number of nodes of a type, METIS's own usual one

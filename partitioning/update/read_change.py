@@ -14,20 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import (
-    Array,
-    Ints,
-    check_columns,
-    check_mask,
-    check_unique,
-    refuse,
-)
-from partitioning.datasets.edge_tables import read_edges
-from partitioning.datasets.node_tables import Table, read_table
-from partitioning.datasets.nodes import Nodes
-from partitioning.datasets.symmetry import add_missing_reverse
-from partitioning.datasets.table_files import column_names, kind_of, list_visible, stem_of
-from partitioning.datasets.tables import is_table
 from partitioning.directory.meta import Meta
 from partitioning.directory.stored_graph import StoredGraph
 from partitioning.errors import InputError
@@ -35,9 +21,16 @@ from partitioning.features.build import named_columns, read_as_fitted
 from partitioning.features.encoder import State, count_columns
 from partitioning.features.hetero_kinds import kinds_of
 from partitioning.features.roles import columns_of_relation
-from partitioning.file_io import check_path
-from partitioning.graph_addition import encode_later_rows, read_edge_data
-from partitioning.graph_data import (
+from partitioning.files.file_io import check_path
+from partitioning.graph.array_checks import (
+    Array,
+    Ints,
+    check_columns,
+    check_mask,
+    check_unique,
+    refuse,
+)
+from partitioning.graph.graph_data import (
     MASKS,
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -48,9 +41,16 @@ from partitioning.graph_data import (
     endpoint_dtype,
     table_name,
 )
-from partitioning.node_names import Names
+from partitioning.graph.node_names import Names
+from partitioning.graph.reverse_relations import REVERSE
+from partitioning.graph.symmetry import add_missing_reverse
 from partitioning.partition_settings import ColumnSettings, UpdateSettings
-from partitioning.reverse_relations import REVERSE
+from partitioning.read.edge_tables import read_edges
+from partitioning.read.node_tables import Table, read_table
+from partitioning.read.nodes import Nodes
+from partitioning.read.table_files import column_names, kind_of, list_visible, stem_of
+from partitioning.read.tables import is_table
+from partitioning.update.graph_addition import encode_later_rows, read_edge_data
 
 KINDS = ("deleted", "changed", "new")
 SUFFIXES = ("csv", "csv.gz", "parquet")

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioning.array_checks import Array, Ints, check_split
-from partitioning.datasets.table_files import list_visible
 from partitioning.directory.meta import Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import StoredGraph, read_graph, read_meta
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum, json_checksum
-from partitioning.graph_data import MASKS, EdgeType, Relation, is_labelled
-from partitioning.node_names import Names
+from partitioning.files.file_io import file_checksum, json_checksum
+from partitioning.graph.array_checks import Array, Ints, check_split
+from partitioning.graph.graph_data import MASKS, EdgeType, Relation, is_labelled
+from partitioning.graph.node_names import Names
 from partitioning.partition_settings import UpdateSettings
+from partitioning.read.table_files import list_visible
 from partitioning.update.place import place_new
 from partitioning.update.read_change import (
     KINDS,

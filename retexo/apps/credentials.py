@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular
+from partitioning.files.file_io import open_regular
 from retexo.launch.certificates import (
     naming_file,
     read_key,

@@ -7,9 +7,9 @@ sites start it, and fit the pipeline by sums over the network.
 from pathlib import Path
 from typing import Any
 
-from partitioning.describe_tables import SharedTables, describe_tables
-from partitioning.features.schema import describe
-from partitioning.site_folders import find_sites
+from partitioning.graph.schema import describe
+from partitioning.sites.describe_tables import SharedTables, describe_tables
+from partitioning.sites.site_folders import find_sites
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings
 from retexo.launch import rendezvous, start_workers

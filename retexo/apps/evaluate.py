@@ -13,7 +13,7 @@ from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
 from partitioning.partition_settings import REGRESSION
 from partitioning.setting_fields import with_values
-from partitioning.site_folders import has_site_tables
+from partitioning.sites.site_folders import has_site_tables
 from retexo.apps.find_partitions import find_existing, open_partitions, with_found_parts
 from retexo.apps.resume import check_unused
 from retexo.apps.run_identity import shared_settings, versions
@@ -21,7 +21,7 @@ from retexo.apps.summary import baselines_of, print_results
 from retexo.exchange.exchange_plan import Use
 from retexo.launch import rendezvous, start_workers
 from retexo.launch.handshake import RunInfo
-from retexo.predictor import dataset_like_training
+from retexo.predict.predictor import dataset_like_training
 from retexo.results.atomic_write import write_json
 from retexo.results.checkpoint import Checkpoint, open_checkpoint
 from retexo.results.run_lock import locks_run_dir

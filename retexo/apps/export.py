@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from partitioning.errors import InputError, require_packages
-from partitioning.graph_data import SEPARATOR
+from partitioning.graph.graph_data import SEPARATOR
 from retexo.apps.resume import check_unused
-from retexo.predictor import Predictor, load
+from retexo.predict.predictor import Predictor, load
 from retexo.results.atomic_write import atomic_write, write_json
 from retexo.results.run_lock import locks_run_dir
 from retexo.settings.run_settings import Settings

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partitioning import local_copies
+from partitioning.directory import local_copies
 from partitioning.directory.read_directory import (
     MissingPartitions,
     PartitionDirectory,
     find_partition_directory,
 )
 from partitioning.errors import InputError
-from partitioning.file_io import json_checksum
+from partitioning.files.file_io import json_checksum
 from partitioning.setting_fields import with_values
-from partitioning.site_folders import SiteFolders, find_sites
+from partitioning.sites.site_folders import SiteFolders, find_sites
 from retexo.apps import partition_data
 from retexo.apps.partition_request import (
     FIXED,

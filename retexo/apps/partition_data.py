@@ -15,12 +15,12 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from partitioning import datasets, hypergraph, local_copies, metis, node_split
-from partitioning.assign import assign, check_memory
+from partitioning import datasets, node_split
+from partitioning.assign import hypergraph, metis
+from partitioning.assign.assignment import assign, check_memory
 from partitioning.datasets import is_local as is_local
-from partitioning.datasets import objects as objects
-from partitioning.datasets.labelled_edges import choose_message_edges, sources_of
 from partitioning.dgl_import import has_dgl, require_dgl
+from partitioning.directory import local_copies
 from partitioning.directory.dgl_files import add_dgl_files, has_dgl_files, write_dgl_files
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.directory.replace_directory import writing
@@ -35,8 +35,8 @@ from partitioning.features.build import (
     read_as_fitted,
 )
 from partitioning.features.spec import read_spec
-from partitioning.file_io import check_path
-from partitioning.graph_data import MASKS, GraphData
+from partitioning.files.file_io import check_path
+from partitioning.graph.graph_data import MASKS, GraphData
 from partitioning.links.link_baselines import baselines
 from partitioning.links.link_split import (
     LinkSplit,
@@ -45,6 +45,7 @@ from partitioning.links.link_split import (
     to_graph_of_relation,
 )
 from partitioning.partition_settings import PartitionSettings
+from partitioning.read.labelled_edges import choose_message_edges, sources_of
 from partitioning.update.place import rebalance
 from retexo import __version__
 from retexo.apps.partition_report import print_report

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.meta import HeteroMeta, Meta
-from partitioning.features.schema import describe
+from partitioning.graph.schema import describe
 from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
 from retexo.scores import title_of
 

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-from partitioning import datasets, node_split
-from partitioning.datasets.file import TABLES
-from partitioning.datasets.labels import unknown_labels
-from partitioning.datasets.table_files import kind_of, list_visible, stem_of
-from partitioning.datasets.tables import NODE_TABLES, named_tables
+from partitioning import datasets
 from partitioning.directory.meta import HeteroMeta, Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
-from partitioning.file_io import check_path, file_checksum
-from partitioning.graph_data import is_relation
+from partitioning.files.file_io import check_path, file_checksum
+from partitioning.graph.graph_data import SPLITS, is_relation
 from partitioning.partition_settings import PartitionSettings
+from partitioning.read.file import TABLES
+from partitioning.read.index_files import FILE_NAMES, index_file
+from partitioning.read.labels import unknown_labels
+from partitioning.read.table_files import kind_of, list_visible, stem_of
+from partitioning.read.tables import NODE_TABLES, named_tables
 from retexo.settings.run_settings import TrainSettings
 from retexo.settings.schema import DEFAULTS, DEFINED, keys, with_current_names
 
@@ -139,10 +140,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
     if settings.features.spec is not None:
         files["features.spec"] = find_spec(settings.features.spec)
     if kind == "files":
-        files |= {
-            f"split.{name}": node_split.index_file(name, settings.split)
-            for name in node_split.SPLITS
-        }
+        files |= {f"split.{name}": index_file(name, settings.split) for name in SPLITS}
     for name, file in files.items():
         if file is not None:
             path = check_path(name, str(file))
@@ -250,7 +248,7 @@ def _list_tables(folder: Path, named: Sequence[str]) -> list[Path]:
     These have known names, or `named`, or are in nodes/ and edges/, or are part files of tables
     that are folders. Hidden files are not read; names of types may begin with _.
     """
-    known = {"edges", *NODE_TABLES, *chain.from_iterable(node_split.FILE_NAMES.values())}
+    known = {"edges", *NODE_TABLES, *chain.from_iterable(FILE_NAMES.values())}
     groups = [path for path in (folder / "nodes", folder / "edges") if path.is_dir()]
     tables = [path for path in list_visible(folder) if stem_of(path) in known]
     tables += [file for group in groups for file in group.glob("[!.]*")]

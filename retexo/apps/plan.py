@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.site_folders import SiteFolders
+from partitioning.sites.site_folders import SiteFolders
 from retexo.apps import site_plan
 from retexo.apps.find_partitions import (
     check_parts,

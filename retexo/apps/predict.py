@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.links.id_files import find_ids, read_ids
+from partitioning.read.id_files import find_ids, read_ids
 from retexo.apps.evaluate import prepare_inference, run_workers
 from retexo.apps.summary import print_results, print_rows
 from retexo.results import predictions

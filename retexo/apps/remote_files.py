@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from partitioning import local_copies
+from partitioning.directory import local_copies
 from partitioning.errors import InputError
-from partitioning.object_store import Place, is_remote
+from partitioning.files.object_store import Place, is_remote
 from partitioning.setting_fields import with_values
 from retexo import apps
 from retexo.apps.find_partitions import find_existing

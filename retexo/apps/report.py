@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import require_packages
-from partitioning.file_io import read_bytes, read_text
+from partitioning.files.file_io import read_bytes, read_text
 from retexo.apps.resume import check_unused
 from retexo.results import figures, tables
 from retexo.results.atomic_write import atomic_write

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.file_io import SHA256, read_json
+from partitioning.files.file_io import SHA256, read_json
 from retexo.apps.run_identity import PER_NODE
 from retexo.results.atomic_write import plain_json, write_json
 from retexo.settings.flatten import flatten

@@ -1,4 +1,4 @@
-"""`app=serve`: a service that predicts with a trained model over HTTP (retexo/service.py)."""
+"""`app=serve`: a service that predicts with a trained model over HTTP (predict/service.py)."""
 
 import socket
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from partitioning.errors import InputError, require_packages
 from retexo.launch.channels import listen
-from retexo.predictor import Predictor, dataset_like_training
+from retexo.predict.predictor import Predictor, dataset_like_training
 from retexo.results.checkpoint import open_checkpoint
 from retexo.settings.run_settings import Settings
 
@@ -20,8 +20,8 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
         InputError: Before the service listens: a package, the model, the graph or the port.
     """
     require_packages("app=serve", "serve", "fastapi", "uvicorn", "prometheus_client")
-    from retexo.service import ModelStore, make_server
-    from retexo.service_limits import SECONDS
+    from retexo.predict.service import ModelStore, make_server
+    from retexo.predict.service_limits import SECONDS
 
     assert settings.checkpoint_dir is not None
     if not settings.given & {"dataset_name", "dataset_file"}:

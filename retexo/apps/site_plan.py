@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.partition import Partition
-from partitioning.site_folders import SiteFolders
+from partitioning.sites.site_folders import SiteFolders
 from retexo.apps.summary import print_rows
 from retexo.results.atomic_write import write_json
 from retexo.settings.run_settings import TrainSettings

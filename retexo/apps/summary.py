@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.features.schema import describe
+from partitioning.graph.schema import describe
 from partitioning.links.score_names import OF_LISTS
 from retexo.results.formats import format_setting
 from retexo.results.tables import MAX_CLASSES, parts_table, scores_by_part, scores_table

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from partitioning.directory.meta import Meta
-from partitioning.file_io import check_path
-from partitioning.unpacked_size import check_table_sizes
+from partitioning.files.file_io import check_path
+from partitioning.files.unpacked_size import check_table_sizes
 from partitioning.update.update_directory import update_directory
 from retexo import __version__
 from retexo.apps.partition_report import describe_entry, print_report

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from partitioning.file_io import open_regular, why_unwritten
+from partitioning.files.file_io import open_regular, why_unwritten
 from retexo.comm.transport import Pieces, fill_pieces
 from retexo.errors import TrainingError
 

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, parse_json, read_bytes, reading
+from partitioning.files.file_io import UNREADABLE, parse_json, read_bytes, reading
 from retexo.launch.tls import Tls
 
 T = TypeVar("T")

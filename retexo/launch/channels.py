@@ -19,7 +19,7 @@ from multiprocessing.connection import wait
 from typing import Any, Protocol, TypeVar
 
 from partitioning.errors import InputError
-from partitioning.file_io import parse_json
+from partitioning.files.file_io import parse_json
 from retexo.launch.tls import Tls
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from partitioning.json_shape import WHOLE, check_shape
+from partitioning.files.json_shape import WHOLE, check_shape
 from retexo import __version__
 from retexo.launch.addresses import split_address
 from retexo.launch.channels import (

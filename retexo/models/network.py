@@ -38,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType
 from partitioning.setting_fields import one_of, within
 from retexo.models import conv
 from retexo.models.conv.rgcn import NUM_BASES

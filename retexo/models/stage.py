@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 from retexo.models.convolution import (
     Convolution,
     Inputs,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from partitioning.file_io import rename_durably, why_unwritten, with_checksum
+from partitioning.files.file_io import rename_durably, why_unwritten, with_checksum
 from retexo.errors import TrainingError
 
 UNFINISHED = ".unfinished-"

@@ -15,15 +15,15 @@ from safetensors.torch import load_file, save
 from torch import nn
 
 from partitioning.errors import InputError, first_line
-from partitioning.features.schema import VERSION as VERSION_OF_STATES
-from partitioning.file_io import (
+from partitioning.files.file_io import (
     UNREADABLE,
     check_unchanged,
     file_checksum,
     read_json,
     reading,
 )
-from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from partitioning.graph.schema import VERSION as VERSION_OF_STATES
 from partitioning.partition_settings import task_of_edges
 from retexo.models.network import Architecture, build_network
 from retexo.models.stage import OutputHeads, Stage, TargetScale

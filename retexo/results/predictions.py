@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from partitioning.file_io import load_npy, open_regular
+from partitioning.files.file_io import load_npy, open_regular
 from retexo.results.atomic_write import atomic_write
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from partitioning.errors import InputError
-from partitioning.file_io import exclusive, open_regular
+from partitioning.files.file_io import exclusive, open_regular
 from retexo.results.atomic_write import remove_unfinished
 from retexo.settings.run_settings import Settings
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from partitioning.file_io import open_regular, read_text
+from partitioning.files.file_io import open_regular, read_text
 from retexo.errors import TrainingError
 from retexo.launch.heartbeat import Progress
 from retexo.launch.ticker import LINE_INTERVAL

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, check_unchanged, read_json, read_text
-from partitioning.json_shape import NUMBER, check_shape
+from partitioning.files.file_io import UNREADABLE, check_unchanged, read_json, read_text
+from partitioning.files.json_shape import NUMBER, check_shape
 from retexo.scores import SCORES
 from retexo.settings.flatten import flatten
 from retexo.settings.schema import keys, normal_form

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioning.errors import require_packages
-from partitioning.file_io import open_regular
+from partitioning.files.file_io import open_regular
 from retexo.results.callbacks import Callback
 from retexo.settings.flatten import flatten
 

@@ -10,7 +10,7 @@ from partitioning.directory.meta import Meta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION
+from partitioning.graph.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.rounds.task import Task

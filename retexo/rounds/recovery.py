@@ -27,7 +27,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.file_io import open_regular, read_bytes, reading
+from partitioning.files.file_io import open_regular, read_bytes, reading
 from retexo.comm.collectives import Communicator
 from retexo.comm.replay_log import ReplayLog
 from retexo.comm.traffic_meter import SETUP

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from partitioning.errors import InputError
-from partitioning.file_io import is_unicode
+from partitioning.files.file_io import is_unicode
 from partitioning.setting_fields import refuse
 from retexo.settings.aliases import rename_override
 from retexo.settings.config_files import check_config_dir, check_of_hydra

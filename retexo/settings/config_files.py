@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE, open_regular
+from partitioning.files.file_io import UNREADABLE, open_regular
 from retexo.settings.flatten import flatten
 
 MAX_BYTES = 200_000

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from partitioning.errors import InputError
-from partitioning.file_io import exclusive, open_regular, reading, rename_durably, why_unwritten
+from partitioning.files.file_io import (
+    exclusive,
+    open_regular,
+    reading,
+    rename_durably,
+    why_unwritten,
+)
 from retexo.arrays import IntArray
 
 LEDGER = "asked.npz"

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from partitioning.ogb_import import import_ogb
+from partitioning.datasets.ogb_import import import_ogb
 
 ROUNDING_UNITS = 64
 """Scores that differ by at most so many units in the last place are equal."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE, SEPARATOR, EdgeType
 from retexo.models.aggregate import mean_at_destinations
 from retexo.models.block import Block, make_block
 from retexo.models.linear import NO_PROJECTED_ROWS

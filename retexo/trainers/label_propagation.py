@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from partitioning.directory.partition import LocalEdges
-from partitioning.graph_data import EdgeType
+from partitioning.graph.graph_data import EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import WHOLE_RUN
 from retexo.exchange.exchange_plan import (

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 from retexo.codecs import ROWS
 from retexo.exchange.boundary import INFER_PHASE, TRAIN_PHASE
 from retexo.exchange.coding.values import Precision

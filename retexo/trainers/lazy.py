@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 from retexo.models.block import Sources
 from retexo.models.network import TypedLayer
 from retexo.models.stage import OutputHeads, Stage

@@ -22,7 +22,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 from retexo.exchange.boundary import INFER_PHASE
 from retexo.exchange.coding.columns import choose_exponents
 from retexo.exchange.layer_exchange import LayerExchange

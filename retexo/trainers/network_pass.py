@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partitioning.graph_data import PLAIN_TYPE, EdgeType
+from partitioning.graph.graph_data import PLAIN_TYPE, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import MessageTag
 from retexo.exchange.differentiable_exchange import BoundarySample, HaloExchange, make_halo_exchange

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.directory.partition import LocalEdges, Partition
-from partitioning.graph_data import PLAIN_RELATION, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import (
     ExchangePlan,

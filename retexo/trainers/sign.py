@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo.models.block import NumberedEdges, Sources
 from retexo.models.convolution import make_activation, make_norm, xavier
 from retexo.models.linear import LinearConvolution

@@ -45,7 +45,7 @@ from partitioning.dgl_import import require_dgl
 from partitioning.directory.dgl_config import config_file
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 from retexo.exchange.differentiable_exchange import BoundarySample
 from retexo.exchange.exchange_plan import ExchangePlan
 from retexo.models.block import HaloRows, NumberedEdges, Sources

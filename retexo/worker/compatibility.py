@@ -10,7 +10,7 @@ import torch
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
 from retexo.models.network import Architecture, hidden_convolution, models_that
 from retexo.results.checkpoint import Checkpoint

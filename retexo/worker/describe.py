@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from partitioning.describe_tables import SharedTables
+from partitioning.sites.describe_tables import SharedTables
 from retexo.arrays import IntArray
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.socket_transport import Streams

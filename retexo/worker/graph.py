@@ -8,7 +8,7 @@ import torch
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION, EdgeType
+from partitioning.graph.graph_data import PLAIN_RELATION, EdgeType
 from retexo.comm.collectives import Communicator
 from retexo.exchange.exchange_plan import Use
 from retexo.models.network import Architecture, hidden_convolution

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from partitioning.errors import InputError
-from partitioning.links.id_files import add_types, find_positions, make_id_keys, read_ids
+from partitioning.read.id_files import add_types, find_positions, make_id_keys, read_ids
 from retexo.comm.collectives import ReduceInput
 from retexo.comm.traffic_meter import PREDICTIONS
 from retexo.models.stage import Stage

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_RELATION
+from partitioning.graph.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.traffic_meter import SETUP
 from retexo.exchange.coding.values import value_bytes

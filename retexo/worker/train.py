@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from partitioning.directory.partition import Partition
-from partitioning.graph_data import EdgeType
+from partitioning.graph.graph_data import EdgeType
 from partitioning.links.score_names import FILTER
 from partitioning.setting_fields import with_values
 from retexo.comm.collectives import Communicator

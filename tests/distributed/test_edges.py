@@ -29,8 +29,8 @@ from test_oracle import (
 from examples.make_sites import write_sites
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.site_folders import find_sites
+from partitioning.graph.graph_data import GraphData
+from partitioning.sites.site_folders import find_sites
 from retexo import load_run
 from retexo.apps import predict, train
 from retexo.comm.collectives import Communicator

@@ -38,7 +38,7 @@ from torch import Tensor
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData, Relation
+from partitioning.graph.graph_data import GraphData, Relation
 from retexo import load_run
 from retexo.apps import evaluate, plan, predict, train
 from retexo.comm.collectives import Communicator

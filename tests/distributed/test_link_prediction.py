@@ -30,7 +30,7 @@ from support import (
 import retexo
 from partitioning.directory.read_directory import PartitionDirectory
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, PLAIN_RELATION
+from partitioning.graph.graph_data import MASKS, PLAIN_RELATION
 from partitioning.links.link_split import split_links
 from partitioning.links.score_names import FILTER
 from partitioning.links.score_ranks import measure_ranks

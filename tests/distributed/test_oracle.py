@@ -25,8 +25,8 @@ from support import (
 )
 
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.graph_data import GraphData
-from partitioning.random_rows import random_rows
+from partitioning.features.random_rows import random_rows
+from partitioning.graph.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.models.convolution import Inputs

@@ -19,7 +19,7 @@ from support import (
 )
 
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import WHOLE_RUN, MessageTag

@@ -43,7 +43,7 @@ from torch import Tensor, nn
 
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
 from retexo.apps import train
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

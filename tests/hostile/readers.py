@@ -41,8 +41,8 @@ from partitioning.directory.read_directory import PartitionDirectory, find_parti
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures
-from partitioning.graph_data import GraphData
-from partitioning.site_folders import find_sites
+from partitioning.graph.graph_data import GraphData
+from partitioning.sites.site_folders import find_sites
 from retexo.apps import update
 from retexo.models.network import Architecture, Schema
 from retexo.settings.compose import compose
@@ -664,7 +664,7 @@ def service() -> Any:
     from starlette.testclient import TestClient
     from test_service import run_of_tables, tables
 
-    from retexo.service import ModelStore, make_service
+    from retexo.predict.service import ModelStore, make_service
 
     folder = tempfile.TemporaryDirectory()
     run = run_of_tables(Path(folder.name) / "run")

@@ -35,8 +35,8 @@ from support import (
 
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
-from partitioning.graph_data import GraphData
+from partitioning.files.file_io import file_checksum
+from partitioning.graph.graph_data import GraphData
 from retexo import load, load_run
 from retexo.apps import evaluate, partition_data, predict, train
 from retexo.comm.collectives import Communicator

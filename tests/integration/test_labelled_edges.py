@@ -17,10 +17,10 @@ from support import assert_sent_as_planned
 
 import retexo
 from partitioning import datasets
-from partitioning.datasets.labelled_edges import choose_message_edges
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import MASKS, GraphData
+from partitioning.graph.graph_data import MASKS, GraphData
+from partitioning.read.labelled_edges import choose_message_edges
 from retexo.apps import evaluate, partition_data, plan, predict, train
 from retexo.settings.compose import compose
 

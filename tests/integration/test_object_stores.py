@@ -22,10 +22,11 @@ from hetero_support import random_hetero, write_hetero
 from loopback_server import Proxy, serve
 from support import Ended, random_graph, run_main, snapshot, thirds, write_partitions
 
-from partitioning import local_copies, object_store
+from partitioning.directory import local_copies
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.object_store import Entry, Place
+from partitioning.files import object_store
+from partitioning.files.object_store import Entry, Place
 
 moto_server = pytest.importorskip("moto.server", reason="the extra dev")
 s3fs = pytest.importorskip("s3fs", reason="the extra remote")

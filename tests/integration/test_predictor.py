@@ -32,7 +32,7 @@ import retexo
 from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import add_kinds, encode_tables
-from partitioning.graph_data import PLAIN_RELATION, GraphData
+from partitioning.graph.graph_data import PLAIN_RELATION, GraphData
 from retexo.apps.export import example_inputs, name_relations, to_program
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

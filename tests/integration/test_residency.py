@@ -31,8 +31,8 @@ from examples.make_sites import write_sites
 from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features.build import encode_tables
-from partitioning.graph_data import GraphData
-from partitioning.site_description import ARRAYS
+from partitioning.graph.graph_data import GraphData
+from partitioning.sites.site_description import ARRAYS
 from retexo.apps import describe, partition_data, plan, predict, train
 from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.results.predictions import read_table

@@ -34,12 +34,12 @@ from test_predictor import (
 import retexo
 from partitioning.errors import InputError
 from retexo.models.network import Architecture, Schema
-from retexo.predictor import Predictor
+from retexo.predict.predictor import Predictor
 
 pytest.importorskip("uvicorn", reason="the extra serve")
 
-from retexo.service import ModelStore, make_server
-from retexo.service_limits import LateWork
+from retexo.predict.service import ModelStore, make_server
+from retexo.predict.service_limits import LateWork
 
 
 class Service:
@@ -286,7 +286,7 @@ def test_late_work_that_a_future_cannot_hold_ends() -> None:
 def test_connections_without_a_whole_header_are_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("retexo.service_limits.MAX_CONNECTIONS", 4)
+    monkeypatch.setattr("retexo.predict.service_limits.MAX_CONNECTIONS", 4)
     health = b"GET /health HTTP/1.1\r\nhost: a\r\n\r\n"
     with contextlib.closing(
         Service(run_of_tables(tmp_path / "run"), tables(), seconds=1.0)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support import ROOT, torch_threads
 
 from partitioning.errors import InputError
-from partitioning.file_io import explaining, load_npy, open_regular, reading
+from partitioning.files.file_io import explaining, load_npy, open_regular, reading
 from partitioning.thread_pool import in_blocks, in_threads
 from retexo import arrays
 from retexo.arrays import (
@@ -74,7 +74,7 @@ READERS = {
 }
 """They take a path as well as an open file."""
 OWN = {
-    "partitioning/file_io.py",
+    "partitioning/files/file_io.py",
     "retexo/settings/options.py",  # the program's own modules
     "retexo/launch/handshake.py",
     "retexo/launch/cores.py",  # of the system

@@ -11,27 +11,37 @@ import pytest
 from support import ROOT
 
 PACKAGES = ("retexo", "partitioning")
-FLOORS = (
-    ("arrays", "codecs", "errors", "scores"),
-    ("comm", "settings"),
-    ("models",),
-    ("launch", "exchange"),
-    ("results",),
-    ("sites",),
-    ("rounds",),
-    ("tasks",),
-    ("trainers",),
-    ("worker",),
-    ("plan",),
-    ("partitioned_run",),
-    ("held_graph",),
-    ("predictor",),
-    ("service_limits",),
-    ("service",),
-    ("apps",),
-    ("__main__",),
-)
-"""The rooms of retexo/, from the ground up: a room imports itself and rooms of the floors below it.
+FLOORS = {
+    "partitioning": (
+        ("errors", "thread_pool", "child_process"),
+        ("setting_fields", "dgl_import"),
+        ("partition_settings", "files"),
+        ("graph",),
+        ("features",),
+        ("read",),
+        ("node_split",),
+        ("links",),
+        ("datasets", "assign", "directory"),
+        ("sites", "update"),
+    ),
+    "retexo": (
+        ("arrays", "codecs", "errors", "scores"),
+        ("comm", "settings"),
+        ("models",),
+        ("launch", "exchange"),
+        ("results",),
+        ("sites",),
+        ("rounds",),
+        ("tasks",),
+        ("trainers",),
+        ("worker",),
+        ("plan",),
+        ("predict",),
+        ("apps",),
+        ("__main__",),
+    ),
+}
+"""The rooms of each package, from the ground up: a room imports itself and rooms of floors below.
 """
 
 
@@ -58,10 +68,10 @@ def imports(path: Path) -> set[str]:
     return names
 
 
-def room_of(path: Path) -> str:
-    """main, partitioning, or the first folder (else the module) below retexo."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[1] if parts[0] == "retexo" and len(parts) > 1 else parts[0]
+def room_of(path: Path, package: str) -> str | None:
+    """The first folder, else the module, below a package; None outside it and for __init__.py."""
+    top, *parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[0] if top == package and parts != ["__init__"] else None
 
 
 FILES = modules()
@@ -107,19 +117,22 @@ def test_only_its_trainer_loads_dgls_engine() -> None:
             assert not [line for line in lines if "sampled_dgl" in line], path
 
 
-def test_every_room_has_a_floor() -> None:
-    rooms = {room_of(path) for path in FILES} - {"__init__", "main", "partitioning"}
-    assert rooms == {room for floor in FLOORS for room in floor}
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_has_a_floor(package: str) -> None:
+    rooms = {room_of(path, package) for path in FILES} - {None}
+    assert rooms == {*chain.from_iterable(FLOORS[package])}
 
 
-@pytest.mark.parametrize("room", [room for floor in FLOORS for room in floor])
-def test_a_room_imports_only_floors_below_it(room: str) -> None:
-    number = next(place for place, floor in enumerate(FLOORS) if room in floor)
-    allowed = {room, *(lower for floor in FLOORS[:number] for lower in floor)}
-    for path in (path for path in FILES if room_of(path) == room):
-        rooms = {name.split(".")[1] for name in imports(path) if name.startswith("retexo.")} - {
-            "__version__"
-        }
+@pytest.mark.parametrize(
+    ("package", "room"),
+    [(package, room) for package in PACKAGES for room in chain.from_iterable(FLOORS[package])],
+)
+def test_a_room_imports_only_floors_below_it(package: str, room: str) -> None:
+    floors = FLOORS[package]
+    number = next(place for place, floor in enumerate(floors) if room in floor)
+    allowed = {room, *chain.from_iterable(floors[:number]), "__version__"}
+    for path in (path for path in FILES if room_of(path, package) == room):
+        rooms = {name.split(".")[1] for name in imports(path) if name.startswith(f"{package}.")}
         assert rooms <= allowed, f"{path} imports {rooms - allowed}"
 
 

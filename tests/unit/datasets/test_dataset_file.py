@@ -20,9 +20,9 @@ from support import dataset_settings, dgl, split_settings
 
 from partitioning import datasets
 from partitioning.errors import InputError
-from partitioning.file_io import UNREADABLE
-from partitioning.graph_data import EDGE_DATA
-from partitioning.unpacked_size import check_unpacked_size
+from partitioning.files.file_io import UNREADABLE
+from partitioning.files.unpacked_size import check_unpacked_size
+from partitioning.graph.graph_data import EDGE_DATA
 
 NAN = np.nan
 # Four nodes in a path, three classes, one node without a label.

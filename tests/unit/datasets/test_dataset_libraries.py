@@ -27,12 +27,13 @@ from hypothesis import strategies as st
 from support import dataset_settings, dgl, refusing, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import dgl_source, download, ogb_links, ogb_source
+from partitioning.datasets import dgl_source, ogb_links, ogb_source
 from partitioning.datasets.array_pickles import read_pickle
+from partitioning.datasets.ogb_import import import_ogb
 from partitioning.errors import InputError
+from partitioning.files import download
 from partitioning.links.link_split import split_links
 from partitioning.node_split import draw
-from partitioning.ogb_import import import_ogb
 
 
 @pytest.fixture(autouse=True)

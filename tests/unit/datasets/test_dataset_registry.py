@@ -14,10 +14,10 @@ from support import dataset_settings
 
 from partitioning import datasets
 from partitioning.datasets import synthetic_hetero
-from partitioning.datasets.symmetry import add_reverse_edges
 from partitioning.datasets.synthetic import generate
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData, NodeTable, Relation
+from partitioning.graph.graph_data import GraphData, NodeTable, Relation
+from partitioning.graph.symmetry import add_reverse_edges
 from partitioning.partition_settings import SyntheticSettings
 
 

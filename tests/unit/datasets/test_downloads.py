@@ -18,10 +18,11 @@ from loopback_server import serve
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import download, gnn_benchmark, heterophilous, hgb, wikics
-from partitioning.datasets.download import Remote, ensure
-from partitioning.datasets.published_checksums import PUBLISHED
+from partitioning.datasets import gnn_benchmark, heterophilous, hgb, wikics
 from partitioning.errors import InputError
+from partitioning.files import download
+from partitioning.files.download import Remote, ensure
+from partitioning.files.published_checksums import PUBLISHED
 from retexo.apps.partition_request import requested_settings
 from retexo.settings.compose import compose
 
@@ -330,7 +331,7 @@ def test_a_download_that_trickles_is_given_up(tmp_path, server, monkeypatch):
 def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, monkeypatch, caplog):
     url = f"{server.url}/a.bin"
     table = tmp_path / "sha256.txt"
-    monkeypatch.setattr("partitioning.datasets.published_checksums.PUBLISHED", table)
+    monkeypatch.setattr("partitioning.files.published_checksums.PUBLISHED", table)
     table.write_text(f"{'0' * 64}  {url}\n")
     with pytest.raises(InputError, match=rf"it has sha256 [0-9a-f]*, and {'0' * 64} is published"):
         fetch(server, tmp_path)

@@ -15,21 +15,22 @@ import torch
 from graph_files import assert_graph, write_files
 from support import count_edges, dataset_settings, random_graph, split_settings, with_arrays
 
-from partitioning import datasets, prediction_graph
-from partitioning.array_checks import Array
+from partitioning import datasets
 from partitioning.errors import InputError
 from partitioning.features import encoder
 from partitioning.features.agreed import read_agreed
 from partitioning.features.build import encode_tables
 from partitioning.features.encoder import EncodedFeatures, State, apply_pipeline, fit_pipeline
 from partitioning.features.kinds import HOPS, WIDTH, with_features
-from partitioning.features.schema import Column, Schema, describe
+from partitioning.features.random_rows import random_rows
 from partitioning.features.spec import read_spec
 from partitioning.features.statistics import Moments
 from partitioning.features.sums import BINS, Words, compute_share, fit_sums, share_nothing
-from partitioning.graph_data import GraphData
+from partitioning.graph.array_checks import Array
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.schema import Column, Schema, describe
 from partitioning.partition_settings import FeatureSettings
-from partitioning.random_rows import random_rows
+from partitioning.update import prediction_graph
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import SETUP

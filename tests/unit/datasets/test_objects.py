@@ -16,8 +16,9 @@ from graph_files import assert_graph, load, write_files
 from support import dataset_settings, dgl, split_settings
 
 import retexo
-from partitioning import datasets, prediction_graph
+from partitioning import datasets
 from partitioning.errors import InputError
+from partitioning.update import prediction_graph
 
 # Three edges in a path of four nodes.
 DATA = {

@@ -12,11 +12,11 @@ from graph_files import assert_graph, load, write_files
 from support import dataset_settings, split_settings
 
 from partitioning import datasets
-from partitioning.datasets import csv_files
-from partitioning.describe_tables import describe_tables
 from partitioning.features.build import encode_tables
-from partitioning.features.schema import describe
+from partitioning.graph.schema import describe
 from partitioning.partition_settings import FeatureSettings
+from partitioning.read import csv_files
+from partitioning.sites.describe_tables import describe_tables
 
 NAN = np.nan
 NODES = "name,age,subject,city,height\nann,31,art,Rome,1.5\nbob,22,,Bonn,1.75\n007,44,law,Oslo,2\n"

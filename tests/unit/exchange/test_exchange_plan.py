@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from support import make_plan, torch_threads
 
 from partitioning.directory.partition import PartEdges, Partition, PartNodes
-from partitioning.graph_data import PLAIN_RELATION, PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE
 from retexo import arrays
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads

@@ -10,9 +10,9 @@ from graph_files import write_files
 from hetero_support import random_hetero
 from support import make_graph, random_graph, thirds, with_arrays
 
-from partitioning.assign import assign as assign_by_type
+from partitioning.assign.assignment import assign as assign_by_type
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_TYPE, GraphData, Relation
+from partitioning.graph.graph_data import PLAIN_TYPE, GraphData, Relation
 from partitioning.partition_settings import PartitionSettings, PlacementSettings
 from retexo.settings.compose import compose
 
@@ -54,7 +54,7 @@ def test_metis_balances_training_nodes_too(
     (dmlc/dgl#3224).
     """
     pytest.importorskip(library)
-    monkeypatch.setattr("partitioning.metis.find_library", lambda: library)
+    monkeypatch.setattr("partitioning.assign.metis.find_library", lambda: library)
     src, dst = np.tile((GRAPH.edges.src, GRAPH.edges.dst), 20)
     graph = with_arrays(GRAPH, src=src, dst=dst)
     parts = assign(graph, TRAIN, settings("metis", objective=objective))
@@ -91,7 +91,7 @@ def test_an_uneven_assignment_is_said(
     """Here METIS leaves one node of each of 12 types in one part, and no type can be more even."""
     types = {f"t{number}": (1, 1) for number in range(12)}
     graph = random_hetero(types, {("t0", "to", "t1"): 1})
-    monkeypatch.setattr("partitioning.metis.partition", lambda *_: np.zeros(12, np.int64))
+    monkeypatch.setattr("partitioning.assign.metis.partition", lambda *_: np.zeros(12, np.int64))
     assign_by_type(graph, np.ones(1, np.bool_), settings("metis"))
     assert "the largest part has 12 of 12 nodes, 3.00 times the mean" in caplog.text
 
@@ -111,9 +111,9 @@ def test_a_metis_that_dies_is_named(
     code, message = CAUSES[cause]
     (tmp_path / "pymetis.py").write_text(f"import os, signal\n{code}\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr("partitioning.metis.find_library", lambda: "pymetis")
+    monkeypatch.setattr("partitioning.assign.metis.find_library", lambda: "pymetis")
     if cause == "loop":
-        monkeypatch.setattr("partitioning.metis.START_SECONDS", 0.1)
+        monkeypatch.setattr("partitioning.assign.metis.START_SECONDS", 0.1)
     with pytest.raises(InputError, match=f"partition_method=metis: .*{message}.*=random"):
         assign(GRAPH, TRAIN, settings("metis"))
 

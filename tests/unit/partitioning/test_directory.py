@@ -28,7 +28,7 @@ from partitioning.directory.read_directory import (
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_meta
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_TYPE
+from partitioning.graph.graph_data import PLAIN_TYPE
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 PARTS = np.random.default_rng(3).integers(3, size=40)

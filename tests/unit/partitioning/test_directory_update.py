@@ -23,15 +23,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import random_graph, snapshot, thirds, with_arrays, write_partitions
 
-from partitioning import file_io
 from partitioning.directory import replace_directory, stored_graph, write_directory
 from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import node_folder
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.write_directory import write_parts
 from partitioning.errors import InputError
-from partitioning.graph_addition import encode_later_rows
-from partitioning.graph_data import (
+from partitioning.features.random_rows import random_rows
+from partitioning.files import file_io
+from partitioning.graph.graph_data import (
     MASKS,
     PLAIN_RELATION,
     PLAIN_TYPE,
@@ -40,9 +40,9 @@ from partitioning.graph_data import (
     NodeTable,
     Relation,
 )
-from partitioning.node_names import Names, hash_names
+from partitioning.graph.node_names import Names, hash_names
 from partitioning.partition_settings import UpdateSettings
-from partitioning.random_rows import random_rows
+from partitioning.update.graph_addition import encode_later_rows
 from partitioning.update.place import rebalance
 from partitioning.update.read_change import find_tables
 from partitioning.update.update_directory import update_directory
@@ -246,7 +246,7 @@ class Model:
 @pytest.fixture(autouse=True)
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for the disk takes most of the time of a small update."""
-    monkeypatch.setattr("partitioning.file_io._sync", lambda path: None)
+    monkeypatch.setattr("partitioning.files.file_io._sync", lambda path: None)
 
 
 def assignment_of(path: Path, model: Model) -> dict[str, np.ndarray]:

@@ -33,8 +33,8 @@ from partitioning.directory.meta import HeteroMeta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
-from partitioning.graph_data import DESTINATION, SEPARATOR, SOURCE, GraphData
-from partitioning.site_folders import find_sites
+from partitioning.graph.graph_data import DESTINATION, SEPARATOR, SOURCE, GraphData
+from partitioning.sites.site_folders import find_sites
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions
 from retexo.comm.collectives import Communicator

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, make_graph
 
-from partitioning import hypergraph
-from partitioning.graph_data import GraphData
+from partitioning.assign import hypergraph
+from partitioning.graph.graph_data import GraphData
 
 
 def graph_of(edges: list[tuple[int, int]], num_nodes: int) -> GraphData:

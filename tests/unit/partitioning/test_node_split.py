@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support import make_graph, split_settings, with_arrays
 
 from partitioning.errors import InputError
-from partitioning.graph_data import GraphData
-from partitioning.node_names import Names, hash_names
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.node_names import Names, hash_names
 from partitioning.node_split import Split, draw
 from partitioning.partition_settings import SplitSettings
 

@@ -26,11 +26,12 @@ from support import (
     thirds,
 )
 
-from partitioning import datasets, hypergraph, metis
+from partitioning import datasets
+from partitioning.assign import hypergraph, metis
 from partitioning.directory import dgl_files
 from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
-from partitioning.file_io import file_checksum
+from partitioning.files.file_io import file_checksum
 from retexo.apps import partition_data
 from retexo.apps.find_partitions import find_or_make_partitions, open_partitions, with_found_parts
 from retexo.apps.partition_request import describe_difference, find_differences, requested_settings

@@ -17,8 +17,8 @@ from support import MASKS, make_graph, random_graph, thirds, with_arrays, write_
 from examples.make_sites import write_sites
 from partitioning.directory.partition import Partition
 from partitioning.errors import InputError
-from partitioning.graph_data import PLAIN_TYPE, GraphData
-from partitioning.site_folders import find_sites
+from partitioning.graph.graph_data import PLAIN_TYPE, GraphData
+from partitioning.sites.site_folders import find_sites
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.rounds.graph_info import GraphInfo, agree_on_graph_info

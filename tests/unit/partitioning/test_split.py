@@ -25,7 +25,8 @@ from partitioning.datasets import load_graph
 from partitioning.directory.read_directory import find_partition_directory
 from partitioning.errors import InputError
 from partitioning.features.kinds import with_features
-from partitioning.graph_data import GraphData
+from partitioning.graph.graph_data import GraphData
+from partitioning.graph.node_names import Names, hash_names
 from partitioning.links import link_baselines, score_ranks, spectral_embedding
 from partitioning.links.adamic_adar import ONE, weighted_neighbours
 from partitioning.links.link_split import (
@@ -37,7 +38,6 @@ from partitioning.links.link_split import (
 )
 from partitioning.links.score_names import OF_LISTS
 from partitioning.links.spectral_embedding import choose_spectral_embedding, decompose
-from partitioning.node_names import Names, hash_names
 
 PARTS = ("train", "val", "test")
 LINKS = (

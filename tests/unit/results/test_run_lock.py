@@ -11,7 +11,7 @@ import pytest
 from support import ROOT
 
 from partitioning.errors import InputError
-from partitioning.file_io import exclusive
+from partitioning.files.file_io import exclusive
 from retexo.errors import TrainingError
 from retexo.results.atomic_write import UNFINISHED, write_json
 from retexo.results.run_lock import exclusive_run_dir

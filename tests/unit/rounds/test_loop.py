@@ -28,7 +28,7 @@ from support import (
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from partitioning.graph_data import PLAIN_RELATION
+from partitioning.graph.graph_data import PLAIN_RELATION
 from retexo.comm.collectives import Communicator
 from retexo.comm.thread_transport import run_threads
 from retexo.comm.traffic_meter import KINDS

@@ -1,0 +1,1 @@
+"""Reads users' tables, arrays and objects into a graph."""

@@ -1,0 +1,1 @@
+"""A trained model in memory: predictions for a graph or its partitions, also over HTTP."""
