@@ -124,7 +124,7 @@ PROGRAM = """
 import os, sys
 from types import SimpleNamespace
 import numpy as np
-from partitioning import hypergraph
+from partitioning.assign import hypergraph
 if sys.argv[1] == "one core":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 src, dst = np.random.default_rng(7).integers(400, size=(2, 1200))
