@@ -51,17 +51,17 @@ def random_hetero(
             rows += 1.5 * np.eye(num_classes, width, dtype=np.float32)[labels]
         nodes[name] = NodeTable(rows, 1000 * (place + 1) + np.arange(count))
     edges = {}
-    for each, count in relations.items():
+    for edge_type, count in relations.items():
         src, dst = (
-            rng.integers(sizes[each[end]][0], size=count if sizes[each[end]][0] else 0)
+            rng.integers(sizes[edge_type[end]][0], size=count if sizes[edge_type[end]][0] else 0)
             for end in (0, 2)
         )
-        if each[0] == each[2] and len(src) > 2:
+        if edge_type[0] == edge_type[2] and len(src) > 2:
             src[0] = dst[0]
         if len(src) > 2:
             src[-1], dst[-1] = src[1], dst[1]
-        weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if each in weighted else None
-        edges[each] = Relation(src, dst, weight)
+        weight = rng.uniform(0.5, 2, len(src)).astype(np.float32) if edge_type in weighted else None
+        edges[edge_type] = Relation(src, dst, weight)
     multi_labels = (rng.random((number, num_classes)) < 0.4).astype(np.float32)
     return GraphData("toy", nodes, edges, target, multi_labels if multi else labels, num_classes)
 
@@ -106,18 +106,26 @@ def reassembled(parts: list[Partition]) -> dict:
         )
         for name in ids
     }
-    edges: dict = {each: [] for each in parts[0].relations}
+    edges: dict = {edge_type: [] for edge_type in parts[0].relations}
     for part in parts:
-        for each, held in part.relations.items():
-            source = part.nodes[each[0]]
+        for edge_type, relation in part.relations.items():
+            source = part.nodes[edge_type[0]]
             halo = zip(source.halo_owner.tolist(), source.halo_index.tolist(), strict=True)
-            known = source.node_ids.tolist() + [ids[each[0]][owner][index] for owner, index in halo]
-            weight = torch.ones(len(held.src)) if held.edge_weight is None else held.edge_weight
+            source_ids = source.node_ids.tolist() + [
+                ids[edge_type[0]][owner][index] for owner, index in halo
+            ]
+            weight = (
+                torch.ones(len(relation.src))
+                if relation.edge_weight is None
+                else relation.edge_weight
+            )
             for src, dst, number in zip(
-                held.src.tolist(), held.dst.tolist(), weight.tolist(), strict=True
+                relation.src.tolist(), relation.dst.tolist(), weight.tolist(), strict=True
             ):
-                edges[each].append((known[src], part.nodes[each[2]].node_ids.tolist()[dst], number))
-    return {"rows": rows, "edges": {each: sorted(pairs) for each, pairs in edges.items()}}
+                edges[edge_type].append(
+                    (source_ids[src], part.nodes[edge_type[2]].node_ids.tolist()[dst], number)
+                )
+    return {"rows": rows, "edges": {edge_type: sorted(pairs) for edge_type, pairs in edges.items()}}
 
 
 def write_hetero_sites(
@@ -128,7 +136,7 @@ def write_hetero_sites(
     names: Sequence[str],
 ) -> list[Path]:
     """Cut a graph into site folders base/NAME, by the rank of each node of a type."""
-    relations = {"__".join(each): each for each in graph.relations}
+    relations = {"__".join(edge_type): edge_type for edge_type in graph.relations}
     agreed = {
         "version": 1,
         "sites": list(names),
@@ -137,8 +145,8 @@ def write_hetero_sites(
         "types": {name: table.features.shape[1] for name, table in graph.nodes.items()},
         "weighted": [
             name
-            for name, each in relations.items()
-            if graph.relations[each].edge_weight is not None
+            for name, edge_type in relations.items()
+            if graph.relations[edge_type].edge_weight is not None
         ],
         "task": graph.label_kind,
         "num_classes": graph.num_classes,
@@ -146,14 +154,14 @@ def write_hetero_sites(
     for rank, site in enumerate(names):
         arrays: dict[str, np.ndarray] = {}
         for name, table in graph.nodes.items():
-            held = assignment[name] == rank
-            arrays[f"{name}/node_id"] = table.node_ids[held]
+            is_own = assignment[name] == rank
+            arrays[f"{name}/node_id"] = table.node_ids[is_own]
             if table.features.shape[1]:
-                arrays[f"{name}/feat"] = table.features[held]
+                arrays[f"{name}/feat"] = table.features[is_own]
             if name == graph.target:
                 arrays |= {
-                    f"{name}/{each}": rows[held]
-                    for each, rows in {"label": graph.labels, **masks}.items()
+                    f"{name}/{field}": rows[is_own]
+                    for field, rows in {"label": graph.labels, **masks}.items()
                 }
         for name, (source, relation, destination) in relations.items():
             edges = graph.relations[source, relation, destination]

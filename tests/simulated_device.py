@@ -21,20 +21,20 @@ HOST = torch.device("cpu")
 class DeviceTensor(Tensor):
     """A tensor on the device."""
 
-    held: Tensor
+    host_tensor: Tensor
 
     @staticmethod
-    def __new__(cls, held: Tensor) -> Self:
-        made: Any = Tensor._make_wrapper_subclass(
+    def __new__(cls, host_tensor: Tensor) -> Self:
+        tensor: Any = Tensor._make_wrapper_subclass(
             cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
+            host_tensor.shape,
+            strides=host_tensor.stride(),
+            storage_offset=host_tensor.storage_offset(),
+            dtype=host_tensor.dtype,
             device=DEVICE,
         )
-        made.held = held
-        return made
+        tensor.host_tensor = host_tensor
+        return tensor
 
     @classmethod
     def __torch_dispatch__(
@@ -43,7 +43,7 @@ class DeviceTensor(Tensor):
         return _call(function, args, kwargs or {}, Counter())
 
     def tolist(self) -> Any:
-        return self.held.tolist()
+        return self.host_tensor.tolist()
 
 
 class SimulatedDevice(TorchDispatchMode):
@@ -63,15 +63,17 @@ class SimulatedDevice(TorchDispatchMode):
 
 
 def _call(function: Any, args: Any, kwargs: dict[str, Any], moved: Counter[str]) -> Any:
-    tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-    on_device = [each for each in tensors if isinstance(each, DeviceTensor)]
+    tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+    on_device = [tensor for tensor in tensors if isinstance(tensor, DeviceTensor)]
     name = function.__name__
     moves = name.startswith(("_to_copy", "copy_"))
     # As with a GPU: numbers and indices may be on the host.
     values = (args[0], *args[2:]) if name.startswith(("index.", "index_put")) else args
-    operands = [each for each in tree_leaves((values, kwargs)) if isinstance(each, Tensor)]
-    on_host = [each for each in operands if each.dim() and not isinstance(each, DeviceTensor)]
-    if on_host and not moves and any(isinstance(each, DeviceTensor) for each in operands):
+    operands = [tensor for tensor in tree_leaves((values, kwargs)) if isinstance(tensor, Tensor)]
+    on_host = [
+        tensor for tensor in operands if tensor.dim() and not isinstance(tensor, DeviceTensor)
+    ]
+    if on_host and not moves and any(isinstance(tensor, DeviceTensor) for tensor in operands):
         raise RuntimeError(f"{function} takes tensors from the host and from the device")
     goes_to_device = bool(on_device)
     if kwargs.get("device") is not None:
@@ -79,19 +81,19 @@ def _call(function: Any, args: Any, kwargs: dict[str, Any], moved: Counter[str])
         kwargs = {**kwargs, "device": HOST}
     if moves and goes_to_device != isinstance(tensors[-1], DeviceTensor):
         moved["to device" if goes_to_device else "to host"] += tensors[-1].nbytes
-    found = function(*tree_map(_held, args), **tree_map(_held, kwargs))
+    result = function(*tree_map(_unwrap, args), **tree_map(_unwrap, kwargs))
     if not goes_to_device:
-        return found
-    changed = {id(each.held): each for each in on_device}
+        return result
+    changed = {id(tensor.host_tensor): tensor for tensor in on_device}
 
-    def wrap(each: Any) -> Any:
-        if not isinstance(each, Tensor):
-            return each
-        known = changed.get(id(each))  # an operation in place returns its argument
-        return DeviceTensor(each) if known is None else known
+    def wrap(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        argument = changed.get(id(value))  # an operation in place returns its argument
+        return DeviceTensor(value) if argument is None else argument
 
-    return tree_map(wrap, found)
+    return tree_map(wrap, result)
 
 
-def _held(each: Any) -> Any:
-    return each.held if isinstance(each, DeviceTensor) else each
+def _unwrap(value: Any) -> Any:
+    return value.host_tensor if isinstance(value, DeviceTensor) else value

@@ -62,13 +62,13 @@ def over_gloo(rank: int, rendezvous: Rendezvous) -> bytes:
 
 def collectives(transport: Transport) -> dict[str, Any]:
     """What each collective gives on this worker, and the bytes that were counted, by peer."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     rank, world_size = transport.rank, transport.world_size
 
-    def noted(name: str, call: Any) -> None:
+    def record(name: str, call: Any) -> None:
         comm = Communicator(transport)
         value = call(comm)
-        found[name] = (value, comm.meter.table(2))
+        results[name] = (value, comm.meter.table(2))
 
     def exchange(comm: Communicator) -> list[list[int]]:
         # rank r sends p values (10 r + p) to peer p, also to itself
@@ -116,26 +116,26 @@ def collectives(transport: Transport) -> dict[str, Any]:
             ("first", frozenset({0})),
             ("all", everyone),
         ):
-            noted(
+            record(
                 f"{copies} silent {name}",
                 lambda comm, zero=zero_ranks, times=copies: several(comm, zero, times),
             )
-    noted(
+    record(
         "nothing to add up", lambda comm: comm.all_reduce([ReduceInput(torch.zeros(0))], GRADIENTS)
     )
-    noted("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
-    noted("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
-    noted("all_to_all", exchange)
-    noted("nothing", nothing)
-    noted("account", account)
-    return found
+    record("gather", lambda comm: comm.gather(torch.tensor([[rank, 7]], dtype=torch.int32), SETUP))
+    record("all_gather", lambda comm: comm.all_gather(torch.tensor([rank, -rank]), SETUP).tolist())
+    record("all_to_all", exchange)
+    record("nothing", nothing)
+    record("account", account)
+    return results
 
 
 @pytest.fixture(
     scope="module",
     params=[("gloo", 1), ("gloo", WORLD), ("sockets", WORLD)],
 )
-def found(
+def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> list[dict[str, Any]]:
     backend, world = request.param
@@ -154,9 +154,9 @@ def distinct(tensor: Tensor, copies: int) -> list[list[float]]:
     return rows
 
 
-def sent(found: list[dict[str, Any]], name: str) -> list[list[int]]:
+def sent(results: list[dict[str, Any]], name: str) -> list[list[int]]:
     """Bytes by sender and peer."""
-    return [worker[name][1].sum(dim=(0, 1)).tolist() for worker in found]
+    return [worker[name][1].sum(dim=(0, 1)).tolist() for worker in results]
 
 
 SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
@@ -165,34 +165,34 @@ SILENT = {"none": set(), "first": {0}, "all": {0, 1, 2, 3}}
 @pytest.mark.parametrize("name", SILENT)
 @pytest.mark.parametrize("copies", [1, MANY])
 def test_several_tensors_in_one_message(
-    found: list[dict[str, Any]], name: str, copies: int
+    results: list[dict[str, Any]], name: str, copies: int
 ) -> None:
-    world = len(found)
+    world = len(results)
     factor = sum(2.0**rank for rank in range(world) if rank not in SILENT[name])
     rounded = (torch.tensor(ROUNDED) * factor).to(torch.bfloat16).tolist()
     exact = torch.tensor(EXACT, dtype=torch.float64).expand(world, 2).sum(dim=0).tolist()
-    assert [worker[f"{copies} silent {name}"][0] for worker in found] == [
+    assert [worker[f"{copies} silent {name}"][0] for worker in results] == [
         [[rounded], [exact], [[3 * world]]]
     ] * world
 
 
 @pytest.mark.parametrize("name", SILENT)
 @pytest.mark.parametrize("copies", [1, MANY])
-def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies: int) -> None:
+def test_bytes_of_several_tensors(results: list[dict[str, Any]], name: str, copies: int) -> None:
     """Of what a peer adds up of each, to it, and of one's own sum, to all.
 
     Of a silent worker the former is missing.
 
     Small sums are added up by the first worker that is not silent.
     """
-    world = len(found)
+    world = len(results)
     ranks = range(world)
     root = min(set(ranks) - SILENT[name], default=0)
     rounded, exact, small = (
         [n * (rank == root) if copies == 1 else n * copies // world for rank in ranks]
         for n in (5, 2, 1)
     )
-    for rank, row in enumerate(sent(found, f"{copies} silent {name}")):
+    for rank, row in enumerate(sent(results, f"{copies} silent {name}")):
         loud = rank not in SILENT[name]
         for peer in range(world):
             share = 2 * rounded[peer] * loud + 8 * exact[peer] + 8 * small[peer]
@@ -200,39 +200,41 @@ def test_bytes_of_several_tensors(found: list[dict[str, Any]], name: str, copies
             assert row[peer] == (share + answer) * (peer != rank)
 
 
-def test_gather(found: list[dict[str, Any]]) -> None:
-    world = len(found)
-    assert found[0]["gather"][0].tolist() == [[[rank, 7]] for rank in range(world)]
-    assert all(worker["gather"][0].shape == (0, 1, 2) for worker in found[1:])
-    assert sent(found, "gather") == [[8 * (rank > 0), *[0] * (world - 1)] for rank in range(world)]
+def test_gather(results: list[dict[str, Any]]) -> None:
+    world = len(results)
+    assert results[0]["gather"][0].tolist() == [[[rank, 7]] for rank in range(world)]
+    assert all(worker["gather"][0].shape == (0, 1, 2) for worker in results[1:])
+    assert sent(results, "gather") == [
+        [8 * (rank > 0), *[0] * (world - 1)] for rank in range(world)
+    ]
 
 
-def test_all_gather(found: list[dict[str, Any]]) -> None:
-    world = len(found)
-    assert [worker["all_gather"][0] for worker in found] == [
+def test_all_gather(results: list[dict[str, Any]]) -> None:
+    world = len(results)
+    assert [worker["all_gather"][0] for worker in results] == [
         [[rank, -rank] for rank in range(world)]
     ] * world
-    assert [sum(row) for row in sent(found, "all_gather")] == [(world - 1) * 2 * 8] * world
+    assert [sum(row) for row in sent(results, "all_gather")] == [(world - 1) * 2 * 8] * world
 
 
-def test_all_to_all(found: list[dict[str, Any]]) -> None:
-    world = len(found)
-    for rank, worker in enumerate(found):
+def test_all_to_all(results: list[dict[str, Any]]) -> None:
+    world = len(results)
+    for rank, worker in enumerate(results):
         assert worker["all_to_all"][0] == [[10 * peer + rank] * rank for peer in range(world)]
-    matrix = sent(found, "all_to_all")
+    matrix = sent(results, "all_to_all")
     assert matrix == [[4 * peer * (peer != rank) for peer in range(world)] for rank in range(world)]
 
 
-def test_the_account_holds_itself(found: list[dict[str, Any]]) -> None:
-    world = len(found)
-    first = found[0]["account"][0]
+def test_the_account_holds_itself(results: list[dict[str, Any]]) -> None:
+    world = len(results)
+    first = results[0]["account"][0]
     assert list(first.shape) == [world, len(KINDS), 3, world]
-    assert all(len(worker["account"][0]) == 0 for worker in found[1:])  # it goes to rank 0 alone
+    assert all(len(worker["account"][0]) == 0 for worker in results[1:])  # it goes to rank 0 alone
     by_kind = dict(zip(KINDS, first.sum(dim=(0, 2, 3)).tolist(), strict=True))
     assert by_kind["gradients"] == 2 * (world - 1) * 5 * 4
     assert by_kind["metrics"] == (world - 1) * len(KINDS) * 3 * world * 8
     after = torch.stack(
-        [worker["account"][1] for worker in found]
+        [worker["account"][1] for worker in results]
     )  # what the meters say once it was sent
     assert torch.equal(after, first)
 
@@ -310,10 +312,10 @@ def test_what_is_swapped_arrives(data: st.DataObject) -> None:
         for number in range(rounds):
             expected = [message(peer, transport.rank, number) for peer in everyone]
             sent = [message(transport.rank, peer, number) for peer in everyone]
-            received = swap(transport, sent, [len(each) for each in expected])
+            received = swap(transport, sent, [len(tensor) for tensor in expected])
             assert all(
-                each.dtype == dtype and torch.equal(each, want)
-                for each, want in zip(received, expected, strict=True)
+                tensor.dtype == dtype and torch.equal(tensor, expected_tensor)
+                for tensor, expected_tensor in zip(received, expected, strict=True)
             )
 
     assert at_once(world, work) == [None] * world

@@ -151,20 +151,25 @@ def train_parts(settings: TrainSettings, graph: GraphData = GRAPH) -> dict[str, 
         context = context_of(settings, parts, comm, layers[0], log=log, use=trainer.USE)
         with RANDOM_STATE:
             trained = copy.deepcopy(layers)
-        rows = [each.detach() for each in trainer.train(context, trained).logits]
+        rows = [logits.detach() for logits in trainer.train(context, trained).logits]
         if settings.trainer.name == "lazy":
             answer = choose_heads(context, rows, make_smoother(context))[1]
             rows += [answer, *propagate(context, rows[-1], 3)]
         sent = comm.meter.table(len(layers)).sum(dim=(1, 2)).tolist()
         return log.scores, rows, trained, sent
 
-    found = run_threads(num_parts, worker)
+    results = run_threads(num_parts, worker)
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
     return {
-        "losses": np.array([each[0] for each in found[0][0] if each[0] is not None]),
-        "rows": [torch.cat(each)[order] for each in zip(*(one[1] for one in found), strict=True)],
-        "layers": found[0][2],
-        "sent": dict(zip(KINDS, np.sum([each[3] for each in found], axis=0).tolist(), strict=True)),
+        "losses": np.array([score[0] for score in results[0][0] if score[0] is not None]),
+        "rows": [
+            torch.cat(pieces)[order]
+            for pieces in zip(*(result[1] for result in results), strict=True)
+        ],
+        "layers": results[0][2],
+        "sent": dict(
+            zip(KINDS, np.sum([result[3] for result in results], axis=0).tolist(), strict=True)
+        ),
     }
 
 
@@ -174,7 +179,7 @@ def outcome(case: str, num_parts: int) -> dict[str, Any]:
 
 
 @functools.cache
-def alone(case: str) -> dict[str, Any]:
+def outcome_of_one_part(case: str) -> dict[str, Any]:
     return outcome(case, 1)
 
 
@@ -197,7 +202,7 @@ def one_base(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_parts_equal_one(case: str, num_parts: int) -> None:
-    one, several = alone(case), outcome(case, num_parts)
+    one, several = outcome_of_one_part(case), outcome(case, num_parts)
     np.testing.assert_allclose(several["losses"], one["losses"], rtol=1e-8)
     for own, other in zip(several["rows"], one["rows"], strict=True):
         torch.testing.assert_close(own, other, rtol=1e-8, atol=1e-10, equal_nan=True)
@@ -205,15 +210,15 @@ def test_parts_equal_one(case: str, num_parts: int) -> None:
 
 def test_rounded_rows() -> None:
     """With exchange.precision=bf16 other parts' rows are rounded, a worker's own are not."""
-    found, one = outcome("bf16", 4), alone("sage")
-    np.testing.assert_allclose(found["losses"], one["losses"], rtol=1e-2)
-    assert np.abs(found["losses"] - one["losses"]).max() > 1e-7
-    np.testing.assert_array_equal(alone("bf16")["losses"], one["losses"])
+    rounded, exact = outcome("bf16", 4), outcome_of_one_part("sage")
+    np.testing.assert_allclose(rounded["losses"], exact["losses"], rtol=1e-2)
+    assert np.abs(rounded["losses"] - exact["losses"]).max() > 1e-7
+    np.testing.assert_array_equal(outcome_of_one_part("bf16")["losses"], exact["losses"])
 
 
 def adjacencies() -> dict[Any, Tensor]:
     """[to, from] the weights of edges, without self loops."""
-    found = {}
+    matrices = {}
     for name, relation in GRAPH.relations.items():
         matrix = torch.zeros(SIZES[name[2]][0], SIZES[name[0]][0], dtype=torch.float64)
         weight = (
@@ -224,8 +229,8 @@ def adjacencies() -> dict[Any, Tensor]:
         ends = torch.from_numpy(relation.dst), torch.from_numpy(relation.src)
         matrix.index_put_(ends, weight.double(), accumulate=True)
         matrix = matrix.fill_diagonal_(0) if name[0] == name[2] else matrix
-        found[name] = matrix
-    return found
+        matrices[name] = matrix
+    return matrices
 
 
 def divided(matrix: Tensor) -> Tensor:
@@ -256,7 +261,7 @@ def attended(conv: Any, place: int, name: Any, rows: Tensor, own: Tensor, weight
 @pytest.mark.parametrize("case", ["rgcn", "sage", "rgat"])
 def test_closed_form(case: str) -> None:
     """Stage by stage with the trained parameters, and one step of smoothing."""
-    found, mean = alone(case), means()
+    run, mean = outcome_of_one_part(case), means()
     x = {
         name: torch.from_numpy(np.asarray(table.features)).double()
         for name, table in GRAPH.nodes.items()
@@ -266,7 +271,7 @@ def test_closed_form(case: str) -> None:
     raw = [
         mean[name] @ x[name[0]] for name in RELATIONS if name[2] == "movie" and SIZES[name[0]][1]
     ]
-    stages = found["layers"]
+    stages = run["layers"]
     for layer, stage in enumerate(stages):
         inputs = (
             raw
@@ -291,12 +296,15 @@ def test_closed_form(case: str) -> None:
             (x["movie"] @ stage.skips["features"], torch.cat(groups, 1) + stage.conv.bias), dim=1
         )
         hidden = torch.relu(stage.norm(hidden))
-        known = ~found["rows"][layer].isnan().any(1)
+        computed = ~run["rows"][layer].isnan().any(1)
         torch.testing.assert_close(
-            found["rows"][layer][known], stage.head(hidden).detach()[known], rtol=1e-8, atol=1e-10
+            run["rows"][layer][computed],
+            stage.head(hidden).detach()[computed],
+            rtol=1e-8,
+            atol=1e-10,
         )
         weight = projections(stage, schema, layer)
-        rows = {name: each for name, each in rows.items() if each.shape[1]}
+        rows = {name: matrix for name, matrix in rows.items() if matrix.shape[1]}
         passed = {}
         for to in schema.types_with_rows(layer + 1):
             into = [name for name in schema.relations_into(to) if name[0] in rows]
@@ -311,7 +319,7 @@ def test_closed_form(case: str) -> None:
 
 def test_smoothing() -> None:
     """One step from all movies: over persons and studios, and over sequels."""
-    before, after, *_ = alone("sage")["rows"][-4:]
+    before, after, *_ = outcome_of_one_part("sage")["rows"][-4:]
     mean = means()
     reached = {name: (matrix.sum(1, keepdim=True) > 0).double() for name, matrix in mean.items()}
     persons = mean["movie", "rev_acts_in", "person"] @ before
@@ -344,13 +352,14 @@ def test_hops(num_parts: int) -> None:
 
     order = torch.cat([part.nodes["movie"].node_ids for part in parts]).argsort()
     hops = [
-        torch.cat(list(each))[order] for each in zip(*run_threads(num_parts, worker), strict=True)
+        torch.cat(list(pieces))[order]
+        for pieces in zip(*run_threads(num_parts, worker), strict=True)
     ]
     state = {
         name: {name: torch.from_numpy(np.asarray(table.features)).double()}
         for name, table in GRAPH.nodes.items()
     }
-    wanted = [state["movie"]["movie"]]
+    expected = [state["movie"]["movie"]]
     for _ in range(2):
         brought: dict[str, dict[str, list[Tensor]]] = {}
         for name, matrix in mean.items():
@@ -358,20 +367,24 @@ def test_hops(num_parts: int) -> None:
                 if rows.shape[1]:
                     brought.setdefault(name[2], {}).setdefault(origin, []).append(matrix @ rows)
         state = {
-            name: {of: torch.stack(each).mean(0) for of, each in brought.get(name, {}).items()}
+            name: {
+                origin: torch.stack(terms).mean(0)
+                for origin, terms in brought.get(name, {}).items()
+            }
             for name in state
         }
-        wanted += state["movie"].values()
-    assert len(hops) == len(wanted)
-    left = list(wanted)
-    for own in hops:
+        expected += state["movie"].values()
+    assert len(hops) == len(expected)
+    unmatched = list(expected)
+    for hop in hops:
         fits = [
-            each
-            for each in left
-            if each.shape == own.shape and torch.allclose(each, own, rtol=1e-8, atol=1e-10)
+            candidate
+            for candidate in unmatched
+            if candidate.shape == hop.shape
+            and torch.allclose(candidate, hop, rtol=1e-8, atol=1e-10)
         ]
         assert fits
-        left = [each for each in left if each is not fits[0]]
+        unmatched = [candidate for candidate in unmatched if candidate is not fits[0]]
 
 
 EPOCHS = 4
@@ -401,35 +414,35 @@ def settings_of(model: str, num_parts: int, *more: str) -> TrainSettings:
 
 
 @functools.cache
-def whole(model: str) -> dict[str, Any]:
+def train_one_part(model: str) -> dict[str, Any]:
     return train_parts(settings_of(model, 1, "trainer=full_graph"))
 
 
-def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    np.testing.assert_allclose(found["losses"], wanted["losses"], rtol=1e-8)
-    torch.testing.assert_close(found["rows"], wanted["rows"], rtol=1e-7, atol=1e-9)
-    assert wanted["losses"][-1] < wanted["losses"][0]
+def assert_equal(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    np.testing.assert_allclose(actual["losses"], expected["losses"], rtol=1e-8)
+    torch.testing.assert_close(actual["rows"], expected["rows"], rtol=1e-7, atol=1e-9)
+    assert expected["losses"][-1] < expected["losses"][0]
 
 
 @pytest.mark.usefixtures("one_base")
 @pytest.mark.parametrize(("model", "num_parts"), [("rgcn", 4), ("sage", 4), ("rgat", 2)])
 def test_full_graph_equals_one_part(model: str, num_parts: int) -> None:
-    found = train_parts(settings_of(model, num_parts, "trainer=full_graph"))
-    assert_equal(found, whole(model))
-    assert found["sent"]["embeddings"] > 0
+    several_parts = train_parts(settings_of(model, num_parts, "trainer=full_graph"))
+    assert_equal(several_parts, train_one_part(model))
+    assert several_parts["sent"]["embeddings"] > 0
 
 
 @pytest.mark.usefixtures("one_base")
 def test_local_training_has_the_edges_within_parts() -> None:
     owner, within = random_assignment(GRAPH, 4), {}
     for (source, name, to), edges in GRAPH.relations.items():
-        kept = owner[to][edges.dst] == owner[source][edges.src]
-        weight = None if edges.edge_weight is None else edges.edge_weight[kept]
-        within[source, name, to] = Relation(edges.src[kept], edges.dst[kept], weight)
-    found = train_parts(settings_of("rgcn", 4, "trainer=local"))
+        is_within = owner[to][edges.dst] == owner[source][edges.src]
+        weight = None if edges.edge_weight is None else edges.edge_weight[is_within]
+        within[source, name, to] = Relation(edges.src[is_within], edges.dst[is_within], weight)
+    local = train_parts(settings_of("rgcn", 4, "trainer=local"))
     full_graph = settings_of("rgcn", 1, "trainer=full_graph")
-    assert_equal(found, train_parts(full_graph, replace(GRAPH, relations=within)))
-    assert found["sent"]["features"] == found["sent"]["embeddings"] == 0
+    assert_equal(local, train_parts(full_graph, replace(GRAPH, relations=within)))
+    assert local["sent"]["features"] == local["sent"]["embeddings"] == 0
 
 
 def test_plain_bytes_are_those_by_hand() -> None:
@@ -438,30 +451,30 @@ def test_plain_bytes_are_those_by_hand() -> None:
     The parameters' gradients.
     """
     settings = settings_of("sage", 2, "trainer=full_graph", "exchange=plain")
-    found = train_parts(settings)
-    assert_equal(found, whole("sage"))
+    results = train_parts(settings)
+    assert_equal(results, train_one_part("sage"))
     halo = {
         name: sum(part.nodes[name].num_halo for part in hetero_parts(GRAPH, 2)) for name in SIZES
     }
-    one_pass = 8 * 8 * sum(halo[name] for name in found["layers"][0].types)  # float64
+    one_pass = 8 * 8 * sum(halo[name] for name in results["layers"][0].types)  # float64
     parameters = sum(
-        parameter.numel() for layer in found["layers"] for parameter in layer.parameters()
+        parameter.numel() for layer in results["layers"] for parameter in layer.parameters()
     )
     parameters -= (
         2 * 8
     )  # of the relation without edges the weight in the first layer has no gradient
-    assert found["sent"]["features"] == 8 * sum(
+    assert results["sent"]["features"] == 8 * sum(
         halo[name] * width for name, (_, width) in SIZES.items()
     )
     assert (
-        found["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass
+        results["sent"]["embeddings"] == EPOCHS * 2 * one_pass + one_pass
     )  # the last: the final test
     assert (
-        found["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 40 + ONCE
+        results["sent"]["metrics"] == (EPOCHS + 1) * one_pass + 2 * 40 + ONCE
     )  # the last counts go alone
-    assert found["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 5)
+    assert results["sent"]["gradients"] == EPOCHS * 2 * 8 * (parameters + 5)
     exact = train_parts(settings_of("sage", 2, "trainer=full_graph"))
-    assert exact["sent"]["embeddings"] < found["sent"]["embeddings"]
+    assert exact["sent"]["embeddings"] < results["sent"]["embeddings"]
 
 
 RUN_GRAPH = random_hetero()
@@ -506,9 +519,9 @@ def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """By settings, the folder of a run and its summary."""
 
     @functools.cache
-    def run(*given: str) -> tuple[Path, dict[str, Any]]:
+    def run(*overrides: str) -> tuple[Path, dict[str, Any]]:
         folder = Path(tmp_path_factory.mktemp("run"))
-        return folder, train.run(settings(parts, "train", *given), folder)
+        return folder, train.run(settings(parts, "train", *overrides), folder)
 
     return run
 
@@ -521,7 +534,7 @@ LONG_RUN = pytest.mark.long("other models and encodings are planned likewise")
     [
         RUN_CASES[0],
         RUN_CASES[2],
-        *(pytest.param(RUN_CASES[each], marks=LONG_RUN) for each in (1, 3)),
+        *(pytest.param(RUN_CASES[number], marks=LONG_RUN) for number in (1, 3)),
     ],
 )
 def test_what_was_sent_is_what_was_planned(
@@ -532,9 +545,9 @@ def test_what_was_sent_is_what_was_planned(
     assert summary["bytes"]["by_kind"]["features"] > 0
 
 
-def refused(*given: Any, folder: Path) -> str:
+def refused(*arguments: Any, folder: Path) -> str:
     with pytest.raises(InputError) as caught:
-        train.run(settings(*given), folder)
+        train.run(settings(*arguments), folder)
     return str(caught.value)
 
 
@@ -579,15 +592,15 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path) -> None:
         return compose([*SMALL, *EXACT, *more, f"app={app}", *sites])
 
     summary = train.run(of_sites("train"), tmp_path / "run")
-    folder, wanted = trained(*EXACT)
-    assert [summary[each] for each in ("test", "rounds")] == [
-        wanted[each] for each in ("test", "rounds")
+    folder, of_directory = trained(*EXACT)
+    assert [summary[field] for field in ("test", "rounds")] == [
+        of_directory[field] for field in ("test", "rounds")
     ]
-    assert summary["bytes"]["by_kind"]["features"] == wanted["bytes"]["by_kind"]["features"]
-    told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
+    assert summary["bytes"]["by_kind"]["features"] == of_directory["bytes"]["by_kind"]["features"]
+    disclosed = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())["to"]
     part = find_partition_directory([*parts.iterdir()], 3).read_part(0)
     asked = sum(int((nodes.halo_owner == 1).sum()) for nodes in part.nodes.values())
-    assert told["north"]["nodes_with_rows"] == asked > 0
+    assert disclosed["north"]["nodes_with_rows"] == asked > 0
     assert (tmp_path / "sites/east/asked-person.npz").is_file()
     assert_sent_as_planned(plan.run(of_sites("plan"), tmp_path / "plan"), summary)
     predict.run(
@@ -611,15 +624,15 @@ def test_sites(parts: Path, trained: Any, tmp_path: Path) -> None:
         train.run(of_sites("train", "sites.max_rows_shared=1"), tmp_path / "few")
     for name in ("north", "south"):
         shutil.rmtree(tmp_path / "sites" / name)
-    alone = plan.run(of_sites("plan"), tmp_path / "plan")
+    disclosure = plan.run(of_sites("plan"), tmp_path / "plan")
     part = find_partition_directory([*parts.iterdir()], 3).read_part(1)
-    assert alone["nodes"] == sum(nodes.num_inner for nodes in part.nodes.values())
-    wanted = {"ids_asked_for": 0, "edges_told": 0}
+    assert disclosure["nodes"] == sum(nodes.num_inner for nodes in part.nodes.values())
+    expected = {"ids_asked_for": 0, "edges_told": 0}
     for (source, *_), edges in part.relations.items():  # edges from north, which has rank 0
         halo = edges.src[edges.src >= part.nodes[source].num_inner] - part.nodes[source].num_inner
-        wanted["edges_told"] += int((part.nodes[source].halo_owner[halo] == 0).sum())
+        expected["edges_told"] += int((part.nodes[source].halo_owner[halo] == 0).sum())
     for nodes in part.nodes.values():
-        wanted["ids_asked_for"] += int((nodes.halo_owner == 0).sum())
-    told = alone["to"]["north"]
-    assert {name: told[name] for name in wanted} == wanted
-    assert told["own_nodes_with_rows"] > 0
+        expected["ids_asked_for"] += int((nodes.halo_owner == 0).sum())
+    to_north = disclosure["to"]["north"]
+    assert {name: to_north[name] for name in expected} == expected
+    assert to_north["own_nodes_with_rows"] > 0

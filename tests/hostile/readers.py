@@ -117,13 +117,13 @@ def read_tables(path: Path) -> Content:
 
 def content_of(graph: GraphData) -> Content:
     """The graph by its ids, so that the order of nodes and edges, and of columns, is no content."""
-    found: Content = {}
+    content: Content = {}
     ids = {}
     for name, table in graph.nodes.items():
         names = table.node_names
         ids[name] = table.node_ids.tolist() if names is None else names.tolist()
-        ids[name] = [str(each) for each in ids[name]]
-        found[f"{name}ids"] = sorted(ids[name])
+        ids[name] = [str(node_id) for node_id in ids[name]]
+        content[f"{name}ids"] = sorted(ids[name])
         schema = table.schema
         rows: Any = table.features
         rows = rows if isinstance(rows, np.ndarray) else rows.toarray()
@@ -135,24 +135,24 @@ def content_of(graph: GraphData) -> Content:
                 texts = [
                     None if place != place else column.categories[int(place)] for place in places
                 ]
-            found[f"{name}{column.name}"] = by_id(ids[name], texts)
+            content[f"{name}{column.name}"] = by_id(ids[name], texts)
     target = ids[graph.target]
     labels: Any = graph.labels.tolist()
     if graph.class_names is not None and graph.labels.ndim == 1:
         labels = [None if place < 0 else str(graph.class_names[place]) for place in labels]
-    found["label"] = by_id(target, labels)
+    content["label"] = by_id(target, labels)
     masks = (graph.train_mask, graph.val_mask, graph.test_mask)
-    found["split"] = [None if mask is None else by_id(target, mask.tolist()) for mask in masks]
+    content["split"] = [None if mask is None else by_id(target, mask.tolist()) for mask in masks]
     for (source, relation, destination), edges in graph.relations.items():
         ends = [[ids[source][row] for row in edges.src.tolist()]]
         ends.append([ids[destination][row] for row in edges.dst.tolist()])
-        found[f"{relation}edges"] = sorted(zip(*ends, strict=True))
+        content[f"{relation}edges"] = sorted(zip(*ends, strict=True))
         data = {"weight": edges.edge_weight, "edge": edges.edge_feat}
         for name, array in data.items():
             if array is not None:
                 rows = rounded(array.tolist())
-                found[f"{relation}{name}"] = sorted(map(repr, zip(*ends, rows, strict=True)))
-    return found
+                content[f"{relation}{name}"] = sorted(map(repr, zip(*ends, rows, strict=True)))
+    return content
 
 
 def by_id(ids: list[str], values: Any) -> list[Any]:
@@ -162,7 +162,7 @@ def by_id(ids: list[str], values: Any) -> list[Any]:
 def rounded(value: Any) -> Any:
     """A JSON value with four digits of its numbers, and None for NaN."""
     if isinstance(value, list):
-        return [rounded(each) for each in value]
+        return [rounded(item) for item in value]
     if isinstance(value, float):
         return None if math.isnan(value) else float(f"{value:.4g}")
     return value
@@ -208,25 +208,25 @@ def edit_rows(rows: Rows, rng: Random) -> Change:
         touched = None if name in ("id", "src", "dst") else frozenset([name])
     elif kind == "cells":
         cell = rng.choice(ODD_CELLS)[:1000]
-        for each in rows[1:]:
-            each[place] = cell
+        for line in rows[1:]:
+            line[place] = cell
     elif kind in ("new column", "wide"):
         new = rng.choice(ODD_NAMES)
         cells = [rng.choice(ODD_CELLS)[:1000] for _ in range(3)]
         for number in range(1 if kind == "new column" else rng.choice([50, 1000])):
-            for at, each in enumerate(rows):
-                each.append(cells[at % 3])
+            for at, line in enumerate(rows):
+                line.append(cells[at % 3])
             rows[0][-1] = f"{new[:20]}{number}" if kind == "wide" else new
         kind += f" {new[:20]!a}"
     elif kind == "no column":
-        for each in rows:
-            del each[place]
+        for line in rows:
+            del line[place]
         touched = None if name in ("id", "src", "dst", "label") else frozenset([name])
     elif kind == "renamed":
         rows[0][place] = rng.choice(ODD_NAMES)
     elif kind == "twice":
-        for each in rows:
-            each.append(each[place])
+        for line in rows:
+            line.append(line[place])
     elif kind == "row twice":
         rows.insert(row, list(rows[row]))
     elif kind == "no row":
@@ -248,7 +248,7 @@ def edit_rows(rows: Rows, rng: Random) -> Change:
 def write_rows(path: Path, rows: Rows, rng: Random | None = None) -> Change:
     """Write a csv; with `rng` in one of the layouts that mean the same."""
     text = io.StringIO()
-    choose = (lambda each: each[0]) if rng is None else rng.choice
+    choose = (lambda choices: choices[0]) if rng is None else rng.choice
     separator, quoting = choose([",", ",", ";", "\t"]), choose([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
     end = choose(["\n", "\r\n"])
     writer = csv.writer(text, delimiter=separator, quoting=quoting, lineterminator=end)
@@ -296,7 +296,9 @@ def edit_table(place: Path, rng: Random) -> Change:
     if touched and is_typed:  # content of types begins with their names
         prefixes = ("acts", "rev_acts") if "acts" in path.name else (path.stem,)
         of_target = {"label", "split"} & touched if path.stem == "film" else set()
-        touched = frozenset({f"{each}{name}" for each in prefixes for name in touched} | of_target)
+        touched = frozenset(
+            {f"{prefix}{name}" for prefix in prefixes for name in touched} | of_target
+        )
     return Change(f"{path.name}: {change.said} {written.said}", touched)
 
 
@@ -329,7 +331,7 @@ def edit_parquet(place: Path, rng: Random) -> Change:
     column = rng.choice(table.schema.names)
     at, count = table.schema.get_field_index(column), len(table)
     cells = table[column].to_pylist()
-    odd: dict[str, Callable[[], Any]] = {
+    other_types: dict[str, Callable[[], Any]] = {
         "integers": lambda: pa.array(range(count)),
         "int8": lambda: pa.array([number % 100 for number in range(count)], pa.int8()),
         "large": lambda: pa.array([2**63 + number for number in range(count)], pa.uint64()),
@@ -355,20 +357,22 @@ def edit_parquet(place: Path, rng: Random) -> Change:
         "odd": lambda: pa.array([rng.choice(ODD_CELLS), *map(str, cells[1:])]),
         "large text": lambda: pa.array(["a" * 10**6, *map(str, cells[1:])]),
     }
-    same: dict[str, Callable[[], Any]] = {
+    same_values: dict[str, Callable[[], Any]] = {
         "category": lambda: table[column].combine_chunks().dictionary_encode(),
         "long strings": lambda: pa.array(
             cells, pa.large_string() if isinstance(cells[0], str) else None
         ),
     }
     options: dict[str, Any] = {}
-    kind = rng.choice([*odd, *same, "row groups", "codec", "parts", "index", "order", "column"])
+    kind = rng.choice(
+        [*other_types, *same_values, "row groups", "codec", "parts", "index", "order", "column"]
+    )
     touched: frozenset[str] | None = frozenset()
-    if kind in odd:
-        table = table.set_column(at, column, odd[kind]())
+    if kind in other_types:
+        table = table.set_column(at, column, other_types[kind]())
         touched = None if column in ("id", "src", "dst") else frozenset([column])
-    elif kind in same:
-        table = table.set_column(at, column, same[kind]())
+    elif kind in same_values:
+        table = table.set_column(at, column, same_values[kind]())
     elif kind == "column":
         table, touched = table.append_column(rng.choice(ODD_NAMES), pa.nulls(count)), None
     elif kind == "order":
@@ -420,20 +424,20 @@ def make_arrays(place: Path) -> None:
 
 def edit_arrays(place: Path, rng: Random) -> Change:
     arrays = arrays_of_graph()
-    said = mutate.edit_arrays(arrays, rng)
-    name = said.rpartition(" in ")[2]
-    said += f" {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
+    description = mutate.edit_arrays(arrays, rng)
+    name = description.rpartition(" in ")[2]
+    description += f" {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
     touched = frozenset([name]) if name in ("feat", "label") else None
     is_judged = name not in mutate.MASKS
-    return Change(said, touched, refused=is_judged and not mutate.is_graph(arrays))
+    return Change(description, touched, refused=is_judged and not mutate.is_graph(arrays))
 
 
 def add_array(place: Path, rng: Random) -> Change:
     """An array that no reader knows is none of the graph."""
     name = rng.choice(["more", "x" * 1000, "\u00e9", "edge_index", "../../x", "edge_weight"])
     arrays = {**arrays_of_graph(), name: np.zeros(rng.choice([0, 3, 2_000_000]))}
-    said = f"another array {name[:20]!a} {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
-    return Change(said, None if name == "edge_weight" else frozenset())
+    description = f"another array {name[:20]!a} {mutate.save_npz(place / 'toy.npz', arrays, rng)}"
+    return Change(description, None if name == "edge_weight" else frozenset())
 
 
 def read_arrays(place: Path) -> Content:
@@ -462,10 +466,10 @@ def graph_to_predict() -> Any:
 def read_model(place: Path) -> Content:
     """Load a model and predict with it: what is accepted has to give numbers."""
     predictor = retexo.load(place, output="arrays")
-    found = predictor.predict(graph_to_predict())
-    values = found.values if found.values.shape[1] else found.probabilities
+    predictions = predictor.predict(graph_to_predict())
+    values = predictions.values if predictions.values.shape[1] else predictions.probabilities
     assert np.isfinite(values).all()
-    return {"ids": found.ids.tolist(), "values": values.tolist()}
+    return {"ids": predictions.ids.tolist(), "values": values.tolist()}
 
 
 # --- partition directories ----------
@@ -488,34 +492,34 @@ def read_parts(place: Path) -> Content:
     return contents_of(find_partition_directory([place / "parts"], 2))
 
 
-def contents_of(found: PartitionDirectory) -> Content:
+def contents_of(directory: PartitionDirectory) -> Content:
     """The tensors of all partitions, after their checksums, once they make sense."""
     content: Content = {}
-    found.verify(range(found.num_parts))
-    for part in range(found.num_parts):
-        held = found.read_part(part)
-        for nodes in held.nodes.values():
+    directory.verify(range(directory.num_parts))
+    for part in range(directory.num_parts):
+        partition = directory.read_part(part)
+        for nodes in partition.nodes.values():
             assert len(nodes.node_ids.unique()) == len(nodes.features)
             assert nodes.features.isfinite().all()
             assert ((nodes.halo_owner >= 0) & (nodes.halo_owner != part)).all()
-            assert (nodes.halo_owner < found.num_parts).all()
-        for (source, _, to), edges in held.relations.items():
-            sources = held.nodes[source]
+            assert (nodes.halo_owner < directory.num_parts).all()
+        for (source, _, to), edges in partition.relations.items():
+            sources = partition.nodes[source]
             assert (edges.src < len(sources.features) + len(sources.halo_index)).all()
-            assert ((edges.dst >= 0) & (edges.dst < len(held.nodes[to].features))).all()
-        content |= {f"{part}/{name}": value for name, value in tensors_of(held)}
+            assert ((edges.dst >= 0) & (edges.dst < len(partition.nodes[to].features))).all()
+        content |= {f"{part}/{name}": value for name, value in tensors_of(partition)}
     return content
 
 
-def tensors_of(held: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+def tensors_of(part: Any, name: str = "") -> Iterable[tuple[str, Any]]:
     """The tensors of a partition, by their dotted names."""
-    if hasattr(held, "tolist"):
-        yield name, held.tolist()
-    elif isinstance(held, dict):
-        for key, value in held.items():
+    if hasattr(part, "tolist"):
+        yield name, part.tolist()
+    elif isinstance(part, dict):
+        for key, value in part.items():
             yield from tensors_of(value, f"{name}.{key}")
-    elif hasattr(held, "__dict__"):
-        for key, value in vars(held).items():
+    elif hasattr(part, "__dict__"):
+        for key, value in vars(part).items():
             yield from tensors_of(value, f"{name}.{key}")
 
 
@@ -535,8 +539,8 @@ def edit_settings(place: Path, rng: Random) -> Change:
 
 
 def read_settings(place: Path) -> Content:
-    given = json.loads((place / "settings.json").read_text())
-    overrides = [f"{name}={mutate.quoted(value)}" for name, value in given.items()]
+    settings = json.loads((place / "settings.json").read_text())
+    overrides = [f"{name}={mutate.quoted(value)}" for name, value in settings.items()]
     return stored_settings(compose(overrides))
 
 
@@ -545,13 +549,19 @@ def stored_settings(settings: Any) -> Content:
     return {name: repr(value) for name, value in flatten(settings.stored).items()}
 
 
-def judge_settings(valid: Content, found: Content, change: Change) -> str:
+def judge_settings(valid: Content, content: Content, change: Change) -> str:
     """A setting changes itself, those that default to it, and the group that it chooses."""
     (name,) = change.touched or frozenset()
     allowed = {name, *DERIVED.get(name, ())}
-    names = [each for each in {**valid, **found} if valid.get(each) != found.get(each)]
-    odd = [each for each in names if each not in allowed and not each.startswith(f"{name}.")]
-    return f"changes {', '.join(odd[:5])}" if odd else ""
+    names = [
+        setting for setting in {**valid, **content} if valid.get(setting) != content.get(setting)
+    ]
+    unexpected = [
+        setting
+        for setting in names
+        if setting not in allowed and not setting.startswith(f"{name}.")
+    ]
+    return f"changes {', '.join(unexpected[:5])}" if unexpected else ""
 
 
 # --- changes of a partition directory ----------
@@ -598,20 +608,20 @@ def read_change(place: Path) -> Content:
     except InputError as error:
         raise AssertionError("an update that nobody can read") from error
     rows: Content = {}
-    found = find_partition_directory([place / "parts"], 2)
+    directory = find_partition_directory([place / "parts"], 2)
     for part in range(2):
-        held = found.read_part(part)
-        ids, features = held.node_ids.tolist(), held.features.tolist()
+        partition = directory.read_part(part)
+        ids, features = partition.node_ids.tolist(), partition.features.tolist()
         rows |= {str(number): row for number, row in zip(ids, features, strict=True)}
     return rows
 
 
-def judge_change(valid: Content, found: Content, change: Change) -> str:
+def judge_change(valid: Content, content: Content, change: Change) -> str:
     """Features of nodes that no table of valid changes names are what they were."""
     named = {row[0] for rows in CHANGES.values() for row in rows}
-    odd = [name for name, row in found.items() if name in valid and row != valid[name]]
-    odd = [name for name in odd if name not in named]
-    return f"changes node {odd[0]}" if odd else ""
+    changed = [name for name, row in content.items() if name in valid and row != valid[name]]
+    changed = [name for name in changed if name not in named]
+    return f"changes node {changed[0]}" if changed else ""
 
 
 # --- requests to the service ----------
@@ -714,13 +724,13 @@ def edit_site(place: Path, rng: Random) -> Change:
         mutate.edit_json(site / "site.json", rng)
         return Change(f"{site.name}/site.json", None)
     arrays = dict(np.load(site / "part.npz"))
-    said = mutate.edit_arrays(arrays, rng)
+    description = mutate.edit_arrays(arrays, rng)
     if rng.random() < 0.1:
         name = rng.choice([*arrays, "more", "film/more", "../x/y", "x/y/z"])
         arrays[name] = np.zeros(3)
-        said = f"another array {name}"
-    said += f" {mutate.save_npz(site / 'part.npz', arrays, rng)}"
-    return Change(f"{site.name}: {said}", None)
+        description = f"another array {name}"
+    description += f" {mutate.save_npz(site / 'part.npz', arrays, rng)}"
+    return Change(f"{site.name}: {description}", None)
 
 
 def read_sites(place: Path) -> Content:

@@ -84,13 +84,15 @@ def as_data(graph: GraphData, keep: Any = slice(None)) -> Any:
     """A graph, or some of its edges, as torch_geometric's Data."""
     data = pytest.importorskip("torch_geometric.data").Data
     ends = torch.tensor(np.stack((graph.edges.src, graph.edges.dst))[:, keep])
-    given = {"edge_weight": graph.edges.edge_weight, "edge_attr": graph.edges.edge_feat}
-    found = {name: torch.tensor(each[keep]) for name, each in given.items() if each is not None}
+    edge_data = {"edge_weight": graph.edges.edge_weight, "edge_attr": graph.edges.edge_feat}
+    edge_tensors = {
+        name: torch.tensor(array[keep]) for name, array in edge_data.items() if array is not None
+    }
     return data(
         x=torch.tensor(graph.features),
         edge_index=ends,
         node_id=torch.tensor(graph.node_ids),
-        **found,
+        **edge_tensors,
     )
 
 
@@ -98,13 +100,13 @@ def probabilities(frame: pd.DataFrame) -> np.ndarray:
     return frame[[name for name in frame if str(name).startswith("p")]].to_numpy()
 
 
-def assert_traced(predictor: Any, graph: Any, wanted: np.ndarray) -> None:
+def assert_traced(predictor: Any, graph: Any, expected: np.ndarray) -> None:
     """The module, and what torch.export makes of it for any number of nodes and edges."""
     module, inputs = predictor.to_module(explainable=False), predictor.network_inputs(graph)
     exported = to_program(module, inputs).module()
     for run in (module, exported):
-        found = torch.softmax(run(*inputs), dim=1).detach().numpy()
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+        traced = torch.softmax(run(*inputs), dim=1).detach().numpy()
+        np.testing.assert_allclose(traced, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", PLAIN)
@@ -118,10 +120,10 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     run = checkpoint_of(tmp_path / "run", shape, answer=scaled, graph=trained_on)
     predictor = retexo.load(run)
     parts = write_partitions(tmp_path, graph, thirds(40), scattered(40, 3), 3)
-    wanted, data = predictor.predict(parts), as_data(graph)
+    of_parts, data = predictor.predict(parts), as_data(graph)
 
-    found = predictor.predict(data)
-    pd.testing.assert_frame_equal(found, wanted, atol=1e-5, rtol=0)
+    of_data = predictor.predict(data)
+    pd.testing.assert_frame_equal(of_data, of_parts, atol=1e-5, rtol=0)
     pd.testing.assert_frame_equal(predictor.embed(data), predictor.embed(parts), atol=1e-5, rtol=0)
     with pytest.raises(InputError, match="a partition directory, whose parts"):
         predictor.attach(parts.path)
@@ -129,8 +131,8 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
         predictor.predict(parts, new=(None, None))
     some = predictor.attach(data).predict(node_ids=[1030, 1003, 1003])
     assert some.id.tolist() == [1030, 1003, 1003]
-    np.testing.assert_array_equal(probabilities(some), probabilities(found)[[30, 3, 3]])
-    assert_traced(predictor, data, probabilities(wanted))
+    np.testing.assert_array_equal(probabilities(some), probabilities(of_data)[[30, 3, 3]])
+    assert_traced(predictor, data, probabilities(of_parts))
 
     # The last nodes join the graph of the others.
     old = (graph.edges.src < 40 - NEW) & (graph.edges.dst < 40 - NEW)
@@ -151,10 +153,10 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     predictor.attach(smaller)
     before = predictor.predict()
     new = predictor.predict(new=(nodes, edges))
-    pd.testing.assert_frame_equal(new, found.tail(NEW).reset_index(drop=True), atol=1e-5, rtol=0)
+    pd.testing.assert_frame_equal(new, of_data.tail(NEW).reset_index(drop=True), atol=1e-5, rtol=0)
     embedded = predictor.embed(new=(nodes, edges), output="tensors")["embeddings"].numpy()
-    wanted_rows = predictor.embed(data).to_numpy()[-NEW:, 1:]
-    np.testing.assert_allclose(embedded, wanted_rows, rtol=0, atol=1e-5)
+    expected_rows = predictor.embed(data).to_numpy()[-NEW:, 1:]
+    np.testing.assert_allclose(embedded, expected_rows, rtol=0, atol=1e-5)
     pd.testing.assert_frame_equal(predictor.predict(), before)
 
 
@@ -164,11 +166,11 @@ def as_hetero_data(graph: GraphData, sizes: dict[str, int]) -> Any:
     for name, table in graph.nodes.items():
         data[name].x = torch.tensor(np.asarray(table.features)[: sizes[name]])
         data[name].node_id = torch.tensor(table.node_ids[: sizes[name]])
-    for each, relation in reversed(graph.relations.items()):
-        keep = (relation.src < sizes[each[0]]) & (relation.dst < sizes[each[2]])
-        data[each].edge_index = torch.tensor(np.stack((relation.src, relation.dst))[:, keep])
+    for edge_type, relation in reversed(graph.relations.items()):
+        keep = (relation.src < sizes[edge_type[0]]) & (relation.dst < sizes[edge_type[2]])
+        data[edge_type].edge_index = torch.tensor(np.stack((relation.src, relation.dst))[:, keep])
         if relation.edge_weight is not None:
-            data[each].edge_weight = torch.tensor(relation.edge_weight[keep])
+            data[edge_type].edge_weight = torch.tensor(relation.edge_weight[keep])
     return data
 
 
@@ -197,10 +199,10 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
     parts = write_hetero(tmp_path, graph, 3, masks=no_split)
     data = as_hetero_data(graph, SIZES)
 
-    found = predictor.predict(data)
-    pd.testing.assert_frame_equal(found, predictor.predict(parts), atol=1e-5, rtol=0)
+    predictions = predictor.predict(data)
+    pd.testing.assert_frame_equal(predictions, predictor.predict(parts), atol=1e-5, rtol=0)
     pd.testing.assert_frame_equal(predictor.embed(data), predictor.embed(parts), atol=1e-5, rtol=0)
-    assert_traced(predictor, data, probabilities(found))
+    assert_traced(predictor, data, probabilities(predictions))
 
     sizes = {"paper": 28, "author": 19}
     nodes = {
@@ -210,16 +212,18 @@ def test_a_typed_graph_in_memory(tmp_path: Path, kind: str) -> None:
         for name, table in graph.nodes.items()
     }
     edges = {}
-    for each, held in graph.relations.items():
-        new = (held.src >= sizes[each[0]]) | (held.dst >= sizes[each[2]])
-        ids = [graph.nodes[each[end]].node_ids for end in (0, 2)]
-        edges[each] = pd.DataFrame({"src": ids[0][held.src[new]], "dst": ids[1][held.dst[new]]})
-        if held.edge_weight is not None:
-            edges[each]["weight"] = held.edge_weight[new]
+    for edge_type, relation in graph.relations.items():
+        new = (relation.src >= sizes[edge_type[0]]) | (relation.dst >= sizes[edge_type[2]])
+        ids = [graph.nodes[edge_type[end]].node_ids for end in (0, 2)]
+        edges[edge_type] = pd.DataFrame(
+            {"src": ids[0][relation.src[new]], "dst": ids[1][relation.dst[new]]}
+        )
+        if relation.edge_weight is not None:
+            edges[edge_type]["weight"] = relation.edge_weight[new]
     predictor.attach(as_hetero_data(graph, sizes))
     new_papers = predictor.predict(new=(nodes, edges))
-    wanted = found.tail(2).reset_index(drop=True)
-    pd.testing.assert_frame_equal(new_papers, wanted, atol=1e-5, rtol=0)
+    expected = predictions.tail(2).reset_index(drop=True)
+    pd.testing.assert_frame_equal(new_papers, expected, atol=1e-5, rtol=0)
 
 
 def weighted_case(kind: str, folder: Path) -> tuple[Path, Any]:
@@ -245,7 +249,7 @@ def test_an_exported_file_takes_the_weights_and_features_of_edges(
 ) -> None:
     run, data = weighted_case(kind, tmp_path)
     predictor = retexo.load(run)
-    wanted, inputs = probabilities(predictor.predict(data)), predictor.network_inputs(data)
+    expected, inputs = probabilities(predictor.predict(data)), predictor.network_inputs(data)
     is_typed = kind not in PLAIN
     files = ["pt2"] if is_typed else ["pt2", "onnx"]
     for name in files:
@@ -257,34 +261,37 @@ def test_an_exported_file_takes_the_weights_and_features_of_edges(
     assert ("edge_attr" in described["inputs"]) == (not is_typed)
 
     module = torch.export.load(tmp_path / "pt2" / "model.pt2").module()
-    found = torch.softmax(module(*name_relations(inputs)), dim=1).detach().numpy()
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    exported = torch.softmax(module(*name_relations(inputs)), dim=1).detach().numpy()
+    np.testing.assert_allclose(exported, expected, rtol=0, atol=1e-5)
 
     def changed(weights: Any) -> tuple[Any, ...]:
-        given = {CITES: weights} if is_typed else weights
-        return (*inputs[:2], given, *inputs[3:])
+        edge_weights = {CITES: weights} if is_typed else weights
+        return (*inputs[:2], edge_weights, *inputs[3:])
 
     weights = inputs[2][CITES] if is_typed else inputs[2]
-    wrong = (inputs[:2], *(changed(each) for each in (weights[:-1], weights[:1], weights[:, None])))
-    for each in wrong:
+    wrong = (
+        inputs[:2],
+        *(changed(bad_weights) for bad_weights in (weights[:-1], weights[:1], weights[:, None])),
+    )
+    for bad_inputs in wrong:
         with pytest.raises((ValueError, AssertionError, RuntimeError)):
-            module(*name_relations(each))
+            module(*name_relations(bad_inputs))
         with pytest.raises(InputError, match=r"edge_weight.*: (missing, and the network|has the)"):
-            predictor.to_module()(*each)
+            predictor.to_module()(*bad_inputs)
     if "onnx" in files:
         session = pytest.importorskip("onnxruntime").InferenceSession(
             tmp_path / "onnx" / "model.onnx"
         )
         tensors = [
-            each.numpy()
+            tensor.numpy()
             for group in inputs
-            for each in (group.values() if isinstance(group, dict) else [group])
+            for tensor in (group.values() if isinstance(group, dict) else [group])
         ]
-        given = dict(zip(described["inputs"], tensors, strict=True))
-        logits = torch.from_numpy(session.run(None, given)[0])
-        np.testing.assert_allclose(torch.softmax(logits, dim=1), wanted, rtol=0, atol=1e-5)
+        feed = dict(zip(described["inputs"], tensors, strict=True))
+        logits = torch.from_numpy(session.run(None, feed)[0])
+        np.testing.assert_allclose(torch.softmax(logits, dim=1), expected, rtol=0, atol=1e-5)
         with pytest.raises(Exception, match="Non-zero status code"):
-            session.run(None, given | {weight: given[weight][:1]})
+            session.run(None, feed | {weight: feed[weight][:1]})
 
 
 def test_a_network_of_a_union_of_relations_is_exported(tmp_path: Path) -> None:
@@ -296,8 +303,8 @@ def test_a_network_of_a_union_of_relations_is_exported(tmp_path: Path) -> None:
     program = to_program(predictor.to_module(explainable=False), example_inputs(predictor))
     x, ends = torch.randn(20, 6), torch.randint(20, (2, 50))
     relations = torch.eye(3)[torch.randint(3, (50,))]
-    wanted = predictor.to_module()(x, ends, None, relations)
-    torch.testing.assert_close(program.module()(x, ends, None, relations), wanted)
+    expected = predictor.to_module()(x, ends, None, relations)
+    torch.testing.assert_close(program.module()(x, ends, None, relations), expected)
 
 
 # --- tables with columns to encode ----------
@@ -328,12 +335,12 @@ def of_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_are_a_folder_or_frames_in_any_order(of_tables: Path) -> None:
     predictor, (nodes, edges) = retexo.load(of_tables), tables()
-    wanted = predictor.predict(of_tables / "tables")
-    found = predictor.predict((nodes.drop(columns="label")[::-1], edges))
-    pd.testing.assert_frame_equal(found, wanted, atol=1e-6, rtol=0, check_dtype=False)
+    of_folder = predictor.predict(of_tables / "tables")
+    of_frames = predictor.predict((nodes.drop(columns="label")[::-1], edges))
+    pd.testing.assert_frame_equal(of_frames, of_folder, atol=1e-6, rtol=0, check_dtype=False)
     some = retexo.load(of_tables, output="tensors").predict((nodes, edges), ["c03", "c01"])
     assert some["id"].tolist() == ["c03", "c01"]
-    np.testing.assert_allclose(some["probabilities"], probabilities(wanted)[[3, 1]], atol=1e-6)
+    np.testing.assert_allclose(some["probabilities"], probabilities(of_folder)[[3, 1]], atol=1e-6)
 
 
 def new_node(**changes: Any) -> pd.DataFrame:
@@ -418,14 +425,14 @@ def test_tables_of_which_some_have_weights(
     assert sorted(graph["weighted"]) == ["user__knows__user", "user__rev_knows__user"]
 
     predictor = retexo.load(tmp_path / "run").attach(weighted)
-    found, file = probabilities(predictor.predict()), weighted / "edges/user__knows__user.csv"
+    of_weights, file = probabilities(predictor.predict()), weighted / "edges/user__knows__user.csv"
     edges = pd.read_csv(file)
     edges.assign(weight=1).to_csv(file, index=False)
     of_ones = probabilities(predictor.predict(weighted))
     assert "each edge weighs 1" in caplog.text
-    assert not np.allclose(of_ones, found, atol=1e-4)
-    given = ("app=predict", *data[:2], "dataset_file=tables", "checkpoint_dir=run")
-    run_main(*given, "partition_dir=ones", "hydra.run.dir=ones", cwd=tmp_path)
+    assert not np.allclose(of_ones, of_weights, atol=1e-4)
+    arguments = ("app=predict", *data[:2], "dataset_file=tables", "checkpoint_dir=run")
+    run_main(*arguments, "partition_dir=ones", "hydra.run.dir=ones", cwd=tmp_path)
     table = pd.read_parquet(tmp_path / "ones" / "predictions.parquet")
     np.testing.assert_allclose(probabilities(table), of_ones, rtol=0, atol=1e-5)
 
@@ -434,7 +441,7 @@ def test_tables_of_which_some_have_weights(
     pd.read_csv(visits).assign(weight=2).to_csv(visits, index=False)
     with pytest.raises(InputError, match=r"no column `weight`.*, which the model was trained with"):
         predictor.predict(weighted)
-    ended = run_main(*given, "partition_dir=new", "hydra.run.dir=none", cwd=tmp_path, rc=2)
+    ended = run_main(*arguments, "partition_dir=new", "hydra.run.dir=none", cwd=tmp_path, rc=2)
     assert "weight" in ended.stderr.splitlines()[-1]
 
 
@@ -475,8 +482,10 @@ def name_tables(name: str, tables: Any) -> dict[str, pd.DataFrame]:
     """The tables of nodes or edges by the names of their files."""
     if isinstance(tables, pd.DataFrame):
         return {f"{name}.csv": tables}
-    joined = {key if isinstance(key, str) else "__".join(key): each for key, each in tables.items()}
-    return {f"{name}/{key}.csv": each for key, each in joined.items()}
+    joined = {
+        key if isinstance(key, str) else "__".join(key): table for key, table in tables.items()
+    }
+    return {f"{name}/{key}.csv": table for key, table in joined.items()}
 
 
 def people(count: int, prefix: str = "c", **more: Any) -> pd.DataFrame:
@@ -496,7 +505,7 @@ def joined(old: Any, new: Any) -> Any:
     """Tables with the rows of others."""
     if isinstance(old, pd.DataFrame):
         return pd.concat([old, new], ignore_index=True)
-    return {key: joined(each, new[key]) if key in new else each for key, each in old.items()}
+    return {key: joined(table, new[key]) if key in new else table for key, table in old.items()}
 
 
 BLANK = pd.DataFrame({"id": ["n1", "n2"], "age": [None, 30.0], "city": [None, "Rome"]})
@@ -520,14 +529,19 @@ def test_new_nodes_get_the_predictions_of_the_same_nodes_in_tables(
     name: str, tmp_path: Path
 ) -> None:
     settings, nodes, more = JOINING[name]
-    known = people(30, label=["a", "b"] * 15)
-    known.loc[7, ["age", "city"]] = None
+    old_nodes = people(30, label=["a", "b"] * 15)
+    old_nodes.loc[7, ["age", "city"]] = None
     weight = {"weight": np.linspace(0.5, 2, 90)} if more else {}
-    old, new = (known, between(known, known, 90, **weight)), (nodes, REPEATED.assign(**more))
+    old, new = (
+        (old_nodes, between(old_nodes, old_nodes, 90, **weight)),
+        (nodes, REPEATED.assign(**more)),
+    )
     predictor = retexo.load(untrained(tmp_path, *old, "symmetrize=true", *settings))
-    wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
-    found = predictor.attach(old).predict(new=new)
-    np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
+    expected = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
+    of_new_nodes = predictor.attach(old).predict(new=new)
+    np.testing.assert_allclose(
+        probabilities(of_new_nodes), probabilities(expected), rtol=0, atol=1e-6
+    )
 
 
 KNOWS, BUYS = ("user", "knows", "user"), ("user", "buys", "item")
@@ -555,9 +569,11 @@ def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
     old = {"user": users, "item": items}, edges
     new = {"user": BLANK}, {BUYS: bought, KNOWS: REPEATED}
     predictor = retexo.load(untrained(tmp_path, *old, "target=user", *TYPED[name]))
-    wanted = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
-    found = predictor.attach(old).predict(new=new)
-    np.testing.assert_allclose(probabilities(found), probabilities(wanted), rtol=0, atol=1e-6)
+    expected = predictor.predict(tuple(map(joined, old, new)), ["n1", "n2"])
+    of_new_nodes = predictor.attach(old).predict(new=new)
+    np.testing.assert_allclose(
+        probabilities(of_new_nodes), probabilities(expected), rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -571,8 +587,8 @@ def test_new_nodes_of_types_get_the_predictions_of_the_same_nodes_in_tables(
     ],
 )
 def test_weights_of_new_edges_are_checked(weight: Any, message: str, tmp_path: Path) -> None:
-    known = people(30, label=["a", "b"] * 15)
-    old = known, between(known, known, 90, weight=np.linspace(0.5, 2, 90))
+    old_nodes = people(30, label=["a", "b"] * 15)
+    old = old_nodes, between(old_nodes, old_nodes, 90, weight=np.linspace(0.5, 2, 90))
     predictor = retexo.load(untrained(tmp_path, *old, "duplicates=merge")).attach(old)
     edges = pd.DataFrame({"src": ["n1"] * 2, "dst": ["c1"] * 2})
     if weight is not None:
@@ -604,14 +620,14 @@ def test_pyg_explains_a_module(tmp_path: Path) -> None:
             "return_type": "raw",
         },
     )
-    found = explainer(data.x, data.edge_index, index=7)
+    explanation = explainer(data.x, data.edge_index, index=7)
     within = {7}
     for _ in range(2):
         within |= set(graph.edges.src[np.isin(graph.edges.dst, [*within])].tolist())
     outside = ~np.isin(graph.edges.dst, [*within])
-    assert (found.edge_mask.numpy()[outside] == 0).all()
-    assert (found.edge_mask > 0).any()
-    assert (found.node_mask > 0).any()
+    assert (explanation.edge_mask.numpy()[outside] == 0).all()
+    assert (explanation.edge_mask > 0).any()
+    assert (explanation.node_mask > 0).any()
 
 
 COMMON = (
@@ -678,21 +694,21 @@ def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
     assert summary["test"] != summary["transductive"]["test"]
     held_out = masks["val_mask"] | masks["test_mask"]
     predictor = retexo.load(runs / "hidden-sage")
-    whole = predictor.predict(as_data(graph))["class"].to_numpy()
+    transductive = predictor.predict(as_data(graph))["class"].to_numpy()
     test = np.flatnonzero(masks["test_mask"])
-    accuracy = (whole[test] == graph.labels[test]).mean()
+    accuracy = (transductive[test] == graph.labels[test]).mean()
     assert summary["transductive"]["test"]["accuracy"] == pytest.approx(accuracy)
 
-    known = np.flatnonzero(~held_out)
+    training_nodes = np.flatnonzero(~held_out)
     place = np.full(40, -1)
-    place[known] = np.arange(len(known))
+    place[training_nodes] = np.arange(len(training_nodes))
     between = ~held_out[graph.edges.src] & ~held_out[graph.edges.dst]
     seen = with_arrays(
         graph,
         src=place[graph.edges.src[between]],
         dst=place[graph.edges.dst[between]],
-        features=graph.features[known],
-        node_ids=graph.node_ids[known],
+        features=graph.features[training_nodes],
+        node_ids=graph.node_ids[training_nodes],
     )
     predictor.attach(as_data(seen))
     right = []
@@ -702,8 +718,8 @@ def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
             {"src": graph.edges.src[into] + 1000, "dst": graph.edges.dst[into] + 1000}
         )
         new = pd.DataFrame({"id": [node + 1000], "x": [graph.features[node]]})
-        found = predictor.predict(new=(new, edges))["class"][0]
-        right.append(found == graph.labels[node])
+        predicted = predictor.predict(new=(new, edges))["class"][0]
+        right.append(predicted == graph.labels[node])
     assert summary["test"]["accuracy"] == pytest.approx(np.mean(right))
 
 
@@ -714,15 +730,15 @@ def test_no_edge_leaves_a_held_out_node_of_a_typed_graph() -> None:
     sizes = {name: tuple(len(part.nodes[name].node_ids) for part in parts) for name in graph.nodes}
 
     def work(comm: Communicator) -> dict[str, int]:
-        kept = hide_held_out(parts[comm.rank], sizes, comm)
-        return {each[1]: len(edges.src) for each, edges in kept.relations.items()}
+        visible = hide_held_out(parts[comm.rank], sizes, comm)
+        return {edge_type[1]: len(edges.src) for edge_type, edges in visible.relations.items()}
 
-    found = run_threads(count, work)
+    counts_by_rank = run_threads(count, work)
     held_out = masks["val_mask"] | masks["test_mask"]
-    for each, relation in graph.relations.items():
-        kept = ~held_out[relation.src] if each[0] == graph.target else relation.src >= 0
-        kept = kept & ((relation.src != relation.dst) | (each[0] != each[2]))
-        assert sum(counts[each[1]] for counts in found) == kept.sum()
+    for edge_type, relation in graph.relations.items():
+        is_visible = ~held_out[relation.src] if edge_type[0] == graph.target else relation.src >= 0
+        is_visible = is_visible & ((relation.src != relation.dst) | (edge_type[0] != edge_type[2]))
+        assert sum(counts[edge_type[1]] for counts in counts_by_rank) == is_visible.sum()
 
 
 @pytest.mark.parametrize(

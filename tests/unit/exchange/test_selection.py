@@ -79,19 +79,19 @@ def maximum_flow_value(graph: Graph) -> int:
     return int(nx.maximum_flow_value(network, "source", "sink"))
 
 
-def assert_consistent(graph: Graph, found: Cover) -> None:
+def assert_consistent(graph: Graph, cover: Cover) -> None:
     left, right, left_weight, right_weight = graph
-    assert (found.left_mask[left] | found.right_mask[right]).all()
-    assert found.weight == left_weight[found.left_mask].sum() + right_weight[found.right_mask].sum()
-    assert found.lower_bound <= found.weight
+    assert (cover.left_mask[left] | cover.right_mask[right]).all()
+    assert cover.weight == left_weight[cover.left_mask].sum() + right_weight[cover.right_mask].sum()
+    assert cover.lower_bound <= cover.weight
 
 
 @settings(max_examples=60)
 @given(graphs(most=20, heaviest=1000, lightest=1))
 def test_exact_cover_weighs_what_flows(graph: Graph) -> None:
-    found = minimum_cover(*graph)
-    assert_consistent(graph, found)
-    assert found.weight == found.lower_bound == maximum_flow_value(graph)
+    cover = minimum_cover(*graph)
+    assert_consistent(graph, cover)
+    assert cover.weight == cover.lower_bound == maximum_flow_value(graph)
 
 
 @settings(max_examples=60)
@@ -101,10 +101,10 @@ def test_fallback_keeps_its_bound(graph: Graph, ascending: bool) -> None:
     if ascending:
         order = np.lexsort((left, right))
         graph = left, right, *_ = left[order], right[order], left_weight, right_weight
-    found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
-    assert_consistent(graph, found)
+    cover = minimum_cover(*graph, exact_limit=0, matching_limit=0)
+    assert_consistent(graph, cover)
     one_side = min(left_weight[np.unique(left)].sum(), right_weight[np.unique(right)].sum())
-    assert found.lower_bound <= least_weight(graph) <= found.weight <= one_side
+    assert cover.lower_bound <= least_weight(graph) <= cover.weight <= one_side
 
 
 @pytest.mark.parametrize(("seed", "weights"), [*enumerate([(1024, 1025), (400, 700), (20, 1000)])])
@@ -123,10 +123,10 @@ def test_weights_beyond_int32_have_a_bound() -> None:
     small = minimum_cover(left, right, left_weight, right_weight)
     scaled = minimum_cover(left, right, left_weight << 40, right_weight << 40)
     assert scaled.weight == scaled.lower_bound == small.weight << 40
-    odd = left, right, (left_weight << 40) + 1, (right_weight << 40) + 1
-    found = minimum_cover(*odd)
-    assert_consistent(odd, found)
-    assert found.weight <= 1.02 * found.lower_bound
+    indivisible = left, right, (left_weight << 40) + 1, (right_weight << 40) + 1
+    cover = minimum_cover(*indivisible)
+    assert_consistent(indivisible, cover)
+    assert cover.weight <= 1.02 * cover.lower_bound
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_of_many_edges_a_side_within_a_hundredth_is_taken_after_few_passes(
     graph = left, right, np.ones(10_000, np.int64), np.ones(9_900, np.int64)
     least = minimum_cover(*graph).weight
     monkeypatch.setattr(cover_module, "_threshold_cover", None)  # which is made after ten passes
-    found = minimum_cover(*graph, exact_limit=0, matching_limit=0)
-    assert found.right_mask.sum() == found.weight == len(np.unique(right))
-    assert found.lower_bound <= least <= found.weight <= 1.01 * found.lower_bound
+    cover = minimum_cover(*graph, exact_limit=0, matching_limit=0)
+    assert cover.right_mask.sum() == cover.weight == len(np.unique(right))
+    assert cover.lower_bound <= least <= cover.weight <= 1.01 * cover.lower_bound
     uneven = random_graph(0, 90_000, 10_000, (1, 2))
     with pytest.raises(TypeError, match="NoneType"):  # of uneven degrees a side is not enough
         minimum_cover(*uneven, exact_limit=0, matching_limit=0)
@@ -239,9 +239,9 @@ class Case:
         """Bytes of each row [L] and of each target's whole sum [R]."""
         precision, rows = self.local.precision, self.rows
         if message_format == SPARSE:
-            whole = self.sums(np.zeros(len(rows), bool))
+            whole_sums = self.sums(np.zeros(len(rows), bool))
             return row_sizes(rows, SPARSE.row_format(precision)), row_sizes(
-                whole, SPARSE.row_format(precision)
+                whole_sums, SPARSE.row_format(precision)
             )
         width = self.local.projected_width if message_format.projected else rows.shape[1]
         size = {
@@ -310,7 +310,9 @@ def assert_serves_all(case: Case, selection: Selection) -> None:
 def test_no_other_selection_takes_fewer_bytes(case: Case, projected: bool) -> None:
     chosen = case.select_vectors(projected=projected)
     assert_serves_all(case, chosen)
-    assert case.weight(chosen) == min(least_selected(case, each) for each in formats(projected))
+    assert case.weight(chosen) == min(
+        least_selected(case, message_format) for message_format in formats(projected)
+    )
 
 
 @quickly
@@ -325,16 +327,18 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
         one.select_vectors(projected=projected),
         (np.ones(len(case.nodes), bool), np.ones(case.num_targets, bool)),
     )
-    shown = VectorBound(*every, first)
+    bound = VectorBound(*every, first)
     assert first.equal_sizes or not dense_first
-    assert shown.reusable_selection(np.append(every[0][1:], False), every[1]) is None
-    assert shown.reusable_selection(every[0], np.append(every[1][1:], False)) is None
-    before = shown.reusable_selection(*every)
+    assert bound.reusable_selection(np.append(every[0][1:], False), every[1]) is None
+    assert bound.reusable_selection(every[0], np.append(every[1][1:], False)) is None
+    before = bound.reusable_selection(*every)
     chosen = select_vectors(
         other.local, case.edges, partial_sums=True, projected=projected, previous=before
     )
     assert_serves_all(case, chosen)
-    assert other.weight(chosen) == min(least_selected(other, each) for each in formats(projected))
+    assert other.weight(chosen) == min(
+        least_selected(other, message_format) for message_format in formats(projected)
+    )
     assert chosen.sum_sizes is None or (chosen.sum_sizes == other.sizes(chosen.format)[1]).all()
 
 
@@ -374,23 +378,23 @@ def test_what_is_written_reads_as_rows_and_sums(
     )
     case = Case(local, case.nodes, case.source, case.target, case.num_targets)
     selection = Selection(FORMATS[message_format], *covers(case)[place % 2 ** len(case.nodes)])
-    wanted = torch.cat((case.rows[selection.rows], case.sums(selection.rows)[selection.sums]))
-    wanted = local.project(wanted) if selection.format.projected else wanted
+    expected = torch.cat((case.rows[selection.rows], case.sums(selection.rows)[selection.sums]))
+    expected = local.project(expected) if selection.format.projected else expected
     row_format = selection.format.row_format("full")
-    back = decode(case.write(selection), (len(wanted), wanted.shape[1]), F64, row_format)
-    torch.testing.assert_close(back, wanted, rtol=1e-12, atol=1e-12)
+    back = decode(case.write(selection), (len(expected), expected.shape[1]), F64, row_format)
+    torch.testing.assert_close(back, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_sent_after_the_weights_does_not_need_the_rows() -> None:
     rows = torch.rand(8, 40, dtype=F64, generator=torch.Generator().manual_seed(0)) + 1
     ends = np.array([0, 0, 1, 2], np.int32), np.array([0, 1, 1, 1], np.int32)
     edges = CutEdges(np.array([1, 4, 6], np.int32), *ends, 2, np.ones(3, bool))
-    whole, released = (owner(rows, 4) for _ in range(2))
+    complete, released = (owner(rows, 4) for _ in range(2))
     released.release()
     assert released.rows.isnan().all()
     assert (released.rows.shape, released.rows.untyped_storage().nbytes()) == (rows.shape, 8)
     written = []
-    for local in (whole, released):
+    for local in (complete, released):
         selection = select_vectors(local, edges, partial_sums=True, projected=True)
         assert selection.format == PROJECTED
         (piece,) = (vectors := MessageVectors.from_selection(local, selection, edges)).pieces(1)

@@ -51,7 +51,7 @@ from retexo.tasks.score_histogram import (
 from retexo.tasks.task_context import TaskContext
 
 
-def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[Tensor, Tensor]:
+def draw_logits(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(num_nodes, num_classes, generator=generator)
     if multi:
@@ -59,7 +59,7 @@ def drawn(num_nodes: int, num_classes: int, multi: bool, seed: int) -> tuple[Ten
     return logits, torch.randint(num_classes, (num_nodes,), generator=generator)
 
 
-def scored(task: NodeClassification, logits: Tensor, labels: Tensor) -> dict[str, float]:
+def score_predictions(task: NodeClassification, logits: Tensor, labels: Tensor) -> dict[str, float]:
     counts = task.count_by_class(task.predict(logits), labels)
     sums = sum_probabilities(task, logits, labels)
     return compute_scores(counts, sums, len(labels), multilabel=task.multilabel)
@@ -71,8 +71,8 @@ def test_scores_of_classes_equal_scikit_learn(
     num_nodes: int, num_classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classification_scores, "NODES_AT_ONCE", 30)
-    logits, labels = drawn(num_nodes, num_classes, False, num_nodes)
-    found = scored(NodeClassification(num_classes, False), logits, labels)
+    logits, labels = draw_logits(num_nodes, num_classes, False, num_nodes)
+    scores = score_predictions(NodeClassification(num_classes, False), logits, labels)
     predicted, probabilities = (
         logits.argmax(dim=1).numpy(),
         logits.double().softmax(dim=1).numpy(),
@@ -84,7 +84,7 @@ def test_scores_of_classes_equal_scikit_learn(
         "micro_f1": metrics.f1_score(actual, predicted, average="micro"),
         "macro_f1": metrics.f1_score(actual, predicted, average="macro"),
         "balanced_accuracy": np.mean(
-            [np.mean(predicted[actual == each] == each) for each in np.unique(actual)]
+            [np.mean(predicted[actual == label] == label) for label in np.unique(actual)]
         ),
         "log_loss": metrics.log_loss(actual, probabilities, labels=classes),
         "brier": metrics.brier_score_loss(
@@ -101,35 +101,35 @@ def test_scores_of_classes_equal_scikit_learn(
         expected["positive_calibration_error"] = float(
             classification.binary_calibration_error(positive, labels, n_bins=15)
         )
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert scores == pytest.approx(expected, rel=1e-5)
 
 
 def test_scores_of_labels_equal_scikit_learn_where_they_are_known() -> None:
-    logits, labels = drawn(200, 5, True, 3)
+    logits, labels = draw_logits(200, 5, True, 3)
     labels[torch.rand(200, 5, generator=torch.Generator().manual_seed(1)) < 0.4] = math.nan
     known = ~labels.isnan()
-    found = scored(NodeClassification(5, True), logits, labels)
+    scores = score_predictions(NodeClassification(5, True), logits, labels)
     actual, predicted = labels[known].int(), (logits > 0)[known].int()
     probabilities = logits.double().sigmoid()[known]
-    assert found["accuracy"] == pytest.approx(metrics.accuracy_score(actual, predicted))
-    assert found["micro_f1"] == pytest.approx(metrics.f1_score(actual, predicted))
+    assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(actual, predicted))
+    assert scores["micro_f1"] == pytest.approx(metrics.f1_score(actual, predicted))
     by_class = [
-        metrics.f1_score(labels[mask, each], (logits > 0)[mask, each])
-        for each, mask in enumerate(known.T)
+        metrics.f1_score(labels[mask, column], (logits > 0)[mask, column])
+        for column, mask in enumerate(known.T)
     ]
-    assert found["macro_f1"] == pytest.approx(np.mean(by_class))
-    assert found["log_loss"] == pytest.approx(metrics.log_loss(actual, probabilities))
-    assert found["brier"] == pytest.approx(metrics.brier_score_loss(actual, probabilities))
+    assert scores["macro_f1"] == pytest.approx(np.mean(by_class))
+    assert scores["log_loss"] == pytest.approx(metrics.log_loss(actual, probabilities))
+    assert scores["brier"] == pytest.approx(metrics.brier_score_loss(actual, probabilities))
 
 
 @pytest.mark.parametrize("num_classes", [2, 4])
 def test_the_baseline_is_scikit_learns_dummy_and_the_confusion_its_matrix(num_classes: int) -> None:
     task = NodeClassification(num_classes, False)
-    logits, labels = drawn(90, num_classes, False, 3)
+    logits, labels = draw_logits(90, num_classes, False, 3)
     labels[:20] = 0
     predicted, dummy = task.predict(logits), torch.zeros(90, dtype=torch.int64)
     counts = task.count_by_class(predicted, labels)
-    found = score_baseline(task, {"train": counts, "val": counts, "test": counts}, ())
+    baseline = score_baseline(task, {"train": counts, "val": counts, "test": counts}, ())
     expected = {
         "class": 0,
         "accuracy": metrics.accuracy_score(labels, dummy),
@@ -139,7 +139,7 @@ def test_the_baseline_is_scikit_learns_dummy_and_the_confusion_its_matrix(num_cl
     }
     if num_classes == 2:
         expected |= {"roc_auc": 0.5, "average_precision": float((labels == 1).double().mean())}
-    assert found == pytest.approx(expected)
+    assert baseline == pytest.approx(expected)
     mask = torch.arange(90) % 3 > 0
     confusion = count_confusion(task, predicted, labels, mask)
     assert confusion.tolist() == metrics.confusion_matrix(labels[mask], predicted[mask]).tolist()
@@ -148,12 +148,12 @@ def test_the_baseline_is_scikit_learns_dummy_and_the_confusion_its_matrix(num_cl
 
 @pytest.mark.parametrize("multi", [False, True])
 def test_nothing_to_count(multi: bool) -> None:
-    found = scored(NodeClassification(3, multi), *drawn(0, 3, multi, 0))
-    assert all(math.isnan(value) for value in found.values())
+    scores = score_predictions(NodeClassification(3, multi), *draw_logits(0, 3, multi, 0))
+    assert all(math.isnan(value) for value in scores.values())
 
 
 def test_weighted_losses_are_those_of_torch() -> None:
-    logits, labels = drawn(50, 3, False, 0)
+    logits, labels = draw_logits(50, 3, False, 0)
     weights = torch.tensor([0.5, 2.0, 1.0])
     task = NodeClassification(3, False, weights=weights.expand(2, -1))
     expected = functional.cross_entropy(logits, labels, weights, reduction="sum")
@@ -161,12 +161,12 @@ def test_weighted_losses_are_those_of_torch() -> None:
 
 
 def test_the_focal_loss_is_that_of_its_equation() -> None:
-    logits, labels = drawn(50, 3, False, 0)
+    logits, labels = draw_logits(50, 3, False, 0)
     own = logits.softmax(dim=1).gather(1, labels[:, None])
     task = NodeClassification(3, False, loss_name="focal", focal_gamma=1.5)
     expected = -((1 - own) ** 1.5 * own.log()).sum()
     assert float(task.loss_sum(logits, labels)) == pytest.approx(float(expected), rel=1e-5)
-    several, marks = drawn(50, 3, True, 0)
+    several, marks = draw_logits(50, 3, True, 0)
     chance = torch.where(marks > 0.5, several.sigmoid(), 1 - several.sigmoid())
     task = NodeClassification(3, True, loss_name="focal", focal_gamma=1.5)
     expected = -((1 - chance) ** 1.5 * chance.log()).sum() / 3
@@ -199,9 +199,9 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     task = make_task(labels, "task.class_weights=balanced")
     expected = compute_class_weight("balanced", classes=np.arange(3), y=labels.numpy())
     assert task.weights[0].tolist() == pytest.approx(expected.tolist())
-    given = make_task(labels, "class_weights=[1,2,4]").weights
-    assert (given[0] / given[0][0]).tolist() == pytest.approx([1, 2, 4])
-    assert float(given[0][labels].mean()) == pytest.approx(1)
+    weights = make_task(labels, "class_weights=[1,2,4]").weights
+    assert (weights[0] / weights[0][0]).tolist() == pytest.approx([1, 2, 4])
+    assert float(weights[0][labels].mean()) == pytest.approx(1)
 
 
 def test_balanced_weights_of_labels_give_both_values_the_same_total() -> None:
@@ -247,8 +247,8 @@ def test_offsets_undo_the_class_weights(multi: bool) -> None:
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     heads = OutputHeads((0,), offsets=task.offsets)
-    found = heads.calibrate(logits.detach())
-    shares = found.sigmoid() if multi else found.softmax(dim=0)
+    calibrated = heads.calibrate(logits.detach())
+    shares = calibrated.sigmoid() if multi else calibrated.softmax(dim=0)
     assert shares.tolist() == pytest.approx([10 / 14, 3 / 14, 1 / 14], abs=1e-3)
 
 
@@ -257,7 +257,7 @@ def test_class_scaling_is_the_optimum_whatever_the_partitions(
     num_classes: int, multi: bool
 ) -> None:
     """Of the log loss with the penalty, as scipy finds it; a class without nodes stays finite."""
-    logits, labels = drawn(600, num_classes, multi, 5)
+    logits, labels = draw_logits(600, num_classes, multi, 5)
     logits = 3 * logits + torch.arange(num_classes)
     if multi:
         logits += 2 * labels
@@ -268,7 +268,7 @@ def test_class_scaling_is_the_optimum_whatever_the_partitions(
         logits[torch.arange(600), labels] += 2
     heads = OutputHeads((0,), offsets=tuple(map(float, range(num_classes))), has_labels=multi)
 
-    def fitted(comm: Communicator) -> list[float]:
+    def fit(comm: Communicator) -> list[float]:
         own = slice(comm.rank, None, comm.world_size)
 
         def add_up(sums: Tensor) -> None:
@@ -293,11 +293,11 @@ def test_class_scaling_is_the_optimum_whatever_the_partitions(
 
     start = np.repeat([1.0, 0.0], num_classes)
     best = optimize.minimize(loss, start, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-8})
-    one, three = run_threads(1, fitted)[0], run_threads(3, fitted)
+    one, three = run_threads(1, fit)[0], run_threads(3, fit)
     assert loss(np.array(one)) <= best.fun + 1e-9
     assert one == pytest.approx(best.x.tolist(), abs=1e-3)
-    for each in three:
-        assert each == pytest.approx(one, rel=1e-9)
+    for parameters in three:
+        assert parameters == pytest.approx(one, rel=1e-9)
     scaled = replace(heads, slopes=tuple(one[:num_classes]), biases=tuple(one[num_classes:]))
     shifted = scaled.calibrate(logits.double() + (0 if multi else 5))
     expected = inputs * torch.tensor(one[:num_classes]) + torch.tensor(one[num_classes:])
@@ -364,8 +364,8 @@ def test_settings_that_do_not_fit_the_classes(
 )
 def test_the_metric_follows_from_the_labels(counts: list[int], multi: bool, metric: str) -> None:
     having = torch.tensor(counts)
-    found = choose_metric_name(torch.stack((having, 100 - having)), multilabel=multi)
-    assert found == metric
+    chosen = choose_metric_name(torch.stack((having, 100 - having)), multilabel=multi)
+    assert chosen == metric
 
 
 def test_the_positive_class_is_the_rarer_name_or_the_larger_number() -> None:
@@ -376,11 +376,11 @@ def test_the_positive_class_is_the_rarer_name_or_the_larger_number() -> None:
 
 @pytest.mark.parametrize("positive", [0, 1])
 def test_the_threshold_is_a_probability_of_the_positive_class(positive: int) -> None:
-    logits, _ = drawn(500, 2, False, 1)
+    logits, _ = draw_logits(500, 2, False, 1)
     heads = OutputHeads((0,), threshold=0.3, positive=positive)
-    found = NodeClassification(2, False).with_choices(heads).predict(logits)
+    predicted = NodeClassification(2, False).with_choices(heads).predict(logits)
     is_positive = logits.softmax(dim=1)[:, positive] >= 0.3
-    assert torch.equal(found == positive, is_positive)
+    assert torch.equal(predicted == positive, is_positive)
     marks = NodeClassification(2, True).with_choices(heads).predict(logits)
     assert torch.equal(marks, logits.sigmoid() >= 0.3)
 
@@ -392,11 +392,11 @@ def test_warnings_name_what_a_score_hides() -> None:
         counts[split][0, 0] = support[0]
         counts[split][1, 0] = sum(support[1:])
         counts[split][2, 1:] = torch.tensor(support[1:])
-    found, without_accuracy = (
+    warnings, without_accuracy = (
         find_warnings(counts, ["a", "b", "c"], accuracy) for accuracy in (0.7, None)
     )
-    assert without_accuracy == found[:3]
-    assert found == [
+    assert without_accuracy == warnings[:3]
+    assert warnings == [
         "no training node has class c",
         "no validation node has classes b, c",
         "never predicted: classes b, c; task.class_weights=balanced gives rare classes more weight",
@@ -419,7 +419,7 @@ def draw_scores(num_nodes: int, share: float, seed: int) -> tuple[Tensor, Tensor
 def test_few_scores_are_scored_exactly(cells: list[tuple[int, bool]]) -> None:
     """With a bin for each value, ROC AUC is scikit-learn's, ties included."""
     scores = torch.tensor([float(value) for value, _ in cells])
-    is_positive = torch.tensor([each for _, each in cells])
+    is_positive = torch.tensor([positive for _, positive in cells])
     counts = count_scores(scores, is_positive, to_keys(torch.arange(1.0, 6.0)))
     if len(set(is_positive.tolist())) < 2:
         assert math.isnan(roc_auc(counts))
@@ -459,11 +459,14 @@ def test_final_scores_are_within_a_thousandth_of_scikit_learn(
             task=NodeClassification(2, False),
             comm=comm,
         )
-        return {name: each.counts for name, each in sum_histograms(context, logits[own]).items()}
+        return {
+            name: histogram.counts
+            for name, histogram in sum_histograms(context, logits[own]).items()
+        }
 
-    found, *others = run_threads(world, work)
-    for name, counts in found.items():
-        assert all(torch.equal(counts, each[name]) for each in others)
+    histograms, *others = run_threads(world, work)
+    for name, counts in histograms.items():
+        assert all(torch.equal(counts, other[name]) for other in others)
         mask = masks[f"{name}_mask"]
         assert counts.sum(dim=1).tolist() == [
             int((~is_positive & mask).sum()),
@@ -490,8 +493,8 @@ def test_edges_of_rounds_follow_the_scores() -> None:
             assert value == pytest.approx(metrics.roc_auc_score(is_positive, scores), abs=5e-3)
     again = RankingMetric("roc_auc", task.scores, with_loss=False)
     again.load_state(metric.state())
-    for each in (metric, again):
-        each.start()
+    for ranking in (metric, again):
+        ranking.start()
     assert torch.equal(
         metric.count(logits, is_positive.long()), again.count(logits, is_positive.long())
     )
@@ -502,9 +505,7 @@ def test_the_threshold_has_the_best_f1_of_its_histogram() -> None:
     edges = to_keys(torch.linspace(-6, 0, 61))
     edge = best_f1_edge(edges, count_scores(scores, is_positive, edges))
     best = metrics.f1_score(is_positive, scores >= from_key(edge))
-    candidates = [
-        metrics.f1_score(is_positive, scores >= from_key(each)) for each in edges.tolist()
-    ]
+    candidates = [metrics.f1_score(is_positive, scores >= from_key(key)) for key in edges.tolist()]
     assert best == pytest.approx(np.max(candidates))
     assert best_f1_edge(even_bin_edges(8), torch.zeros(2, 8, dtype=torch.int64)) is None
 
@@ -524,9 +525,9 @@ def test_all_predictions_are_sent_for_a_gain_that_may_matter(
     """num_wrong, left: nodes whose class is wrong before and after the first step."""
 
     def logits(wrong: int, sure: float) -> torch.Tensor:
-        made = torch.tensor([[sure, 0.0]]).repeat(num_nodes, 1)
-        made[:wrong] = torch.tensor([0.0, 1.0])
-        return made
+        rows = torch.tensor([[sure, 0.0]]).repeat(num_nodes, 1)
+        rows[:wrong] = torch.tensor([0.0, 1.0])
+        return rows
 
     def work(comm: Communicator) -> bool:
         context: Any = SimpleNamespace(
