@@ -268,7 +268,7 @@ def write_partitions(
     if with_dgl_files:
         add_dgl_files(directory, meta)
     found = find_partition_directory([directory], num_parts)
-    assert found.is_hetero is not graph.is_plain
+    assert found.is_plain is graph.is_plain
     return found
 
 

@@ -76,6 +76,14 @@ class Meta:
     history: list[Any] = field(default_factory=list)
     """The updates since the directory was partitioned (partitioning/update/), oldest first: time,
     checksum of the change, counts."""
+    target: str = PLAIN_TYPE
+    """The node type with labels; num_features is its. A plain graph has this type alone, and its
+    meta.json lacks this field and the next two."""
+    types: dict[str, Any] = field(default_factory=dict)
+    """By type: `features`, their number; `nodes` and `halo`, one count for each partition."""
+    relations: dict[str, Any] = field(default_factory=dict)
+    """By relation, written SOURCE__RELATION__DESTINATION, for each partition: `edges` without self
+    loops; `cut`, edges between two."""
 
     @property
     def is_imported(self) -> bool:
@@ -83,13 +91,15 @@ class Meta:
         return IMPORTED in self.request
 
     @property
-    def target_type(self) -> str:
-        """Return the node type with labels; that of a plain graph is PLAIN_TYPE."""
-        return PLAIN_TYPE
+    def is_plain(self) -> bool:
+        """Whether the graph has one type of nodes and one relation, both without a name."""
+        return self.target == PLAIN_TYPE
 
     @property
     def node_counts(self) -> dict[str, dict[str, Any]]:
         """By node type: number of `features`; `nodes`, one count for each partition."""
+        if not self.is_plain:
+            return self.types
         nodes = [part.nodes for part in self.parts]
         return {PLAIN_TYPE: {"features": self.num_features, "nodes": nodes}}
 
@@ -103,14 +113,32 @@ class Meta:
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        return [PLAIN_RELATION]
+        if self.is_plain:
+            return [PLAIN_RELATION]
+        split = (joined.split(SEPARATOR) for joined in self.relations)
+        return [(source, name, destination) for source, name, destination in split]
+
+    @property
+    def labelled_edges(self) -> str | None:
+        """The relation whose edges are the target's nodes; None where they are no edges."""
+        ends = {name: source for source, name, to in self.edge_types if to == self.target}
+        for source, name, destination in self.edge_types:
+            has_ends = (source, destination) == (ends.get(SOURCE), ends.get(DESTINATION))
+            if has_ends and self.target in (name, f"{name}_edge"):
+                return SEPARATOR.join((source, name, destination))
+        return None
+
+    def content(self) -> dict[str, Any]:
+        """Return what meta.json holds, but for its own checksum."""
+        of_types = ("target", "types", "relations") if self.is_plain else ()
+        return {name: value for name, value in asdict(self).items() if name not in of_types}
 
     def digest(self) -> str:
         """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
         if self.is_imported:
             return str(self.request[IMPORTED])
         others = ("checksums", "notes", "history")
-        content = {name: value for name, value in asdict(self).items() if name not in others}
+        content = {name: value for name, value in self.content().items() if name not in others}
         return json_checksum(content)
 
     def first_damaged(
@@ -153,7 +181,7 @@ class Meta:
         try:
             fields.pop("cover_rows", None)  # of versions that counted them
             parts = [PartCounts(**part) for part in fields.pop("parts")]
-            meta = (HeteroMeta if "target" in fields else cls)(parts=parts, **fields)
+            meta = cls(parts=parts, **fields)
         except (KeyError, TypeError) as error:
             raise InputError(
                 f"{path}: damaged ({error}); copy it again, or partition again with overwrite=true"
@@ -161,41 +189,3 @@ class Meta:
         for name in (*meta.checksums, *fields.get("types", ()), *fields.get("relations", ())):
             path_below(directory, name, str(path))  # types and relations are names of folders
         return meta
-
-
-@dataclass(frozen=True)
-class HeteroMeta(Meta):
-    """meta.json of a heterogeneous graph.
-
-    The counts of Meta add up all types and relations; num_features is the target's. A relation is
-    written SOURCE__RELATION__DESTINATION.
-    """
-
-    target: str = ""
-    types: dict[str, Any] = field(default_factory=dict)
-    """By type: `features`, their number; `nodes` and `halo`, one count for each partition."""
-    relations: dict[str, Any] = field(default_factory=dict)
-    """By relation, for each partition: `edges` without self loops; `cut`, edges between two."""
-
-    @property
-    def target_type(self) -> str:
-        return self.target
-
-    @property
-    def node_counts(self) -> dict[str, dict[str, Any]]:
-        return self.types
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        split = (joined.split(SEPARATOR) for joined in self.relations)
-        return [(source, name, destination) for source, name, destination in split]
-
-    @property
-    def labelled_edges(self) -> str | None:
-        """The relation whose edges are the target's nodes; None where they are no edges."""
-        ends = {name: source for source, name, to in self.edge_types if to == self.target}
-        for source, name, destination in self.edge_types:
-            has_ends = (source, destination) == (ends.get(SOURCE), ends.get(DESTINATION))
-            if has_ends and self.target in (name, f"{name}_edge"):
-                return SEPARATOR.join((source, name, destination))
-        return None

@@ -143,7 +143,7 @@ def read_arrays(directory: Path, meta: Meta, part: int) -> Partition:
     return Partition(
         rank=part,
         num_parts=len(meta.parts),
-        target=meta.target_type,
+        target=meta.target,
         nodes=nodes,
         relations=relations,
         self_loops=counts.edges - sum(len(edges.src) for edges in relations.values()),

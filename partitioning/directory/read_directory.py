@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from partitioning.directory import dgl_config
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.directory.npy_files import load_array, node_folder, read_arrays
 from partitioning.directory.partition import HALO_IDS, PartEdges, Partition
 from partitioning.errors import InputError
@@ -41,8 +41,8 @@ class PartitionDirectory:
 
     path: Path
     num_parts: int
-    is_hetero: bool
-    """Whether the graph has node types and relations with names."""
+    is_plain: bool
+    """Whether the graph has one type of nodes and one relation, both without a name."""
     description: Meta | None = None
     """Content of meta.json beside its files; None for sites."""
     stated_task: str | None = None
@@ -93,8 +93,7 @@ class PartitionDirectory:
         """
         request = {} if self.meta is None else self.meta.request
         if request.get("labels.of") == "edges":  # without labels it is not found again
-            assert isinstance(self.meta, HeteroMeta)
-            request = {**request, "task.relation": self.meta.labelled_edges}
+            request = {**request, "task.relation": self.own_meta.labelled_edges}
         return {name: request[name] for name in GRAPH_SETTINGS if name in request}
 
     @property
@@ -124,13 +123,13 @@ class PartitionDirectory:
     def read_part(self, part: int) -> Partition:
         """Read one partition; `verify` checks its files."""
         partition = read_arrays(self.path, self.own_meta, part)
-        if self.is_hetero:
+        if not self.is_plain:
             return partition
         return _complete(partition, self.path / f"part{part}", self.own_meta)
 
     def node_names(self, part: int) -> Names | None:
         """Return the names of the target's inner nodes; None where their ids are integers."""
-        return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target_type))
+        return Names.read(node_folder(self.path / f"part{part}", self.own_meta.target))
 
     @property
     def types_of_pairs(self) -> list[str]:
@@ -144,7 +143,7 @@ class PartitionDirectory:
         """
         if self.description is None:
             return {}
-        folder = node_folder(self.path / f"part{part}", self.own_meta.target_type)
+        folder = node_folder(self.path / f"part{part}", self.own_meta.target)
         files = {name: folder / f"{name}.npy" for name in (SOURCE, DESTINATION)}
         return {name: load_array(file) for name, file in files.items() if file.is_file()}
 
@@ -173,7 +172,7 @@ def _open(path: Path, num_parts: int | None) -> PartitionDirectory | None:
     """
     meta = Meta.read(path)
     if meta is not None:
-        directory = PartitionDirectory(path, len(meta.parts), isinstance(meta, HeteroMeta), meta)
+        directory = PartitionDirectory(path, len(meta.parts), meta.is_plain, meta)
         if meta.is_imported:
             return directory
         return replace(

@@ -129,7 +129,7 @@ def read_graph(path: Path, meta: Meta) -> StoredGraph:
         meta.dataset,
         {name: _join_nodes(path, name, parts) for name in bounds},
         {name: _join_edges(name, parts, bounds) for name in meta.edge_types},
-        meta.target_type,
+        meta.target,
         num_classes=meta.num_classes,
         class_names=tuple(meta.class_names) or None,
         features_of_ids=(path / "part0" / HALO_IDS).is_file(),

@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 
-from partitioning.directory.meta import VERSION, HeteroMeta, Meta
+from partitioning.directory.meta import VERSION, Meta
 from partitioning.directory.npy_files import arrays_of, content_of, load_array, node_folder
 from partitioning.directory.partition import (
     HALO_IDS,
@@ -141,7 +141,7 @@ def write_parts(
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
-    content = json.dumps(with_checksum(asdict(meta)), indent=2)
+    content = json.dumps(with_checksum(meta.content()), indent=2)
     write_durably(directory / "meta.json", f"{content}\n")
 
 
@@ -393,10 +393,8 @@ def make_meta(
         target: the type with labels.
         fields: further fields of Meta.
     """
-    kind: Callable[..., Meta] = Meta
     types: dict[str, Any] = {}
     if target != PLAIN_TYPE:
-        kind = HeteroMeta
         types["target"] = target
         types["types"] = {
             name: {
@@ -413,7 +411,7 @@ def make_meta(
             }
             for edge_type, num_cut in cut.items()
         }
-    return kind(
+    return Meta(
         version=VERSION,
         num_nodes=sum(part.counts.nodes for part in parts),
         num_edges=sum(part.counts.edges for part in parts),

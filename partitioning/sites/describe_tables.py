@@ -181,7 +181,7 @@ class SharedTables:
         Nothing is sent. InputError without such a file, or if a table does not fit it.
         """
         features = dataset.features
-        if not features.spec or sites.is_hetero:
+        if not features.spec or not sites.is_plain:
             raise InputError(
                 f"features.spec={features.spec}: app=describe needs a file here, columns.json,"
                 " and sites of a graph with one node type"

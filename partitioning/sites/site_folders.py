@@ -147,7 +147,7 @@ def find_sites(
     return SiteFolders(
         path,
         num_parts,
-        not local_sites[0].is_plain,
+        local_sites[0].is_plain,
         stated_task=local_sites[0].task,
         stated_classes=local_sites[0].num_classes,
         feature_pipelines={} if pipeline is None else {"nodes": pipeline.state},

@@ -196,7 +196,7 @@ def read_change(stored: StoredGraph, tables: Tables) -> Change:
     """
     notes: list[str] = []
     nodes = {name: _read_nodes(stored, name, tables, notes) for name in stored.graph.nodes}
-    target = nodes[stored.meta.target_type]
+    target = nodes[stored.meta.target]
     if len(target.deleted) == target.grown.num_nodes:
         raise InputError(
             "update.deleted_nodes: no node would be left; remove the directory instead"
@@ -337,7 +337,7 @@ def _read_values(
                 f"{what}: column `{column}`: {count} of {num_rows} rows are unlike those that the"
                 " feature pipeline was fitted to"
             )
-    if name != meta.target_type or meta.request.get("split") == "none":
+    if name != meta.target or meta.request.get("split") == "none":
         return values
     if "label" in arrays:
         where = table.values["label"][1]

@@ -167,7 +167,7 @@ def _apply_change(change: Change) -> StoredGraph:
         )
         unplaced = np.full(len(new_nodes.new_ids), UNPLACED)
         assignment[name] = np.concatenate((stored.assignment[name][stays], unplaced))
-        if name == stored.meta.target_type:
+        if name == stored.meta.target:
             target_rows = {
                 file: _change_rows(file, array, stays, new_nodes)
                 for file, array in target_rows.items()

@@ -22,7 +22,7 @@ from partitioning.datasets import is_local as is_local
 from partitioning.dgl_import import has_dgl, require_dgl
 from partitioning.directory import local_copies
 from partitioning.directory.dgl_files import add_dgl_files, has_dgl_files, write_dgl_files
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.directory.replace_directory import writing
 from partitioning.directory.stored_graph import read_graph, read_meta
 from partitioning.directory.write_directory import write_parts
@@ -119,7 +119,7 @@ def _rebalance(settings: PartitionSettings) -> Meta:
             "cut": {"before": meta.cut_edges},
             "version": __version__,
         }
-        with_dgl_files = has_dgl() and not isinstance(meta, HeteroMeta)
+        with_dgl_files = has_dgl() and meta.is_plain
         moved_meta = replace(stored, assignment=better).write(
             path, entry, write_dgl_files if with_dgl_files else None
         )
@@ -276,7 +276,7 @@ def _add_dgl_files(settings: PartitionSettings, directory: Path, existing: Meta)
 
     InputError for links, a heterogeneous graph, or without DGL.
     """
-    _writes_dgl_files(settings, links=bool(existing.links), typed=isinstance(existing, HeteroMeta))
+    _writes_dgl_files(settings, links=bool(existing.links), typed=not existing.is_plain)
     with writing(directory):
         return add_dgl_files(directory, existing)
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.graph.schema import describe
 from retexo.apps.summary import ONLY_IN_SUMMARY, print_columns
 from retexo.scores import title_of
@@ -23,7 +23,7 @@ def print_report(meta: Meta, directory: Path) -> None:
     counts = [[getattr(part, column) for column in COLUMNS] for part in meta.parts]
     rows = [[part, *part_counts] for part, part_counts in enumerate(counts)]
     print_columns([["part", *COLUMNS], *rows], width=10)
-    if isinstance(meta, HeteroMeta):
+    if not meta.is_plain:
         _print_types(meta)
     if meta.links:
         _print_links(meta.links)
@@ -55,7 +55,7 @@ def _describe_labels(meta: Meta) -> str:
     return f"{meta.num_classes} classes ({meta.task})"
 
 
-def _print_types(meta: HeteroMeta) -> None:
+def _print_types(meta: Meta) -> None:
     """Print the counts of each node type and relation."""
     print(f"target: {meta.target}")
     nodes = [

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from partitioning import datasets
-from partitioning.directory.meta import HeteroMeta, Meta
+from partitioning.directory.meta import Meta
 from partitioning.errors import InputError
 from partitioning.features.spec import find_spec
 from partitioning.files.file_io import check_path, file_checksum
@@ -173,7 +173,7 @@ def find_differences(meta: Meta, request: dict[str, Any]) -> dict[str, tuple[Any
     relation = there.get("task.relation")
     if relation is not None and is_relation(request.get("task.relation"), str(relation)):
         there["task.relation"] = request["task.relation"]
-    if isinstance(meta, HeteroMeta) and "target" in request:
+    if not meta.is_plain and "target" in request:
         there["target"] = meta.target  # also where it is the default
     return {
         name: (there.get(name), request.get(name))
@@ -195,7 +195,7 @@ def made_with(meta: Meta) -> dict[str, Any]:
     }
     if request.get("split.kind") == "links":  # of pairs; `split` does not name it
         del request["split.kind"]
-    if isinstance(meta, HeteroMeta):
+    if not meta.is_plain:
         request["target"] = meta.target
     usual = {name: DEFAULTS[name] for name in FIXED}
     usual_values = {name: value for name, value in usual.items() if not str(value).startswith("${")}

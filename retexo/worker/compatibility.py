@@ -290,7 +290,7 @@ def _task_of_labels(directory: PartitionDirectory) -> str | None:
 
 def _check_kind_of_graph(settings: TrainSettings, directory: PartitionDirectory) -> None:
     """Raise InputError if the model and the directory are for different kinds of graphs."""
-    heterogeneous = directory.is_hetero
+    heterogeneous = not directory.is_plain
     if hidden_convolution(settings.model).relational == heterogeneous:
         return
     models = models_that(lambda conv: conv.relational == heterogeneous and not conv.reads_relations)

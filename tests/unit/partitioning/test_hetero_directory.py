@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import dgl_directory, need_dgl, thirds
 
-from partitioning.directory.meta import HeteroMeta
+from partitioning.directory.meta import Meta
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory, find_partition_directory
 from partitioning.errors import InputError
@@ -107,7 +107,7 @@ def write(base: Path, graph: GraphData, num_parts: int = 3) -> list[Path]:
 
 def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
     found = find_sites(base, num_parts)
-    assert found.is_hetero
+    assert not found.is_plain
     return found
 
 
@@ -304,7 +304,7 @@ def folder(tmp_path: Path) -> Path:
     return write_files(tmp_path, files | BY)
 
 
-def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
+def made(folder: Path, by: str = "by", *more: str) -> Meta:
     given = [
         "app=partition_data",
         "dataset_name=file",
@@ -319,14 +319,12 @@ def made(folder: Path, by: str = "by", *more: str) -> HeteroMeta:
         "partition_method=file",
         f"partition_file={folder}/{by}",
     ]
-    meta = partition_data.run(compose([*given, *more]))
-    assert isinstance(meta, HeteroMeta)
-    return meta
+    return partition_data.run(compose([*given, *more]))
 
 
 def test_nodes_go_where_their_files_say(folder: Path) -> None:
     directory = find_partition_directory([folder / "parts" / made(folder).name], 3)
-    assert directory.is_hetero
+    assert not directory.is_plain
     for part in map(directory.read_part, range(3)):
         for name, nodes in part.nodes.items():
             assert (
@@ -479,14 +477,14 @@ def test_damage_of_dgls_files_is_named(
 
 def read_1(path: Path) -> None:
     found = find_partition_directory([path], None)
-    assert found.is_hetero
+    assert not found.is_plain
     found.read_part(1)
 
 
 def test_a_relation_that_has_the_name_of_the_target_is_not_labelled_by_it() -> None:
     """Labelled edges are nodes of the target, whose two relations lead to their ends."""
     meta: Any = SimpleNamespace(target="rates", edge_types=[("user", "rates", "film")])
-    assert HeteroMeta.labelled_edges.fget(meta) is None  # type: ignore[attr-defined]
+    assert Meta.labelled_edges.fget(meta) is None  # type: ignore[attr-defined]
     ends = [("user", SOURCE, "rates"), ("film", DESTINATION, "rates")]
     meta.edge_types += ends
-    assert HeteroMeta.labelled_edges.fget(meta) == "user__rates__film"  # type: ignore[attr-defined]
+    assert Meta.labelled_edges.fget(meta) == "user__rates__film"  # type: ignore[attr-defined]

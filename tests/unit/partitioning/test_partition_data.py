@@ -488,7 +488,9 @@ def test_the_request_of_an_older_directory_is_that_of_today() -> None:
         "split.num_val": 8,
         "split.train": None,
     }
-    meta: Any = SimpleNamespace(request={**older, "task.paths": True, "split.num_test": 0})
+    meta: Any = SimpleNamespace(
+        is_plain=True, request={**older, "task.paths": True, "split.num_test": 0}
+    )
     now = {"split": "per_class", "split.train": 4, "split.val": 8, "split.test": 0}
     assert find_differences(meta, now) == {}
     assert find_differences(meta, {**now, "split.val": 9}) == {"split.val": (8, 9)}
