@@ -92,13 +92,16 @@ SYNTHETIC = [
 def write_graph(settings: Settings, folder: Path) -> None:
     """Write the graph with its split for PyG and DGL."""
     graph, split = common.load_graph(settings)
-    x = graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
-    masks = {"train": split.train, "val": split.val, "test": split.test}
-    edges = {
-        "src": graph.edges.src.astype(np.int64),
-        "dst": graph.edges.dst.astype(np.int64),
-    }  # DGL's sampler wants them all alike
-    np.savez(folder / "graph.npz", x=x, labels=graph.labels, **edges, **masks)
+    np.savez(
+        folder / "graph.npz",
+        x=common.dense_features(graph),
+        labels=graph.labels,
+        src=graph.edges.src.astype(np.int64),  # DGL's sampler wants them all alike
+        dst=graph.edges.dst.astype(np.int64),
+        train=split.train,
+        val=split.val,
+        test=split.test,
+    )
 
 
 def prepare(settings: list[str], folder: Path, worlds: list[int]) -> float:

@@ -11,7 +11,9 @@ points of the test score, paired by seed, with its 95 % interval.
 """
 
 import tempfile
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import common
 import numpy as np
@@ -47,10 +49,10 @@ def main() -> None:
     print(f"mean over graphs: {100 * np.mean(differences):+.2f} points")
 
 
-def pair(args, name, model, split):
+def pair(args: Namespace, name: str, model: str, split: int) -> list[dict[str, Any]]:
     """summary.json of a run with full batches and of one with mini-batches."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = []
+        runs: list[dict[str, Any]] = []
         for batch_size in ("null", "auto"):
             more = [f"batch_size={batch_size}", *args.options]
             settings = settings_of(args, name, split, model, folder, more)

@@ -9,13 +9,13 @@ range over the repeats, and the bytes on rank 0's disk at the end.
 """
 
 import tempfile
-import time
-from collections.abc import Callable
 from socket import socket
 from typing import Any
+from unittest import mock
 
 import common
 import pandas as pd
+from profiled_worker import Stopwatch
 
 from retexo.apps import train
 from retexo.comm.replay_log import ReplayLog
@@ -27,26 +27,14 @@ from retexo.worker.process import serve
 
 def timed(rank: int, job: train_worker.TrainJob, parent: socket, streams: Any) -> None:
     """Run a worker that also reports the seconds it spent writing."""
-    spent = [0.0]
-
-    def around(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return function(*arguments)
-            finally:
-                spent[0] += time.perf_counter() - start
-
-        return call
-
-    Recovery.save_round, Recovery.save_layer, ReplayLog.append = (
-        around(f) for f in (Recovery.save_round, Recovery.save_layer, ReplayLog.append)
-    )
+    watch, writers = Stopwatch(), [(Recovery, "save_round"), (Recovery, "save_layer")]
+    for owner, name in (*writers, (ReplayLog, "append")):
+        setattr(owner, name, watch.timed("writing", getattr(owner, name)))
 
     def run(*arguments: Any) -> dict[str, Any]:
         result, place = train_worker.run(*arguments), state_dir(job.run_dir, rank)
         kept = sum(file.stat().st_size for file in place.rglob("*"))
-        return {**result, "writing": spent[0], "kept": kept}
+        return {**result, "writing": watch.wall["writing"], "kept": kept}
 
     serve(run, rank, job, parent, streams)
 
@@ -55,16 +43,20 @@ def main() -> None:
     parser = common.parser(__doc__, repeats=5, pubmed=None)
     parser.add_argument("--every", nargs="+", default=["none", "null", "50", "20", "10"])
     arguments = parser.parse_args()
-    train.main = timed
     print(f"{common.machine()}; {arguments.repeats} repeats")
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        overrides = [*common.one_graph(arguments.pubmed)[1], f"partition_dir={folder}", "app=train"]
+        overrides = [
+            *list(common.graphs(arguments.pubmed).values())[-1],
+            f"partition_dir={folder}",
+            "app=train",
+        ]
         common.partition(compose(overrides))
         for _ in range(arguments.repeats):
             for every in arguments.every:
                 option = "checkpoint=none" if every == "none" else f"checkpoint.every={every}"
-                summary = common.train(compose([*overrides, option]), folder)
+                with mock.patch.object(train, "main", timed):
+                    summary = common.train(compose([*overrides, option]), folder)
                 writing, training = summary["writing"], summary["seconds"]["train"]
                 found.append(
                     (
@@ -87,4 +79,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    import checkpoint  # workers import what they run from a module
+
+    checkpoint.main()

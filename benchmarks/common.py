@@ -98,9 +98,15 @@ def graphs(pubmed: Path | None) -> dict[str, list[str]]:
 
 def load_graph(settings: Settings) -> tuple[GraphData, Split]:
     """Load the graph that the settings name, with its split."""
-    dataset = settings
-    graph = datasets.load_graph(dataset)
-    return graph, node_split.draw(graph, dataset.split, datasets.recipe(dataset.dataset_name).split)
+    graph = datasets.load_graph(settings)
+    split = datasets.recipe(settings.dataset_name).split
+    return graph, node_split.draw(graph, settings.split, split)
+
+
+def dense_features(graph: GraphData) -> np.ndarray:
+    """Return the features of a plain graph as [N, F], also where the graph has them sparse."""
+    features = graph.features
+    return features if isinstance(features, np.ndarray) else features.toarray()
 
 
 def partition(settings: Settings) -> Meta:
@@ -255,14 +261,12 @@ def run_watched(
             now = dict.fromkeys(together, 0)
             for each in _tree(process):
                 with contextlib.suppress(psutil.Error):
-                    memory, times = (
-                        each.memory_full_info() if pss else each.memory_info(),
-                        each.cpu_times(),
-                    )
+                    memory = each.memory_full_info() if pss else each.memory_info()
+                    times = each.cpu_times()
                     peaks[each.pid] = max(peaks.get(each.pid, 0), memory.rss)
                     busy[each.pid] = times.user + times.system
                     now["anonymous"] += memory.rss - memory.shared
-                    now["pss"] += memory.pss if pss else 0
+                    now["pss"] += getattr(memory, "pss", 0)
             together = {name: max(together[name], now[name]) for name in together}
             with contextlib.suppress(psutil.TimeoutExpired):
                 process.wait(0.3)

@@ -139,7 +139,9 @@ def run(
         return {"bytes": 0, "wire": 0, **found}
     if rate == "loopback":
         return train(arguments, folder)
-    with slow_link.namespaces.network(2, rate) as nodes:
+    import namespaces  # of tests/, where slow_link has made Python look
+
+    with namespaces.network(2, rate) as nodes:
         summary = slow_link.run(nodes, ["model=sage", *arguments], parts // 2, folder)
     return {
         "bytes": summary["bytes"]["total"],

@@ -71,7 +71,7 @@ def growth(case: Case, folder: Path) -> Figures:
     meta = common.partition(settings)
     directory, partitions = common.read_partitions(settings)
     published = case.settings(folder, "+experiment=retexo", "exchange=plain")
-    plain = estimate_traffic(published.train, directory, partitions)
+    plain = estimate_traffic(published, directory, partitions)
     default = estimate_traffic(settings, directory, partitions)
     architecture = find_architecture(settings, directory, partitions)
     num_train = sum(int(part.train_mask.sum()) for part in partitions)
@@ -101,7 +101,7 @@ def read(path: Path) -> dict[Case, Figures]:
     if not path.exists():
         return {}
     table = pd.read_csv(path).set_index(list(Case._fields))
-    return {Case(*key): dict(row) for key, row in table.iterrows()}
+    return {Case(*key): dict(table.loc[key]) for key in table.index}
 
 
 def append(path: Path, case: Case, figures: Figures) -> None:

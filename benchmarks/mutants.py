@@ -217,15 +217,15 @@ class Finder(ast.NodeVisitor):
                 if type(op) in SHIFTED:
                     yield "off by one", _with(node, ops=[SHIFTED[type(op)]()])
             case ast.BoolOp():
-                op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-                yield "and for or", f"({_with(node, op=op)})"
+                other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+                yield "and for or", f"({_with(node, op=other)})"
             case ast.Subscript(ctx=ast.Load()):
                 if isinstance(node.slice, ast.Compare) or MASK.search(ast.unparse(node.slice)):
                     yield "mask left out", _operand(node.value)
             case ast.Constant(value=bool()):
                 yield "boolean negated", str(not node.value)
-            case ast.Constant(value=int()) if abs(node.value) < 1000:
-                yield "off by one", str(node.value + 1)
+            case ast.Constant(value=int(value)) if abs(value) < 1000:
+                yield "off by one", str(value + 1)
             case ast.Return(value=ast.expr()) if not isinstance(node.value, ast.Constant):
                 if self.returns and self.returns[-1] in CONSTANTS:
                     yield "returned constant", f"return {CONSTANTS[self.returns[-1]]}"
@@ -640,7 +640,7 @@ def try_mutant(
 
 def within(tests: list[tuple[str, float]], seconds: float) -> list[str]:
     """The first tests, at least one, that take so many seconds."""
-    names = []
+    names: list[str] = []
     for test, duration in tests:
         seconds -= duration
         if names and seconds < 0:

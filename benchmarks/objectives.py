@@ -88,8 +88,6 @@ def write_planetoid_split(graph: str, folder: str) -> Path:
 def data_of(settings: Any) -> dict[str, Tensor]:
     """Features [N, F], edges [2, E], labels and masks of the whole graph."""
     graph, split = common.load_graph(settings)
-    features = graph.features
-    dense = features.toarray() if hasattr(features, "toarray") else np.asarray(features)
     masks = {
         part: torch.zeros(graph.num_nodes, dtype=torch.bool) for part in ("train", "val", "test")
     }
@@ -97,7 +95,7 @@ def data_of(settings: Any) -> dict[str, Tensor]:
         mask[torch.from_numpy(np.asarray(getattr(split, part)))] = True
     edges = np.stack((graph.edges.src, graph.edges.dst))
     return {
-        "x": torch.from_numpy(dense.astype(np.float32)),
+        "x": torch.from_numpy(common.dense_features(graph).astype(np.float32)),
         "edges": torch.from_numpy(edges.astype(np.int64)),
         "labels": torch.from_numpy(np.asarray(graph.labels)),
         **masks,

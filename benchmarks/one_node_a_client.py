@@ -250,7 +250,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
         try:
             settings = compose([*options.one_node_a_client, f"seed={seed}"])
             graph = datasets.load_graph(settings)
-            split = node_split.draw(graph, settings.split, datasets.recipe(settings.name).split)
+            split = node_split.draw(
+                graph, settings.split, datasets.recipe(settings.dataset_name).split
+            )
         except InputError as error:
             parser.error(str(error))
         if graph.label_kind != "multiclass":

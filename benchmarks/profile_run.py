@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import common
 import pandas as pd
@@ -40,10 +41,10 @@ def main() -> None:
         config = f"node_classification_{arguments.model}"
         settings = compose([*common.CORA, *fixed, *arguments.options], config)
         common.partition(settings)
-        train_app.main = profiled_worker.main
         begin = time.time()
         run_dir = Path(folder) / "run"
-        summary = train_app.run(settings, run_dir)
+        with mock.patch.object(train_app, "main", profiled_worker.main):
+            summary = train_app.run(settings, run_dir)
         profiles = [
             json.loads(path.read_text(encoding="utf-8"))
             for path in sorted(run_dir.glob("profile-*.json"))

@@ -54,18 +54,19 @@ def draw_split(num_nodes: int, rng: np.random.Generator) -> NDArray[np.str_]:
 def write_smoothed(folder: Path, rng: np.random.Generator) -> tuple[Rows, Ends, Rows, NDArray]:
     """Write Cora with new targets as an npz; return features, edges, targets [N], split."""
     cora = datasets.load_graph(compose(["dataset_name=cora"]))
-    words = sp.csr_array(cora.features).toarray().astype(np.float64)
+    words = common.dense_features(cora).astype(np.float64)
     centred = words - words.mean(axis=0)
     rows = np.linalg.svd(centred, full_matrices=False)[0][:, :16] * np.sqrt(len(words))
-    edges = sp.csr_array((np.ones(len(cora.src)), (cora.dst, cora.src)), shape=(len(rows),) * 2)
+    src, dst = cora.edges.src, cora.edges.dst
+    edges = sp.csr_array((np.ones(len(src)), (dst, src)), shape=(len(rows),) * 2)
     edges = edges + sp.eye_array(len(rows))
     mean = (edges @ rows @ (rng.normal(size=(16, 3)) / 4)) / edges.sum(axis=1)[:, None]
     smooth = np.sin(mean[:, 0]) + mean[:, 1] * np.tanh(mean[:, 2])
     values = smooth + 0.1 * smooth.std() * rng.normal(size=len(rows))
     split = draw_split(len(rows), rng)
     masks = {f"{name}_mask": split == name for name in ("train", "val", "test")}
-    np.savez(folder / "smoothed.npz", src=cora.src, dst=cora.dst, feat=rows, label=values, **masks)
-    return rows, (cora.src, cora.dst), values, split
+    np.savez(folder / "smoothed.npz", src=src, dst=dst, feat=rows, label=values, **masks)
+    return rows, (src, dst), values, split
 
 
 def write_houses(folder: Path, rng: np.random.Generator) -> tuple[Rows, Ends, Rows, NDArray]:

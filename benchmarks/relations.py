@@ -119,12 +119,11 @@ class PyG(nn.Module):
             name: torch.from_numpy(np.stack((each.src, each.dst)).astype(np.int64))
             for name, each in graph.relations.items()
         }
-        sizes, self.first = {name: table.num_nodes for name, table in graph.nodes.items()}, {}
-        for name, size in sizes.items():
-            self.first[name] = slice(
-                sum(sizes[each] for each in self.first),
-                sum(sizes[each] for each in self.first) + size,
-            )
+        self.first: dict[str, slice] = {}
+        start = 0
+        for name, table in graph.nodes.items():
+            self.first[name] = slice(start, start + table.num_nodes)
+            start += table.num_nodes
 
         def conv(out: int) -> nn.Module:
             if kind == "rgcn":

@@ -11,7 +11,6 @@ rounds and messages to those of the first. tls and plain: messages alone, over s
 all workers as if each were a node, with and without TLS.
 """
 
-import json
 import tempfile
 import time
 from dataclasses import replace
@@ -30,6 +29,7 @@ from retexo.comm.socket_transport import Streams
 from retexo.comm.traffic_meter import MessageTag
 from retexo.launch import fork_server, rendezvous, start_workers
 from retexo.launch.certificates import read_credentials
+from retexo.launch.channels import Channel
 from retexo.launch.handshake import RunInfo
 from retexo.models.block import HaloRows, InEdges, NumberedEdges, Sources, gather_source_rows
 from retexo.models.convolution import Inputs
@@ -59,7 +59,7 @@ def floor_seconds() -> float:
     edges = InEdges.build(src, dst, degree, degree, torch.float32)
     model = settings.model
     architecture = Architecture(model, Schema.of_plain_graph(graph.num_features), graph.num_classes)
-    rows = torch.from_numpy(graph.features.toarray())
+    rows = torch.from_numpy(common.dense_features(graph))
     seconds = 0.0
     for stage in build_network(architecture, 0):
         gathered = []
@@ -79,7 +79,7 @@ def floor_seconds() -> float:
 
 def _products(conv: torch.nn.Module, train_inputs: Inputs, val_inputs: Inputs) -> float:
     (train_rows,), (val_rows,) = train_inputs.matrices, val_inputs.matrices
-    weight = conv.weight
+    weight = conv.get_parameter("weight")
     start = time.perf_counter()
     for _ in range(ROUNDS):
         weight.grad = None
@@ -109,7 +109,7 @@ def messages_alone(
             for _ in range(ROUNDS):
                 summands = [ReduceInput(message), ReduceInput(tail)]
                 comm.all_reduce(summands, MessageTag("gradients", 0))
-        parent.send_bytes(json.dumps({"result": time.perf_counter() - start}).encode())
+        Channel(parent).send({"result": time.perf_counter() - start})
 
 
 def message_seconds(backend: str, folder: Path) -> float:

@@ -119,11 +119,11 @@ def train_lightgcn(pairs: dict[str, Pairs], limit: float) -> tuple[dict[str, flo
             return conv(rows, adjacency)
 
         @staticmethod
-        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        def backward(_context: Any, gradient: torch.Tensor) -> torch.Tensor:
             return conv(gradient.contiguous(), adjacency)
 
     def embed() -> torch.Tensor:
-        layers = [start]
+        layers: list[torch.Tensor] = [start]
         for _ in range(3):
             layers.append(Propagate.apply(layers[-1]))
         return torch.stack(layers).mean(dim=0)

@@ -49,8 +49,8 @@ def main(directory: Path, epochs: int) -> None:
                 sys.executable,
                 "-m",
                 "retexo.trainers.sampled_dgl.server",
-                config,
-                ip_config,
+                str(config),
+                str(ip_config),
                 str(part),
                 str(parts),
                 token,
@@ -113,6 +113,7 @@ def train(part: int, parts: int, token: str, folder: Path, epochs: int) -> None:
             dense.zero_grad()
             loss.backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 torch.distributed.all_reduce(parameter.grad)
                 parameter.grad /= parts
             dense.step()

@@ -57,8 +57,8 @@ def read_working_tree() -> dict[str, str]:
 def read_commit(commit: str) -> dict[str, str]:
     """The Python files by path."""
     with tarfile.open(fileobj=io.BytesIO(git("archive", "--format=tar", commit))) as tar:
-        members = [member for member in tar if member.isfile() and member.name.endswith(".py")]
-        return {member.name: tar.extractfile(member).read().decode() for member in members}
+        files = {name: tar.extractfile(name) for name in tar.getnames() if name.endswith(".py")}
+        return {name: file.read().decode() for name, file in files.items() if file is not None}
 
 
 def count_by_folder(sources: dict[str, str]) -> dict[str, np.ndarray]:

@@ -62,16 +62,15 @@ class Launch:
 def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     """Read the hosts and the settings; raises InputError."""
     hosts = read_hosts(hostfile)
-    known, overrides = split_arguments(arguments)
+    name, folder, overrides = split_arguments(arguments)
     given = {override.split("=")[0] for override in overrides}
     for name in ("parts_per_node", "node_rank"):
         if name in given:
             raise InputError(f"{name}: the launcher sets it; leave it out")
     settings = compose(
-        [override for override in overrides if not override.startswith("hydra.")], **known
+        [override for override in overrides if not override.startswith("hydra.")], name, folder
     )
-    cluster = settings
-    cluster = replace(cluster, parts_per_node=-(-cluster.num_partitions // len(hosts)))
+    cluster = replace(settings, parts_per_node=-(-settings.num_partitions // len(hosts)))
     if cluster.num_nodes < len(hosts):
         raise InputError(
             f"{hostfile}: {len(hosts)} hosts for {cluster.num_partitions} partitions,"
@@ -103,13 +102,13 @@ def read_hosts(path: Path) -> list[str]:
     return hosts
 
 
-def split_arguments(arguments: list[str]) -> tuple[dict[str, str | None], list[str]]:
+def split_arguments(arguments: list[str]) -> tuple[str, str | None, list[str]]:
     """The name of the configuration and the folder of users' own, and the overrides."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--config-name", "-cn", default="node_classification")
     parser.add_argument("--config-dir", "-cd")
     known, overrides = parser.parse_known_args(arguments)
-    return vars(known), overrides
+    return known.config_name, known.config_dir, overrides
 
 
 def copy_parts(launch: Launch, folder: Path) -> None:

@@ -191,7 +191,7 @@ def tables_of_many_kinds() -> None:
     folder = INPUT / "parquet"
     folder.mkdir()
     typed = numbers.assign(joined=pd.to_datetime(numbers["joined"]))
-    typed = typed.assign(vector=[[float(a), float(a % 3)] for a in typed["age"]])
+    typed = typed.assign(vector=typed["age"].map(lambda a: [float(a), float(a % 3)]))
     typed.set_index("nodeId").to_parquet(folder / "nodes.parquet")
     edges.to_parquet(folder / "edges.parquet")
     folder = INPUT / "gz"

@@ -97,7 +97,7 @@ def share_fork_server() -> None:
 
     multiprocessing would ask for its exit status, which only its parent gets, and start another.
     """
-    server = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = multiprocessing.forkserver._forkserver
     if server._forkserver_address is not None:
         server._forkserver_pid = None
         server.ensure_running = lambda: None
@@ -109,7 +109,9 @@ def run_chain(chain: Chain, tree: Path, folder: Path, renamed: dict[str, str]) -
     (place / "input").mkdir(parents=True)
     os.chdir(place)
     chain.make_input()
-    port, error, statuses, took = free_port(), None, {}, {}
+    port, error = free_port(), None
+    statuses: dict[str, int] = {}
+    took: dict[str, float] = {}
     for step in chain.steps:
         runs = step.runs if isinstance(step, Together) else (step,)
         left, began = chain.seconds - (time.monotonic() - start), time.monotonic()
@@ -134,7 +136,8 @@ def run_step(
     pids = []
     for run in runs:
         pids.append(fork(partial(run_in_fork, run, tree, port, renamed)))
-    deadline, statuses = time.monotonic() + seconds, {}
+    deadline = time.monotonic() + seconds
+    statuses: dict[int, int] = {}
     while len(statuses) < len(pids):
         for pid in pids:
             if pid not in statuses:
