@@ -19,7 +19,7 @@ from test_oracle import (
     SKIPS,
     assert_same,
     assignment,
-    joined,
+    join_workers,
     oracle_graph,
     oracle_masks,
     settings_of,
@@ -59,11 +59,11 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def graph_of(kind: str) -> GraphData:
     graph, rng = oracle_graph("dense"), np.random.default_rng(11)
-    known: dict[str, Any] = {
+    weights: dict[str, Any] = {
         "few": rng.choice(np.array([0, 0.5, 1, 3], np.float32), graph.num_edges),
         "spread": rng.random(graph.num_edges, np.float32) + np.float32(0.1),
     }
-    weight = known["few"] if kind == "features" else known.get(kind)
+    weight = weights["few"] if kind == "features" else weights.get(kind)
     feat = (
         rng.standard_normal((graph.num_edges, 3)).astype(np.float32)
         if kind.startswith("features")
@@ -82,7 +82,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         directory = write_partitions(
             folder, graph, oracle_masks(), assignment(num_parts), num_parts
         )
-        return joined(
+        return join_workers(
             train_as_threads(
                 num_parts, (directory, settings_of(num_parts, *settings, "num_rounds=[3]"), 1 << 18)
             )
@@ -122,30 +122,32 @@ def test_a_directory_of_dgl_with_edata(trained: Any, tmp_path: Path) -> None:
     """Degrees are asked for; halo edges of DGL's are no in-edges."""
     directory = dgl_directory(tmp_path, graph_of("few"), oracle_masks(), assignment(4))
     settings = settings_of(4, *MODELS["gcn"], "num_rounds=[3]")
-    assert_same(joined(train_as_threads(4, (directory, settings, 1 << 18))), trained(1, "gcn"))
+    assert_same(
+        join_workers(train_as_threads(4, (directory, settings, 1 << 18))), trained(1, "gcn")
+    )
 
 
 def test_the_mean_over_the_in_edges_is_weighted(tmp_path: Path) -> None:
     graph = graph_of("features")
     part = write_partitions(tmp_path, graph, oracle_masks(), assignment(1), 1).read_part(0)
     in_degree = part.edges.sum_at(part.edges.dst, part.num_inner)
-    got = edge_means(part.edges, in_degree, torch.float64)
+    means = edge_means(part.edges, in_degree, torch.float64)
     between = graph.edges.src != graph.edges.dst
     for node in range(60):
         into = (graph.edges.dst == node) & between
         weight = graph.edges.edge_weight[into].astype(float)
         total = weight.sum()
-        wanted = (
+        expected = (
             graph.edges.edge_weight[into].astype(float)
             @ graph.edges.edge_feat[into].astype(float)
             / total
             if total
             else [0] * 3
         )
-        np.testing.assert_allclose(got[node], wanted, rtol=1e-12)  # type: ignore[index]
+        np.testing.assert_allclose(means[node], expected, rtol=1e-12)  # type: ignore[index]
 
 
-def plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> list[Any]:
+def make_plans(directory: PartitionDirectory, num_parts: int, vector_bytes: int) -> list[Any]:
     sizes = tuple(directory.read_part(part).num_inner for part in range(num_parts))
     options = PlanOptions(
         2, sizes, True, True, False, vector_bytes=(vector_bytes, vector_bytes // 100)
@@ -165,23 +167,23 @@ def test_weights_are_told_where_they_pay(tmp_path: Path) -> None:
     Those are pairs of partitions where sums save more than weights take.
     """
     directory = write_partitions(tmp_path, graph_of("few"), oracle_masks(), assignment(2), 2)
-    made = plans(directory, 2, 1 << 20)
-    for rank, (plan, _) in enumerate(made):
-        given, got = plan.incoming[1 - rank], made[1 - rank][0].outgoing[rank]
-        np.testing.assert_array_equal(given.weight, got.weight)
-        several = np.bincount(given.target)[given.target] > 1
-        np.testing.assert_array_equal(np.isnan(given.weight), ~several)
+    with_weights = make_plans(directory, 2, 1 << 20)
+    for rank, (plan, _) in enumerate(with_weights):
+        incoming, outgoing = plan.incoming[1 - rank], with_weights[1 - rank][0].outgoing[rank]
+        np.testing.assert_array_equal(incoming.weight, outgoing.weight)
+        several = np.bincount(incoming.target)[incoming.target] > 1
+        np.testing.assert_array_equal(np.isnan(incoming.weight), ~several)
         assert 0 < several.sum() < len(several)
-    untold = plans(directory, 2, 0)
-    for plan, _ in untold:
+    without_weights = make_plans(directory, 2, 0)
+    for plan, _ in without_weights:
         assert all(np.isnan(boundary.weight).all() for boundary in (*plan.incoming, *plan.outgoing))
-    told = [
+    num_sent = [
         int((~np.isnan(plan.incoming[1 - rank].weight)).sum())
-        for rank, (plan, _) in enumerate(made)
+        for rank, (plan, _) in enumerate(with_weights)
     ]
-    more = sum(sent for _, sent in made) - sum(sent for _, sent in untold)
+    more = sum(sent for _, sent in with_weights) - sum(sent for _, sent in without_weights)
     assert more == sum(
-        2 + 4 * 4 + (2 * count + 7) // 8 for count in told
+        2 + 4 * 4 + (2 * count + 7) // 8 for count in num_sent
     )  # two bits for one of four values
 
 
@@ -204,12 +206,12 @@ TRAINERS = {
 }
 
 
-def answers(
+def train_and_join(
     folder: Path, num_parts: int, graph: GraphData, model: str, *settings: str
 ) -> np.ndarray:
     directory = write_partitions(folder, graph, oracle_masks(), assignment(num_parts), num_parts)
     return test_trainers.joined_logits(
-        test_trainers.trained(
+        test_trainers.train_workers(
             directory, settings_of(num_parts, *MODELS[model], "num_rounds=[3]", *settings)
         )
     )
@@ -218,18 +220,21 @@ def answers(
 @pytest.mark.parametrize("case", TRAINERS)
 def test_other_trainers_take_weights(case: str, tmp_path: Path) -> None:
     kind, *settings = TRAINERS[case]
-    wanted = answers(tmp_path / "1", 1, graph_of(kind), *settings)
+    one_part = train_and_join(tmp_path / "1", 1, graph_of(kind), *settings)
     np.testing.assert_allclose(
-        answers(tmp_path / "4", 4, graph_of(kind), *settings), wanted, rtol=1e-8, atol=1e-11
+        train_and_join(tmp_path / "4", 4, graph_of(kind), *settings),
+        one_part,
+        rtol=1e-8,
+        atol=1e-11,
     )
     assert not np.allclose(
-        answers(tmp_path / "0", 1, oracle_graph("dense"), *settings), wanted, rtol=1e-3
+        train_and_join(tmp_path / "0", 1, oracle_graph("dense"), *settings), one_part, rtol=1e-3
     )
 
 
 def test_features_of_edges_that_a_trainer_does_not_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"trainer=sign: the edges have features, .* trainer=lazy"):
-        answers(tmp_path, 1, graph_of("features"), "gcn", "num_layers=2", "trainer=sign")
+        train_and_join(tmp_path, 1, graph_of("features"), "gcn", "num_layers=2", "trainer=sign")
 
 
 def test_sites_equal_a_directory(trained: Any, tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_sites_equal_a_directory(trained: Any, tmp_path: Path) -> None:
     write_sites(tmp_path, graph, oracle_masks(), parts, ["a", "b", "c", "d"])
     settings = settings_of(4, *CASES["gcn-features"][1], "num_rounds=[3]")
     assert_same(
-        joined(train_as_threads(4, (find_sites(tmp_path, 4), settings, 1 << 18))),
+        join_workers(train_as_threads(4, (find_sites(tmp_path, 4), settings, 1 << 18))),
         trained(1, "gcn-features"),
     )
 
@@ -315,10 +320,12 @@ def test_what_they_tell_is_learned_on_any_number_of_parts(
     ):
         shutil.copytree(tables, tmp_path / name)
         edges.to_csv(tmp_path / name / EDGES, index=False)
-    given = (f"checkpoint_dir={tmp_path / 'run1'}", "predict.format=npy")
+    overrides = (f"checkpoint_dir={tmp_path / 'run1'}", "predict.format=npy")
 
     def predict_tables(name: str) -> np.ndarray:
-        predict.run(table_settings(tmp_path / name, "predict", 2, *given), tmp_path / f"{name}-out")
+        predict.run(
+            table_settings(tmp_path / name, "predict", 2, *overrides), tmp_path / f"{name}-out"
+        )
         table = np.load(tmp_path / f"{name}-out" / "predictions.npy")
         return np.column_stack([table["p0"], table["p1"]])
 

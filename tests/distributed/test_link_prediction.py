@@ -85,11 +85,11 @@ def graph() -> Any:
 
 def with_relations() -> Any:
     """The same graph, whose edges are of three relations; links of the first are learned."""
-    whole = graph()
-    number = np.random.default_rng(9).integers(3, size=whole.num_edges)
+    plain = graph()
+    number = np.random.default_rng(9).integers(3, size=plain.num_edges)
     every = np.ones(NODES, bool)
     return dataclasses.replace(
-        with_arrays(whole, edge_feat=number[:, None].astype(np.float32)),
+        with_arrays(plain, edge_feat=number[:, None].astype(np.float32)),
         relation={
             "edges": number == 0,
             "sources": every,
@@ -99,8 +99,10 @@ def with_relations() -> Any:
     )
 
 
-def directory_of(folder: Path, num_parts: int, whole: Any = None) -> PartitionDirectory:
-    split = split_links(whole or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
+def directory_of(folder: Path, num_parts: int, learned_graph: Any = None) -> PartitionDirectory:
+    split = split_links(
+        learned_graph or graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH
+    )
     parts = np.random.default_rng(num_parts).integers(num_parts, size=NODES)
     parts[parts == 5] = 0  # of seven one is empty
     masks = dict.fromkeys(MASKS, np.zeros(NODES, bool))
@@ -113,7 +115,7 @@ def link_settings(*overrides: str) -> TrainSettings:
     return dataclasses.replace(settings, task=dataclasses.replace(settings.task, dim=6))
 
 
-def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
+def train_workers(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
     """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
     settings = link_settings(*overrides, f"num_partitions={directory.num_parts}")
     trainer = registry.find_trainer(settings)
@@ -132,25 +134,25 @@ def trained(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[A
         return (
             context.partition.node_ids.numpy(),
             log.scores,
-            [each.numpy() for each in result.logits],
+            [logits.numpy() for logits in result.logits],
             ranking.score_links(context, stages, result.logits, heads, known),
         )
 
     return run_threads(directory.num_parts, worker)
 
 
-def joined(workers: list[Any]) -> tuple[Any, list[np.ndarray], Any]:
+def join_workers(workers: list[Any]) -> tuple[Any, list[np.ndarray], Any]:
     order = np.concatenate([ids for ids, *_ in workers]).argsort()
     stages = zip(*(logits for _, _, logits, _ in workers), strict=True)
     assert all(
-        each[1] == workers[0][1] and each[3] == workers[0][3] for each in workers
+        worker[1] == workers[0][1] and worker[3] == workers[0][3] for worker in workers
     )  # the same on all
-    return workers[0][1], [np.concatenate(each)[order] for each in stages], workers[0][3]
+    return workers[0][1], [np.concatenate(pieces)[order] for pieces in stages], workers[0][3]
 
 
 def train_case(folder: Path, num_parts: int, name: str) -> tuple[Any, list[np.ndarray], Any]:
-    whole = with_relations() if name.startswith("relations") else graph()
-    return joined(trained(directory_of(folder, num_parts, whole), CASES[name]))
+    learned_graph = with_relations() if name.startswith("relations") else graph()
+    return join_workers(train_workers(directory_of(folder, num_parts, learned_graph), CASES[name]))
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +170,8 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
         )
         for own, one in zip(embedded, alone[name][1], strict=True):
             np.testing.assert_allclose(own, one, rtol=1e-8, atol=1e-8, err_msg=name)
-        for part, found in scores.items():
-            assert found == pytest.approx(alone[name][2][part], rel=1e-9), name
+        for part, values in scores.items():
+            assert values == pytest.approx(alone[name][2][part], rel=1e-9), name
 
 
 @pytest.mark.parametrize(
@@ -190,35 +192,39 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
 
     def inputs(rate: float, *, edges: bool) -> list[list[torch.Tensor]]:
         settings = link_settings(*overrides, "num_partitions=1")
-        found = read_graph(directory, 0, task=settings.task)
+        part = read_graph(directory, 0, task=settings.task)
         if not edges:
-            held = found.relations[PLAIN_RELATION]
-            none = held.keep(torch.zeros(len(held.src), dtype=torch.bool))
-            found = dataclasses.replace(found, relations={PLAIN_RELATION: none})
+            relation = part.relations[PLAIN_RELATION]
+            none = relation.keep(torch.zeros(len(relation.src), dtype=torch.bool))
+            part = dataclasses.replace(part, relations={PLAIN_RELATION: none})
         layers = []
 
         def fit(objective: Any) -> None:
             thinned = dataclasses.replace(objective, neighbour_dropout=rate)
-            made = thinned.drop_neighbours(objective.available.inputs(slice(None)))
-            layers.append([to_dense(matrix) for matrix in (*made.matrices, *made.skips)])
+            thinned_inputs = thinned.drop_neighbours(objective.available.inputs(slice(None)))
+            layers.append(
+                [to_dense(matrix) for matrix in (*thinned_inputs.matrices, *thinned_inputs.skips)]
+            )
 
         def worker(comm: Communicator) -> None:
-            own = worker_context(comm, directory, settings, part=found, log=RoundRecorder())
+            own = worker_context(comm, directory, settings, part=part, log=RoundRecorder())
             list(run_layers(*own, fit))
 
         run_threads(1, worker)
         return layers
 
-    dropped, without, whole = (
+    dropped, without, undropped = (
         inputs(1.0, edges=True),
         inputs(0.0, edges=False),
         inputs(0.0, edges=True),
     )
-    for layer, (own, wanted, given) in enumerate(zip(dropped, without, whole, strict=True)):
-        assert any(not torch.equal(*both) for both in zip(wanted, given, strict=True))
+    for layer, (own, without_edges, with_edges) in enumerate(
+        zip(dropped, without, undropped, strict=True)
+    ):
+        assert any(not torch.equal(*both) for both in zip(without_edges, with_edges, strict=True))
         if layer and passed is not None:
-            wanted[passed] = given[passed]
-        torch.testing.assert_close(own, wanted)
+            without_edges[passed] = with_edges[passed]
+        torch.testing.assert_close(own, without_edges)
 
 
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +234,7 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     # Of two sources, and 4 to 12 of 15 destinations.
     monkeypatch.setattr(embedded_nodes, "MAX_SCORES", 24)
     monkeypatch.setattr(embedded_nodes, "MIN_SOURCES", 2)
-    _, stages, scores = joined(trained(directory_of(tmp_path, 4), CASES["gcn"]))
+    _, stages, scores = join_workers(train_workers(directory_of(tmp_path, 4), CASES["gcn"]))
     by_part = {"val": split.spectral_val, "test": split.spectral}
     spectral = {part: (rows @ rows.T).astype(np.float64) for part, rows in by_part.items()}
     known = set(zip(*(ends.tolist() for ends in split.known()), strict=True))
@@ -243,7 +249,7 @@ def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return np.array(ranks)
 
     def best(matrices: list[np.ndarray]) -> int:
-        return int(np.argmax([(1 / ranks_of(each, "val")).mean() for each in matrices]))
+        return int(np.argmax([(1 / ranks_of(matrix, "val")).mean() for matrix in matrices]))
 
     first, second = (rows @ rows.T for rows in stages)
     heads = [first, second, (first + second) / 2]
@@ -302,22 +308,22 @@ def test_ogb_evaluators_agree(evaluator: str, tmp_path: Path) -> None:
             embedded_nodes.EmbeddedNodes.of(context, stages, [own], [OutputHeads((1,))]), "test"
         )[0]
 
-    found = run_threads(7, worker)[0]
+    scores = run_threads(7, worker)[0]
     score = lambda pairs: (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(dim=1)  # noqa: E731
     positive, negative = (
         score(torch.cat([directory.read_part(part).links[name] for part in range(7)]))
         for name in ("test", "test_neg")
     )
     if evaluator == "mrr":
-        answer = ogb.Evaluator("ogbl-citation2").eval(
+        ogb_scores = ogb.Evaluator("ogbl-citation2").eval(
             {"y_pred_pos": positive, "y_pred_neg": negative.view(-1, 3)}
         )
-        assert found["ogb mrr"] == pytest.approx(float(answer["mrr_list"].mean()), abs=1e-6)
+        assert scores["ogb mrr"] == pytest.approx(float(ogb_scores["mrr_list"].mean()), abs=1e-6)
     else:
         judge = ogb.Evaluator("ogbl-collab")
         judge.K = 5
-        answer = judge.eval({"y_pred_pos": positive, "y_pred_neg": negative})
-        assert found["ogb hits@5"] == pytest.approx(answer["hits@5"])
+        ogb_scores = judge.eval({"y_pred_pos": positive, "y_pred_neg": negative})
+        assert scores["ogb hits@5"] == pytest.approx(ogb_scores["hits@5"])
 
 
 # --- whole runs ----------
@@ -377,9 +383,12 @@ def test_a_trained_model_is_evaluated_as_training_did(run: Any) -> None:
     out = folder / "evaluate"
     arguments = ("app=evaluate", f"checkpoint_dir={folder / 'run'}", f"hydra.run.dir={out}")
     run_main(*common, *arguments, cwd=folder)
-    found, summary = summary_of(out, "evaluation.json"), summary_of(folder / "run", "summary.json")
+    evaluation, summary = (
+        summary_of(out, "evaluation.json"),
+        summary_of(folder / "run", "summary.json"),
+    )
     for name in ("test", "baselines"):
-        assert found[name] == summary[name]
+        assert evaluation[name] == summary[name]
 
 
 def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
@@ -400,9 +409,9 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
         *common, "app=predict", *nobody, f"hydra.run.dir={tmp_path / 'nobody'}", cwd=folder, rc=2
     )
     assert "has no ids" in refused.output
-    wanted = [3, int(split.rows["test"][0, 0]), 55]
-    (tmp_path / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in wanted))
-    every = [(u, v) for u in wanted for v in range(NODES)]
+    sources = [3, int(split.rows["test"][0, 0]), 55]
+    (tmp_path / "nodes.csv").write_text("id\n" + "".join(f"node {node}\n" for node in sources))
+    every = [(u, v) for u in sources for v in range(NODES)]
     (tmp_path / "pairs.csv").write_text(
         "src,dst\n" + "".join(f"node {u},node {v}\n" for u, v in every)
     )
@@ -443,16 +452,16 @@ def test_partners_are_the_best_without_an_edge_and_pairs_have_their_scores(
         zip(split.graph.edges.src.tolist(), split.graph.edges.dst.tolist(), strict=True)
     )
     for name, left_out, top in (("top", known, 5), ("train", trained_on, 40)):
-        for node in wanted:
+        for node in sources:
             new = [v for v in range(NODES) if v != node and (node, v) not in left_out]
             best = sorted(new, key=lambda v: -scores[node, v])[:top]
-            found = [(v, score) for u, v, score in lines(name) if u == node]
-            assert [score for _, score in found] == pytest.approx(
+            partners = [(v, score) for u, v, score in lines(name) if u == node]
+            assert [score for _, score in partners] == pytest.approx(
                 [scores[node, v] for v in best], rel=1e-5, abs=1e-6
             )
-            assert len({v for v, _ in found}) == len(found)
-            assert [score for _, score in found] == pytest.approx(
-                [scores[node, v] for v, _ in found], rel=1e-5, abs=1e-6
+            assert len({v for v, _ in partners}) == len(partners)
+            assert [score for _, score in partners] == pytest.approx(
+                [scores[node, v] for v, _ in partners], rel=1e-5, abs=1e-6
             )
     assert any((u, v) in known for u, v, _ in lines("train"))
 
@@ -469,8 +478,8 @@ def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_pat
     rows = decompose(pairs, NODES, columns, a).embed(columns, b / a, c)
     expected = (rows[pairs[:, 0]] * rows[pairs[:, 1]]).sum(axis=1)
     named = [(f"node {u}", f"node {v}") for u, v in pairs.tolist()]
-    found = load_run(answered).attach(folder / "g.npz").score(named)
-    assert found / found.mean() == pytest.approx(expected / expected.mean(), rel=1e-3, abs=1e-5)
+    scores = load_run(answered).attach(folder / "g.npz").score(named)
+    assert scores / scores.mean() == pytest.approx(expected / expected.mean(), rel=1e-3, abs=1e-5)
 
 
 def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(

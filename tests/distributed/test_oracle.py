@@ -216,8 +216,8 @@ def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
         edges = unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2])
         patches.enter_context(edges)
         for kind in (layerwise.LayerInput, look_ahead.LookAheadInput):
-            noting = _noted(kind.embed_nodes, embeddings)
-            patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", noting))
+            recorder = _record_rows(kind.embed_nodes, embeddings)
+            patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", recorder))
         yield embeddings
 
 
@@ -231,8 +231,8 @@ def context_of(
     """The context, the stages, and what is saved of the trained network."""
     saved: list[torch.nn.Module] = []
     use = registry.find_trainer(settings).USE
-    given = {"log": log, "run_dir": Path("nowhere"), "dtype": dtype, "use": use}
-    context, stages = worker_context(comm, directory, settings, **given)
+    fields = {"log": log, "run_dir": Path("nowhere"), "dtype": dtype, "use": use}
+    context, stages = worker_context(comm, directory, settings, **fields)
     context = dataclasses.replace(context, save_layer=lambda layer, module: saved.append(module))
     return context, stages, saved
 
@@ -241,7 +241,7 @@ def _train(
     comm: Communicator,
     directory: PartitionDirectory,
     settings: TrainSettings,
-    noted: dict[int, list[np.ndarray]],
+    rows_by_rank: dict[int, list[np.ndarray]],
 ) -> Any:
     recorder = RoundRecorder()
     context, stages, _ = context_of(comm, directory, settings, recorder)
@@ -249,25 +249,25 @@ def _train(
     stages = stages[: len(trained.rounds)]
     assert trained.rounds == [settings.num_rounds[0]] * len(stages)
     context = context.with_num_layers(len(stages))
-    embeddings = noted[comm.rank]
+    embeddings = rows_by_rank[comm.rank]
     if not settings.model.grows:  # then the last layer passes on its logits
         np.testing.assert_array_equal(embeddings[-1], trained.logits[-1].numpy())
     if settings.smoothing.steps:
-        answer = choose_heads(context, trained.logits, make_smoother(context))
-        embeddings += [*(each.numpy() for each in trained.logits), answer[1].numpy()]
+        choice = choose_heads(context, trained.logits, make_smoother(context))
+        embeddings += [*(logits.numpy() for logits in trained.logits), choice[1].numpy()]
     parameters = [
         parameter.detach().numpy() for stage in stages for parameter in stage.parameters()
     ]
     return context.partition.node_ids.numpy(), recorder.lines, embeddings, parameters
 
 
-def _noted(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
+def _record_rows(embed: Any, embeddings: dict[int, list[np.ndarray]]) -> Any:
     """The function, which now also keeps what it returns."""
 
     def embed_and_note(
-        given: Any, context: Context, *arguments: Any, logits: bool
+        layer_input: Any, context: Context, *arguments: Any, logits: bool
     ) -> layerwise.LayerOutput:
-        output: layerwise.LayerOutput = embed(given, context, *arguments, logits=logits)
+        output: layerwise.LayerOutput = embed(layer_input, context, *arguments, logits=logits)
         embeddings[context.comm.rank].append(output.rows[: len(context.labels)].numpy())
         return output
 
@@ -290,24 +290,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
     def make_job(num_parts: int, name: Any) -> Case:
         if name in FEW:
-            kind, settings = FEW[name]
-            given = (*settings, f"num_rounds=[{FEW_ROUNDS}]")
+            kind, case_settings = FEW[name]
+            overrides = (*case_settings, f"num_rounds=[{FEW_ROUNDS}]")
             step = CHUNK if "chunks" in name else layerwise.EDGES_PER_STEP
-            return directory(num_parts, kind), settings_of(num_parts, *given), step
+            return directory(num_parts, kind), settings_of(num_parts, *overrides), step
         model, kind = name
         local = LOCAL_3 if kind == "local-3" else ()
         where = directory(num_parts, "dense" if local else kind)
-        given = settings_of(num_parts, *MODELS[model], *local)
-        return where, given, layerwise.EDGES_PER_STEP
+        settings = settings_of(num_parts, *MODELS[model], *local)
+        return where, settings, layerwise.EDGES_PER_STEP
 
     @functools.cache
     def of(num_parts: int, name: Any) -> Any:
-        return joined(train_as_threads(num_parts, make_job(num_parts, name)))
+        return join_workers(train_as_threads(num_parts, make_job(num_parts, name)))
 
     return of
 
 
-def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
+def join_workers(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.ndarray]]:
     """The rounds, each layer's embeddings [N, D] in the order of ids, and all parameters.
 
     Rounds and parameters have to be the same on all workers, the latter bit for bit.
@@ -326,16 +326,18 @@ def joined(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[np.nda
     return workers[0][1], embeddings, workers[0][3]
 
 
-def assert_same(got: Any, wanted: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Also NaN in the same embeddings."""
-    assert [line[:2] for line in got[0]] == [line[:2] for line in wanted[0]]
+    assert [line[:2] for line in actual[0]] == [line[:2] for line in expected[0]]
     for place in (2, 3):  # the loss and the metric; None becomes NaN
-        scores = [[line[place] for line in rounds] for rounds in (got[0], wanted[0])]
+        scores = [[line[place] for line in rounds] for rounds in (actual[0], expected[0])]
         np.testing.assert_allclose(*np.array(scores, float), rtol=1e-8)
-    for layer, (rows, expected) in enumerate(zip(got[1], wanted[1], strict=True)):
-        np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11, err_msg=f"layer {layer}")
-    for values, expected in zip(got[2], wanted[2], strict=True):
-        np.testing.assert_allclose(values, expected, rtol=1e-8, atol=1e-11)
+    for layer, (rows, expected_values) in enumerate(zip(actual[1], expected[1], strict=True)):
+        np.testing.assert_allclose(
+            rows, expected_values, rtol=1e-8, atol=1e-11, err_msg=f"layer {layer}"
+        )
+    for values, expected_values in zip(actual[2], expected[2], strict=True):
+        np.testing.assert_allclose(values, expected_values, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_a_grown_network_is_that_of_as_many_layers(tmp_path: Path) -> None:
 
     def train(*depth: str) -> Any:
         settings = settings_of(2, *MODELS["gcn"], *SKIPS, *never_better, *depth)
-        return joined(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
+        return join_workers(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
 
     grown, fixed = train("num_layers=auto", "max_layers=6"), train("num_layers=3")
     assert [line[:2] for line in grown[0]] == [line[:2] for line in fixed[0]]
@@ -380,7 +382,7 @@ def test_without_validation_a_network_grows_to_two_layers(tmp_path: Path) -> Non
     masks = {**oracle_masks("third"), "val_mask": np.zeros(60, bool)}
     directory = write_partitions(tmp_path, oracle_graph("third"), masks, assignment(2), 2)
     settings = settings_of(2, *MODELS["gcn"], *SKIPS, "num_layers=auto", "max_layers=6")
-    rounds, *_ = joined(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
+    rounds, *_ = join_workers(train_as_threads(2, (directory, settings, layerwise.EDGES_PER_STEP)))
     assert {line[0] for line in rounds} == {0, 1}
 
 
@@ -394,9 +396,9 @@ def test_local_steps_equal_a_simulation_in_one_process(
 ) -> None:
     """Weights of unused columns decay on every worker, also on those without training nodes."""
     _, embeddings, _ = trained(num_parts, case)
-    wanted = simulate_local_gcn(num_parts, 3, rounds, kind)
-    for rows, expected in zip(embeddings, wanted, strict=True):
-        np.testing.assert_allclose(rows, expected, rtol=1e-8, atol=1e-11)
+    simulated = simulate_local_gcn(num_parts, 3, rounds, kind)
+    for rows, expected_rows in zip(embeddings, simulated, strict=True):
+        np.testing.assert_allclose(rows, expected_rows, rtol=1e-8, atol=1e-11)
 
 
 def simulate_local_gcn(num_parts: int, steps: int, rounds: int, kind: str) -> list[np.ndarray]:
@@ -485,21 +487,21 @@ def test_each_layer_has_its_precision(trained: Any) -> None:
     """Four bits after the first layer: that one is exact, the others are not, but near."""
     (_, exact, _), (_, rounded, _) = trained(1, "gat"), trained(4, "gat-int4")
     np.testing.assert_allclose(rounded[0], exact[0], rtol=1e-8, atol=1e-11)
-    for rows, wanted in zip(rounded[1:], exact[1:], strict=True):
-        error = np.abs(rows - wanted).max() / np.abs(wanted).max()
+    for rows, exact_rows in zip(rounded[1:], exact[1:], strict=True):
+        error = np.abs(rows - exact_rows).max() / np.abs(exact_rows).max()
         assert 1e-4 < error < 0.2
 
 
 @pytest.mark.parametrize("num_parts", SOME_PARTS)
 @pytest.mark.parametrize("case", ["gcn-third", "sage-mean-third", "gat-third"])
 def test_nodes_that_nobody_needs_change_nothing(trained: Any, num_parts: int, case: str) -> None:
-    got = trained(num_parts, case)
-    assert_same(got, trained(1, case))
-    for rows in got[1]:
+    results = trained(num_parts, case)
+    assert_same(results, trained(1, case))
+    for rows in results[1]:
         assert (np.isnan(rows).any(axis=1) == np.isnan(rows).all(axis=1)).all()
     named = np.any(list(oracle_masks("third").values()), axis=0)
     assert named.sum() == 40
-    assert np.isnan(got[1][-1]).any(axis=1).tolist() == (~named).tolist()
+    assert np.isnan(results[1][-1]).any(axis=1).tolist() == (~named).tolist()
 
 
 SAME_AS = {"gat-chunks": "gat", "gat-batch-of-all": "gat", "gcn-batch-of-all": "gcn"}
@@ -532,9 +534,9 @@ OTHER_LOSSES = ("gcn-skips-mae", "gcn-skips-huber")  # test_node_regression.py h
 def test_skips_and_answers_of_parts_equal_those_of_one(
     trained: Any, num_parts: int, case: str
 ) -> None:
-    wanted = trained(1, case.removesuffix("-plain"))
-    assert_same(trained(num_parts, case), wanted)
-    assert np.isfinite(wanted[1][-1]).any()
+    one_part = trained(1, case.removesuffix("-plain"))
+    assert_same(trained(num_parts, case), one_part)
+    assert np.isfinite(one_part[1][-1]).any()
 
 
 def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
@@ -555,14 +557,14 @@ def test_a_layer_that_looks_ahead_trains_end_to_end(trained: Any) -> None:
         logits = stages[1].logits(Inputs((adjacency @ hidden,), 60, NO_PROJECTED_ROWS))
         own_logits = stages[0].classify(hidden.detach())
         loss = sum(
-            torch.nn.functional.cross_entropy(each[train], labels[train])
-            for each in (logits, own_logits)
+            torch.nn.functional.cross_entropy(predicted[train], labels[train])
+            for predicted in (logits, own_logits)
         )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[union-attr]
         optimizer.step()
-    wanted = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS)).detach().numpy()
-    np.testing.assert_allclose(trained(4, "gcn-ahead")[1][0], wanted, rtol=1e-8, atol=1e-11)
+    expected = stages[0].hidden(Inputs((total,), 60, NO_PROJECTED_ROWS)).detach().numpy()
+    np.testing.assert_allclose(trained(4, "gcn-ahead")[1][0], expected, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("num_parts", [1, 2, 7])
@@ -593,17 +595,17 @@ def test_smoothing_is_the_power_of_the_adjacency(
         if "exchange=plain" not in more:
             _, first = propagate(context, rows, 1, val)
             assert torch.allclose(first[val], powers[1][val], rtol=1e-12)
-        return partition.node_ids.numpy(), [each.numpy() for each in powers]
+        return partition.node_ids.numpy(), [rows.numpy() for rows in powers]
 
-    found = run_threads(num_parts, worker)
-    order = np.argsort(np.concatenate([ids for ids, _ in found]))
+    by_rank = run_threads(num_parts, worker)
+    order = np.argsort(np.concatenate([ids for ids, _ in by_rank]))
     in_split = np.any(list(masks.values()), axis=0)
-    whole = "smoothing.reach=hops" in more
-    adjacency, expected = normalized(graph).numpy() * (in_split | whole), start
+    reaches_all = "smoothing.reach=hops" in more
+    adjacency, expected = normalized(graph).numpy() * (in_split | reaches_all), start
     for step in range(4):
-        got = np.concatenate([powers[step] for _, powers in found])[order]
+        got = np.concatenate([powers[step] for _, powers in by_rank])[order]
         np.testing.assert_allclose(got[in_split], expected[in_split], rtol=1e-9, atol=1e-12)
-        if whole and "exchange=plain" not in more:
+        if reaches_all and "exchange=plain" not in more:
             reached = np.linalg.matrix_power(normalized(graph).numpy(), 3 - step)[in_split].any(
                 axis=0
             )

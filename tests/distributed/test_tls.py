@@ -99,7 +99,7 @@ def meet(folder: Path, port: int, meanwhile: Callable[[], None] = lambda: None) 
         return [future.result(60) for future in (*waiting, last)]
 
 
-def good(outcomes: list[Outcome]) -> bool:
+def is_one_outcome(outcomes: list[Outcome]) -> bool:
     return len(set(outcomes)) == 1 and len(outcomes[0][0]) == 16
 
 
@@ -117,8 +117,8 @@ def swap_between(clusters: list[Any]) -> None:
             with connected(met.rendezvous, node, met.streams[node]) as transport:
                 for size in (0, 5, 70_000, 1_500_000):
                     messages = [message(node, peer, size) for peer in range(3)]
-                    for peer, found in enumerate(swap(transport, messages, [size] * 3)):
-                        assert torch.equal(found, message(peer, node, size))
+                    for peer, received in enumerate(swap(transport, messages, [size] * 3)):
+                        assert torch.equal(received, message(peer, node, size))
 
     together(*(partial(work, node) for node in range(3)))
 
@@ -177,7 +177,7 @@ def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, own:
         with secured(stream, None if own == "nobody" else folder / own) if own else stream as end:
             assert heard in claim(end, 1)
 
-    assert good(meet(folder, port, attack))
+    assert is_one_outcome(meet(folder, port, attack))
     (line,) = [line for line in caplog.messages if "refused a connection" in line]
     assert logged in line
     key = (folder / "east" / "key.pem").read_text().splitlines()[1]
@@ -279,23 +279,25 @@ def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
 def test_a_site_and_its_authority_by_the_command_line(tmp_path: Path) -> None:
     """Each step, and the second certificate of a name is refused."""
 
-    def said(*arguments: str, rc: int = 0) -> str:
+    def run_credentials(*arguments: str, rc: int = 0) -> str:
         ended = run_main("credentials", *arguments, cwd=tmp_path, rc=rc)
         return ended.output
 
-    said("authority", "authority")
-    asked = said("request", "a", "--name", "a")
-    signed = said("sign", "authority", "a/request.pem")
+    run_credentials("authority", "authority")
+    asked = run_credentials("request", "a", "--name", "a")
+    signed = run_credentials("sign", "authority", "a/request.pem")
     digest = asked.split()[-1]
     assert digest in signed
-    assert "has a certificate; revoke it first" in said("sign", "authority", "a/request.pem", rc=2)
-    said("members", "authority", "--sites", "a")
-    said("revoke", "authority", "a")
-    said("sign", "authority", "a/request.pem")
+    assert "has a certificate; revoke it first" in run_credentials(
+        "sign", "authority", "a/request.pem", rc=2
+    )
+    run_credentials("members", "authority", "--sites", "a")
+    run_credentials("revoke", "authority", "a")
+    run_credentials("sign", "authority", "a/request.pem")
     authority.hand_out(tmp_path, ("a",))
     assert read_credentials(tmp_path / "a", 0, 1).lists.startswith("members a; 1 revoked by 20")
-    assert "File exists" in said("request", "a", "--name", "a", rc=2)
-    assert "the name of a site" in said("request", "b", "--name", "../b", rc=2)
+    assert "File exists" in run_credentials("request", "a", "--name", "a", rc=2)
+    assert "the name of a site" in run_credentials("request", "b", "--name", "../b", rc=2)
     assert (tmp_path / "a" / "key.pem").stat().st_mode & 0o777 == 0o600
 
 
@@ -358,13 +360,13 @@ def served(hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served
         def __getattr__(self, name: str) -> Any:
             return getattr(self._stream, name)
 
-    def noted(source: Any, target: socket.socket, nodes: tuple[int, int]) -> None:
+    def record(source: Any, target: socket.socket, nodes: tuple[int, int]) -> None:
         forward(Noted(source), target, nodes)  # type: ignore[arg-type]
 
     def refuse(*_: Any) -> socket.socket:
         raise AssertionError("a node listens")
 
-    monkeypatch.setattr(hub, "_forward", noted)
+    monkeypatch.setattr(hub, "_forward", record)
     monkeypatch.setattr(addresses, "listen", refuse)
     ended = threading.Event()
     with (
@@ -399,7 +401,7 @@ def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
             served.seen_by(2).reach(0, 60.0)
         outcomes = [future.result(60) for future in (pool.submit(attend, served.cluster(0)), *late)]
-    assert good(outcomes)
+    assert is_one_outcome(outcomes)
 
 
 def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
@@ -486,17 +488,17 @@ def test_settings_of_a_hub(tmp_path: Path) -> None:
     keys = make_credentials(tmp_path / "keys", *SITES)[0].parent
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        kind, said = attend(Served(keys, port, []).cluster(0))
+        kind, message = attend(Served(keys, port, []).cluster(0))
     assert kind == "InputError"
-    assert "members.json lists no hub after the nodes, so node 0 is the hub" in said
+    assert "members.json lists no hub after the nodes, so node 0 is the hub" in message
 
 
 @pytest.mark.long("other tests have the hub in a thread")
 def test_the_command_of_a_hub(hub_folder: Path, tmp_path: Path) -> None:
     there = Served(hub_folder, free_port(), [])
-    given = ("num_partitions=3", "parts_per_node=1", "distributed.backend=sockets")
+    settings = ("num_partitions=3", "parts_per_node=1", "distributed.backend=sockets")
     where = (f"distributed.hub=127.0.0.1:{there.port}", f"distributed.credentials={hub_folder}/hub")
-    with running_cli("app=hub", *given, *where, cwd=tmp_path) as process:
+    with running_cli("app=hub", *settings, *where, cwd=tmp_path) as process:
         stream_to(there.port).close()
         with pytest.raises(ChannelClosed, match="node 0 is not at the hub"):
             there.seen_by(2).reach(0, 60.0)
@@ -541,18 +543,18 @@ def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With what is the default otherwise: low-rank factors with error feedback, smoothing."""
-    given = arguments(parts, *SECURE, "stopping=none")
-    secure = train.run(compose(given), tmp_path / "secure")
+    overrides = arguments(parts, *SECURE, "stopping=none")
+    secure = train.run(compose(overrides), tmp_path / "secure")
     with monkeypatch.context() as patched:
         patched.setattr(train, "main", in_the_open)
-        open_ = train.run(compose(given), tmp_path / "open")
+        open_ = train.run(compose(overrides), tmp_path / "open")
     secure_files, open_files = (
         snapshot(tmp_path / run / "checkpoint") for run in ("secure", "open")
     )
     assert secure_files == open_files
     for key in ("test", "val", "train", "bytes"):
         assert secure[key] == open_[key]
-    planned = plan.run(compose([*given, "app=plan"]), tmp_path / "plan")
+    planned = plan.run(compose([*overrides, "app=plan"]), tmp_path / "plan")
     assert_sent_as_planned(planned, secure)
 
 

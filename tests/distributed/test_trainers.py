@@ -129,7 +129,7 @@ def settings_of(num_parts: int, *overrides: str) -> TrainSettings:
     )
 
 
-def trained(
+def train_workers(
     directory: PartitionDirectory, settings: TrainSettings, dtype: torch.dtype = torch.float64
 ) -> list[Outcome]:
     def work(comm: Communicator) -> Outcome:
@@ -150,9 +150,9 @@ def trained(
 
     def network(*arguments: Any) -> sign.SIGN:
         with RANDOM_STATE:
-            return made(*arguments)
+            return build_network_of_sign(*arguments)
 
-    made = sign._build_network
+    build_network_of_sign = sign._build_network
     with mock.patch.object(sign, "_build_network", network):
         return run_threads(settings.num_partitions, work)
 
@@ -182,12 +182,12 @@ class Edges:
     out_degree: Tensor
 
 
-def whole_edges(graph: GraphData) -> Edges:
+def all_edges(graph: GraphData) -> Edges:
     counts = count_edges(graph)
     return Edges(counts, counts.sum(1), counts.sum(0))
 
 
-def inside(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
+def edges_inside_parts(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
     weight = edges.weight * torch.from_numpy(parts[:, None] == parts[None, :])
     if degrees == "local":
         return Edges(weight, weight.sum(1), weight.sum(0))
@@ -222,7 +222,7 @@ def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tens
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """What one process makes of it."""
 
     parameters: list[np.ndarray]
@@ -232,13 +232,13 @@ class Wanted:
     """Accuracy after each round, from 0."""
 
 
-def alone(
+def train_on_whole_graph(
     settings: TrainSettings,
     graph: GraphData,
     edges: list[list[Edges]],
     final: list[Edges],
     masks: str = "dense",
-) -> Wanted:
+) -> Expected:
     """SGD on the whole graph, with edges by epoch and layer.
 
     Validation and test on the edges `final`.
@@ -263,7 +263,7 @@ def descend(
     steps: list[Any],
     final: Any,
     masks: str = "dense",
-) -> Wanted:
+) -> Expected:
     """A step of SGD with weight decay on the training nodes' mean loss for each of `steps`.
 
     The steps make logits.
@@ -284,12 +284,12 @@ def descend(
             for parameter in parameters:
                 parameter -= settings.learning_rate[0] * (parameter.grad + 0.01 * parameter)
     validate()
-    return Wanted(
+    return Expected(
         [parameter.detach().numpy() for parameter in parameters], final().detach().numpy(), hits
     )
 
 
-def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") -> None:
+def assert_close(outcomes: list[Outcome], expected: Expected, masks: str = "dense") -> None:
     """Parameters are the same on all workers bit for bit, and those wanted.
 
     Logits likewise at the nodes in a mask.
@@ -297,17 +297,17 @@ def assert_close(outcomes: list[Outcome], wanted: Wanted, masks: str = "dense") 
     for outcome in outcomes:
         assert outcome.rounds == [EPOCHS]
         assert outcome.round_state == outcomes[0].round_state
-        for own, first, expected in zip(
-            outcome.parameters, outcomes[0].parameters, wanted.parameters, strict=True
+        for own, first, parameter in zip(
+            outcome.parameters, outcomes[0].parameters, expected.parameters, strict=True
         ):
             np.testing.assert_array_equal(own, first)
-            np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-11)
+            np.testing.assert_allclose(own, parameter, rtol=1e-8, atol=1e-11)
     losses, metrics = zip(*outcomes[0].round_state, strict=True)
     assert losses[-2] < losses[0] - 0.02
-    np.testing.assert_allclose(metrics, wanted.val)
+    np.testing.assert_allclose(metrics, expected.val)
     needed = np.logical_or.reduce(list(oracle_masks(masks).values()))
     np.testing.assert_allclose(
-        joined_logits(outcomes)[needed], wanted.logits[needed], rtol=1e-7, atol=1e-9
+        joined_logits(outcomes)[needed], expected.logits[needed], rtol=1e-7, atol=1e-9
     )
 
 
@@ -319,29 +319,31 @@ def edges_seen(settings: TrainSettings, graph: GraphData) -> tuple[list[Edges], 
 
     The first layers see all edges, the others those within a part.
     """
-    whole, layers = whole_edges(graph), settings.model.depth
+    everything, layers = all_edges(graph), settings.model.depth
     name, parts = settings.trainer.name, assignment(settings.num_partitions)
-    local = inside(whole, parts, settings.local.degrees if name == "local" else "global")
-    num_whole = {
+    local = edges_inside_parts(
+        everything, parts, settings.local.degrees if name == "local" else "global"
+    )
+    num_layers_with_all_edges = {
         "full_graph": layers,
         "local": 0,
         "bns": layers * int(settings.bns.p),
         "fedgcn": settings.fedgcn.hops,
     }[name]
-    edges = [whole if layer < num_whole else local for layer in range(layers)]
-    return edges, [whole] * layers if name == "bns" else edges
+    edges = [everything if layer < num_layers_with_all_edges else local for layer in range(layers)]
+    return edges, [everything] * layers if name == "bns" else edges
 
 
 @pytest.mark.parametrize(("model", "given"), EQUAL)
-def test_a_trainer_equals_one_process(tmp_path: Path, model: str, given: str) -> None:
-    options = given.split()
+def test_a_trainer_equals_one_process(tmp_path: Path, model: str, overrides: str) -> None:
+    options = overrides.split()
     kind = "dense" if "=" in options[-1] else options.pop()
     masks = "third" if kind == "sparse" else "dense"
     settings = settings_of(4, *MODELS[model], *options)
     edges, final = edges_seen(settings, oracle_graph(kind))
-    outcomes = trained(parts_of(tmp_path, settings.num_partitions, kind, masks), settings)
-    wanted = alone(settings, oracle_graph(kind), [edges] * EPOCHS, final, masks)
-    assert_close(outcomes, wanted, masks)
+    outcomes = train_workers(parts_of(tmp_path, settings.num_partitions, kind, masks), settings)
+    expected = train_on_whole_graph(settings, oracle_graph(kind), [edges] * EPOCHS, final, masks)
+    assert_close(outcomes, expected, masks)
     if settings.trainer.name in ("local", "fedgcn"):
         assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
         assert settings.trainer.name != "local" or total(outcomes, "features") == 0
@@ -372,22 +374,24 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
         ids[rank] = np.array([int(own[owner].node_ids[index]) - 1000 for owner, index in halo], int)
     settings = settings_of(4, "trainer=bns", f"bns.p={share}", *MODELS[model])
     with mock.patch.object(whole_networks, "draw_boundary", draw):
-        outcomes = trained(directory, settings)
-    whole = whole_edges(graph)
+        outcomes = train_workers(directory, settings)
+    unsampled = all_edges(graph)
 
     def seen(epoch: int) -> Edges:
         of_receiver = np.stack([taken[epoch, rank] for rank in range(4)])[parts]  # [N dst, N src]
         scale = 1 if model.startswith("gat") else 1 / share
         factor = np.where(parts[:, None] == parts, 1.0, of_receiver * scale)
-        return Edges(whole.weight * torch.from_numpy(factor), whole.in_degree, whole.out_degree)
+        return Edges(
+            unsampled.weight * torch.from_numpy(factor), unsampled.in_degree, unsampled.out_degree
+        )
 
-    wanted = alone(
+    expected = train_on_whole_graph(
         settings,
         graph,
         [[seen(epoch)] * LAYERS for epoch in range(1, EPOCHS + 1)],
-        [whole] * LAYERS,
+        [unsampled] * LAYERS,
     )
-    assert_close(outcomes, wanted)
+    assert_close(outcomes, expected)
     draws = np.array(
         [taken[epoch, rank][ids[rank]].mean() for epoch, rank in taken if len(ids[rank])]
     )
@@ -398,8 +402,8 @@ def test_a_sampled_epoch_is_one_process_on_the_sampled_graph(tmp_path: Path, mod
 @pytest.mark.parametrize(("model", "kind"), [("gcn", "sparse"), ("sage-mean", "dense")])
 def test_sign_equals_one_process(tmp_path: Path, model: str, kind: str) -> None:
     settings, graph = settings_of(4, "trainer=sign", *MODELS[model]), oracle_graph(kind)
-    outcomes = trained(parts_of(tmp_path, 4, kind), settings)
-    assert_close(outcomes, sign_alone(settings, graph, "dense"))
+    outcomes = train_workers(parts_of(tmp_path, 4, kind), settings)
+    assert_close(outcomes, train_sign_on_whole_graph(settings, graph, "dense"))
     assert all(outcome.sent["embeddings"] == 0 for outcome in outcomes)
 
 
@@ -418,25 +422,25 @@ def test_smoothing_starts_from_the_logits_of_all_nodes_within_reach(
 ) -> None:
     """With two steps these are the nodes within two hops of the sparse masks' nodes."""
     settings = settings_of(4, *more, "num_layers=2", "smoothing.steps=2")
-    graph, whole = oracle_graph("third"), whole_edges(oracle_graph("third"))
-    outcomes = trained(parts_of(tmp_path, 4, "third", "third"), settings)
+    graph, edges_of_graph = oracle_graph("third"), all_edges(oracle_graph("third"))
+    outcomes = train_workers(parts_of(tmp_path, 4, "third", "third"), settings)
     if settings.trainer.name == "sign":
-        wanted = sign_alone(settings, graph, "third")
+        expected = train_sign_on_whole_graph(settings, graph, "third")
     else:
-        edges = [whole] * 2
-        wanted = alone(settings, graph, [edges] * EPOCHS, edges, "third")
-    assert_close(outcomes, wanted, "third")
+        edges = [edges_of_graph] * 2
+        expected = train_on_whole_graph(settings, graph, [edges] * EPOCHS, edges, "third")
+    assert_close(outcomes, expected, "third")
     logits = joined_logits(outcomes)
     in_a_split = np.logical_or.reduce(list(oracle_masks("third").values()))
-    near = torch.linalg.matrix_power(whole.weight + torch.eye(60), 2).numpy()
+    near = torch.linalg.matrix_power(edges_of_graph.weight + torch.eye(60), 2).numpy()
     reached = near[in_a_split].any(axis=0)
     assert in_a_split.sum() < reached.sum() < 60
     assert np.isfinite(logits).all(axis=1).tolist() == reached.tolist()
-    np.testing.assert_allclose(logits[reached], wanted.logits[reached], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(logits[reached], expected.logits[reached], rtol=1e-7, atol=1e-9)
 
 
-def sign_alone(settings: TrainSettings, graph: GraphData, masks: str) -> Wanted:
-    edges, rows = whole_edges(graph), torch.from_numpy(graph.features).double()
+def train_sign_on_whole_graph(settings: TrainSettings, graph: GraphData, masks: str) -> Expected:
+    edges, rows = all_edges(graph), torch.from_numpy(graph.features).double()
     if settings.model.name == "gcn":
         scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
         operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
@@ -459,11 +463,13 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     settings = settings_of(4, "trainer.name=edgeless", "model=sage")
     with mock.patch.dict(registry.TRAINERS, edgeless=module.EdgelessTrainer()):
         registry.TRAINERS["edgeless"].check(settings)
-        outcomes = trained(parts_of(tmp_path, 4), settings)
+        outcomes = train_workers(parts_of(tmp_path, 4), settings)
     none = Edges(*(torch.zeros(shape, dtype=torch.float64) for shape in ((60, 60), 60, 60)))
     assert_close(
         outcomes,
-        alone(settings, oracle_graph("dense"), [[none] * LAYERS] * EPOCHS, [none] * LAYERS),
+        train_on_whole_graph(
+            settings, oracle_graph("dense"), [[none] * LAYERS] * EPOCHS, [none] * LAYERS
+        ),
     )
 
 
@@ -487,7 +493,7 @@ TAIL = 8 * 5
 def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: Path) -> None:
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
-    outcomes = trained(directory, settings, torch.float32)
+    outcomes = train_workers(directory, settings, torch.float32)
     halo, width = halo_nodes(directory), oracle_graph("dense").num_features
     one_pass = 4 * halo * WIDTH * (LAYERS - 1)
     parameters = sum(values.size for values in outcomes[0].parameters)
@@ -514,7 +520,7 @@ def test_rounded_rows_of_full_graph_have_the_bytes_by_hand(tmp_path: Path) -> No
         settings = settings_of(
             2, "trainer=full_graph", "model=gcn", f"exchange.precision={precision}"
         )
-        outcomes = trained(parts_of(tmp_path, 2), settings, torch.float32)
+        outcomes = train_workers(parts_of(tmp_path, 2), settings, torch.float32)
         counts = 2 * TAIL + ONCE  # of the predictions, with either precision
         sent[precision] = total(outcomes, "metrics") - counts
     assert sent["fp32"] > 0
@@ -541,8 +547,8 @@ def test_a_rounded_exchange_is_right_on_average_in_both_directions(precision: An
             gradients += own.grad / repeats
         return values, gradients
 
-    for rank, found in enumerate(run_threads(2, work)):
-        for mean, exact in zip(found, (rows[1 - rank], weights[1 - rank]), strict=True):
+    for rank, means in enumerate(run_threads(2, work)):
+        for mean, exact in zip(means, (rows[1 - rank], weights[1 - rank]), strict=True):
             step = exact.abs().amax(1, keepdim=True) / MAX_CODES[precision]
             # The standard deviation of a code is at most half a step.
             assert ((mean - exact).abs() < 5 * 0.5 * step / repeats**0.5).all()
@@ -596,17 +602,17 @@ def losses(run_dir: Path) -> np.ndarray:
 )
 def test_all_neighbours_are_full_graph_training(parts: Path, tmp_path: Path, model: str) -> None:
     """With all neighbours and full batches, every round equals that of trainer=full_graph."""
-    config, given = f"node_classification_{model}", (*ALIKE, *SAMPLED)
-    found = train.run(settings(parts, config, *given), tmp_path / "sampled")
-    wanted = train.run(settings(parts, config, *ALIKE, "trainer=full_graph"), tmp_path / "full")
+    config, overrides = f"node_classification_{model}", (*ALIKE, *SAMPLED)
+    sampled = train.run(settings(parts, config, *overrides), tmp_path / "sampled")
+    full_graph = train.run(settings(parts, config, *ALIKE, "trainer=full_graph"), tmp_path / "full")
     np.testing.assert_allclose(losses(tmp_path / "sampled"), losses(tmp_path / "full"), rtol=1e-4)
-    assert found["rounds"] == wanted["rounds"]
+    assert sampled["rounds"] == full_graph["rounds"]
     for name in ("train", "val", "test"):
-        assert found[name] == pytest.approx(wanted[name], rel=1e-4)
-    assert found.keys() == wanted.keys()
-    more = np.subtract(found["peak_memory_bytes"], wanted["peak_memory_bytes"])
+        assert sampled[name] == pytest.approx(full_graph[name], rel=1e-4)
+    assert sampled.keys() == full_graph.keys()
+    more = np.subtract(sampled["peak_memory_bytes"], full_graph["peak_memory_bytes"])
     assert min(more) > PROCESS  # the servers are among them
-    kinds = found["bytes"]["by_kind"]
+    kinds = sampled["bytes"]["by_kind"]
     assert (
         min(kinds[name] for name in ("structure", "labels", "features", "metrics", "gradients")) > 0
     )
@@ -630,7 +636,7 @@ LONG_RUN = (
 
 
 def running(group: int, module: str) -> list[psutil.Process]:
-    return [each for each in group_members(group) if module in each.cmdline()]
+    return [process for process in group_members(group) if module in process.cmdline()]
 
 
 @LONG
@@ -642,21 +648,21 @@ def running(group: int, module: str) -> list[psutil.Process]:
         (signal.SIGSTOP, "the DGL server of its partition was stopped"),
     ],
 )
-def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, said: str) -> None:
+def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, cause: str) -> None:
     need_dgl()
-    given = (*LONG_RUN, f"partition_dir={parts}")
-    with running_cli(*given, cwd=tmp_path, trains_in=tmp_path / "run") as process:
-        found = running(process.pid, "retexo.trainers.sampled_dgl.server")
-        assert len(found) == WORLD
-        for each in found:
-            connections = each.net_connections("inet")
+    arguments = (*LONG_RUN, f"partition_dir={parts}")
+    with running_cli(*arguments, cwd=tmp_path, trains_in=tmp_path / "run") as process:
+        servers = running(process.pid, "retexo.trainers.sampled_dgl.server")
+        assert len(servers) == WORLD
+        for server in servers:
+            connections = server.net_connections("inet")
             listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
             assert listening <= {"127.0.0.1"}
-        workers = [each.ppid() for each in found]
-        os.kill(found[0].pid, how)
+        workers = [server.ppid() for server in servers]
+        os.kill(servers[0].pid, how)
         ended = finish(process, rc=1)
     last = ended.stderr.splitlines()[-1]
-    assert all(words in last for words in ("rank ", said, "phase: round"))
+    assert all(words in last for words in ("rank ", cause, "phase: round"))
     wait_until(lambda: not group_members(process.pid), "all processes have ended")
     assert not [name for worker in workers for name in SHARED_MEMORY.glob(f"retexo-{worker}-*")]
 
@@ -680,22 +686,24 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, sai
 def test_what_is_refused(parts: Path, tmp_path: Path, overrides: str, words: str) -> None:
     """Settings, or another configuration."""
     need_dgl()
-    given = overrides.split()
-    config = "node_classification_sage" if "=" in overrides else given.pop()
+    settings_given = overrides.split()
+    config = "node_classification_sage" if "=" in overrides else settings_given.pop()
     with pytest.raises(InputError, match=re.escape(words)):
-        train.run(settings(parts, config, "trainer=sampled", *given), tmp_path / "run")
+        train.run(settings(parts, config, "trainer=sampled", *settings_given), tmp_path / "run")
 
 
 def test_graphs_of_other_kinds_are_refused(parts: Path) -> None:
     need_dgl()
-    given = train_settings("trainer=sampled", "num_partitions=2")
+    sampled_settings = train_settings("trainer=sampled", "num_partitions=2")
     directory = find_partition_directory([parts / "toy-random-vol-2"], WORLD)
-    compatibility.check_directory(given, directory)
+    compatibility.check_directory(sampled_settings, directory)
     words = "dataset_name=parts: trainer=sampled lets all workers read all rows and label"
     with pytest.raises(InputError, match=words):
-        compatibility.check_directory(given, replace(directory, sites=("a", "b")))
-    for known in ({"weighted": True}, {"num_edge_features": 3}):
-        context: Any = SimpleNamespace(settings=given, graph_info=graph_info(**known))
+        compatibility.check_directory(sampled_settings, replace(directory, sites=("a", "b")))
+    for edge_data in ({"weighted": True}, {"num_edge_features": 3}):
+        context: Any = SimpleNamespace(
+            settings=sampled_settings, graph_info=graph_info(**edge_data)
+        )
         with pytest.raises(InputError, match="does not support edge weights or edge features"):
             whole_networks.SampledTrainer().train(context, [])
 

@@ -120,7 +120,7 @@ class Valid:
             left = _differences(before, _list_files(sandbox))
             if tried.accepted:
                 written = tuple(f"a/b/input/{folder}" for folder in self.door.writes)
-                left = [each for each in left if not each.startswith(written)]
+                left = [path for path in left if not path.startswith(written)]
             tried.wrong += [f"left behind: {', '.join(left[:5])}"] if left else []
             tried.wrong += ["accepted"] * (tried.accepted and change.refused)
             if tried.accepted and self.content:
@@ -129,13 +129,13 @@ class Valid:
             return tried, content
 
 
-def compare(valid: Content, found: Content, change: Change) -> str:
+def compare(valid: Content, content: Content, change: Change) -> str:
     """What differs and was not touched."""
     if change.touched is None:
         return ""
-    names = [name for name in {**valid, **found} if valid.get(name) != found.get(name)]
-    odd = sorted(set(names) - change.touched)
-    return f"changes {', '.join(odd)}" if odd else ""
+    names = [name for name in {**valid, **content} if valid.get(name) != content.get(name)]
+    untouched = sorted(set(names) - change.touched)
+    return f"changes {', '.join(untouched)}" if untouched else ""
 
 
 @contextlib.contextmanager
@@ -194,7 +194,7 @@ def _watched(tried: Tried) -> Iterator[None]:
         f"{tried.memory / 2**20:.0f} MiB": tried.memory > MEMORY,
         f"{logged.letters} letters in the log": logged.letters > LOGGED,
     }
-    tried.wrong += [said for said, is_wrong in too_much.items() if is_wrong]
+    tried.wrong += [excess for excess, is_wrong in too_much.items() if is_wrong]
     tried.wrong += logged.wrong
     left = [
         child for child in psutil.Process().children(recursive=True) if child.pid not in children
@@ -230,18 +230,18 @@ def _peak() -> int:
 
 def _list_files(folder: Path) -> dict[str, Any]:
     """Kind and content of everything below a folder, by path."""
-    found: dict[str, Any] = {}
+    files_by_path: dict[str, Any] = {}
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(parent, name)
             mode = path.lstat().st_mode
-            what: Any = stat.S_IFMT(mode)
+            content: Any = stat.S_IFMT(mode)
             if stat.S_ISREG(mode):
-                what = path.read_bytes()
+                content = path.read_bytes()
             elif stat.S_ISLNK(mode):
-                what = path.readlink()
-            found[path.relative_to(folder).as_posix()] = what
-    return found
+                content = path.readlink()
+            files_by_path[path.relative_to(folder).as_posix()] = content
+    return files_by_path
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:

@@ -199,14 +199,14 @@ def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
 
 
 def test_help_and_the_configuration_are_printed(place: Path) -> None:
-    told = run_main("--help", cwd=place)
-    assert told.stderr == ""
-    assert "rounds without a better validation metric" in told.stdout
-    shown = run_main(
+    help_page = run_main("--help", cwd=place)
+    assert help_page.stderr == ""
+    assert "rounds without a better validation metric" in help_page.stdout
+    configuration = run_main(
         "--config-name=node_classification_gat", "--cfg", "job", "stopping.patience=3", cwd=place
     )
-    assert "stopping:\n  patience: 3\n" in shown.stdout
-    assert "dropout: 0.3\n" in shown.stdout
+    assert "stopping:\n  patience: 3\n" in configuration.stdout
+    assert "dropout: 0.3\n" in configuration.stdout
 
 
 # --- a run that is under way ----------
@@ -237,8 +237,8 @@ def test_a_signal_ends_a_run_that_keeps_no_state_at_once(
     place: Path, tmp_path: Path, number: signal.Signals, status: int, keeps_no_state: str
 ) -> None:
     """Ctrl-C in a terminal reaches the whole group, SIGTERM the parent alone."""
-    given = (*ENDLESS, keeps_no_state, f"hydra.run.dir={tmp_path}")
-    with running_cli(*given, cwd=place, trains_in=tmp_path) as process:
+    arguments = (*ENDLESS, keeps_no_state, f"hydra.run.dir={tmp_path}")
+    with running_cli(*arguments, cwd=place, trains_in=tmp_path) as process:
         for member in group_members(process.pid):
             entries = member.net_connections("inet")
             listening = {entry.laddr.ip for entry in entries if entry.status == psutil.CONN_LISTEN}
@@ -361,11 +361,11 @@ def test_multirun(place: Path) -> None:
     assert second["seconds"]["total"] < between, "from the start of the job"
     assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
 
-    made = files[0].stat().st_mtime_ns
+    first_written = files[0].stat().st_mtime_ns
     files[1].write_text(json.dumps({**second, "status": "failed"}))
     again = run_main(*command, cwd=place, rc=2)
     assert again.output.count("this run is finished already") == 1
-    assert files[0].stat().st_mtime_ns == made
+    assert files[0].stat().st_mtime_ns == first_written
     repeated = json.loads(files[1].read_text())
     assert (repeated["status"], repeated["test"]) == ("done", second["test"])
     assert len(list((place / "parts").glob("*/toy-random-vol-2"))) == 2
@@ -390,17 +390,17 @@ def test_optuna_finds_the_best_run_and_continues(tmp_path: Path) -> None:
     files = list(tmp_path.glob("search/*/summary.json"))
     varied = "dropout=* learning_rate=* weight_decay=*"
     for file in files:  # hidden_dim, the data and so on are the same in all jobs
-        names = [re.sub("=.*", "=*", each) for each in file.parent.name.split(",")]
+        names = [re.sub("=.*", "=*", override) for override in file.parent.name.split(",")]
         assert " ".join(sorted(names)) == varied
-    runs = [json.loads(each.read_text()) for each in files]
+    runs = [json.loads(file.read_text()) for file in files]
     losses = {run["settings"]["dropout"]: run["val"]["log_loss"] for run in runs}
-    found = yaml.safe_load((tmp_path / "search" / "optimization_results.yaml").read_text())
+    results = yaml.safe_load((tmp_path / "search" / "optimization_results.yaml").read_text())
     assert len(losses) == 2
-    assert found["best_value"] == min(losses.values())
-    assert losses[found["best_params"]["dropout"]] == found["best_value"]
+    assert results["best_value"] == min(losses.values())
+    assert losses[results["best_params"]["dropout"]] == results["best_value"]
     best = re.search(r"best of 2 jobs: \S+ in (.+)", again.stdout)
     summary = json.loads(Path(best[1], "summary.json").read_text(encoding="utf-8"))
-    assert summary["val"]["log_loss"] == found["best_value"]
+    assert summary["val"]["log_loss"] == results["best_value"]
     assert len(list(tmp_path.glob("data/partitions/*/toy-random-vol-2"))) == 1
 
 
@@ -440,10 +440,10 @@ def test_an_unexpected_error_shows_its_traceback(
 
 
 def test_what_hydra_refuses_is_one_line(tmp_path: Path) -> None:
-    for given in ("hydra.sweeper.max_batch_size=0", "hydra.sweep.dir=/proc/nowhere"):
-        ended = run_main("-m", "seed=1,2", given, cwd=tmp_path, rc=2)
+    for override in ("hydra.sweeper.max_batch_size=0", "hydra.sweep.dir=/proc/nowhere"):
+        ended = run_main("-m", "seed=1,2", override, cwd=tmp_path, rc=2)
         assert "Traceback" not in ended.output
-        assert given in ended.stderr.splitlines()[-1]
+        assert override in ended.stderr.splitlines()[-1]
 
 
 def test_a_callback_ends_a_run_in_the_middle_of_a_layer(
@@ -457,10 +457,16 @@ def test_a_callback_ends_a_run_in_the_middle_of_a_layer(
                 raise LookupError("pruned")
 
     monkeypatch.chdir(place)
-    given = [*DATA, "hidden_dim=8", "num_rounds=100000", "stopping=none", "hydra.run.dir=pruned"]
+    overrides = [
+        *DATA,
+        "hidden_dim=8",
+        "num_rounds=100000",
+        "stopping=none",
+        "hydra.run.dir=pruned",
+    ]
     with pytest.raises(LookupError, match="pruned"):
-        retexo.train([*given, "progress=none"], callbacks=[Prune()])
+        retexo.train([*overrides, "progress=none"], callbacks=[Prune()])
     summary = json.loads((place / "pruned" / "summary.json").read_text(encoding="utf-8"))
     assert summary["status"] == "failed"
     assert summary["error"].endswith("raised by the callback Prune, which ended the run")
-    assert not [each for each in multiprocessing.active_children() if "rank" in each.name]
+    assert not [child for child in multiprocessing.active_children() if "rank" in child.name]

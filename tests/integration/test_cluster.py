@@ -93,7 +93,7 @@ def torchrun(
 
 def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) -> None:
     """--max-restarts with resume=auto: a killed worker costs a few rounds, and nothing else."""
-    kept = (
+    resumable = (
         "checkpoint.every=5",
         "num_rounds=[40]",
         "stopping=none",
@@ -101,7 +101,12 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
         "sleep_time=0.01",
     )
     process = torchrun(
-        place, 2, *SHORT, *kept, f"hydra.run.dir={tmp_path}/run", options=("--max-restarts", "2")
+        place,
+        2,
+        *SHORT,
+        *resumable,
+        f"hydra.run.dir={tmp_path}/run",
+        options=("--max-restarts", "2"),
     )
     try:
         wait_until(
@@ -118,7 +123,7 @@ def test_torchrun_starts_again_and_the_run_goes_on(place: Path, tmp_path: Path) 
         kill_group(process.pid)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["resumed"]["layer"] == 1
-    run_main(*SHORT, *kept, f"hydra.run.dir={tmp_path}/whole", cwd=place)
+    run_main(*SHORT, *resumable, f"hydra.run.dir={tmp_path}/whole", cwd=place)
     for layer in (0, 1):
         name = f"checkpoint/layer{layer}.safetensors"
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -237,11 +242,11 @@ def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
     assert any(line.startswith("[me@alpha] accuracy") for line in lines)
     summary = json.loads((project / "run" / "summary.json").read_text())
     assert (summary["status"], summary["rounds"]) == ("done", [3, 3])
-    whole = files(project / "parts" / "toy-random-vol-3")
+    all_files = files(project / "parts" / "toy-random-vol-3")
     for host, ranks in (("me@alpha", (0, 1)), ("beta", (2,))):
         there = project / f"disk-{host}" / str(project).lstrip("/") / "parts" / "toy-random-vol-3"
         theirs = ("meta", "toy", *(f"part{rank}/" for rank in ranks))
-        assert files(there) == {name for name in whole if name.startswith(theirs)}
+        assert files(there) == {name for name in all_files if name.startswith(theirs)}
 
 
 def workers(project: Path) -> list[psutil.Process]:
@@ -304,19 +309,20 @@ def pod(job: dict[str, Any]) -> dict[str, Any]:
 def arguments(container: dict[str, Any], environ: dict[str, str]) -> list[str]:
     """The arguments as the kubelet passes them: $(NAME) is a variable of the container."""
     return [
-        re.sub(r"\$\((\w+)\)", lambda name: environ[name[1]], each) for each in container["args"]
+        re.sub(r"\$\((\w+)\)", lambda name: environ[name[1]], argument)
+        for argument in container["args"]
     ]
 
 
-def settings_of(given: list[str], environ: dict[str, str]) -> tuple[Settings, str]:
+def settings_of(words: list[str], environ: dict[str, str]) -> tuple[Settings, str]:
     """Settings and run directory of the command with these arguments in this environment."""
-    assert given[0] == "--config-name"
+    assert words[0] == "--config-name"
     with hydra.initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-        overrides = [each for each in given[2:] if not each.startswith("hydra.")]
+        overrides = [word for word in words[2:] if not word.startswith("hydra.")]
         settings = load_settings(
-            hydra.compose(given[1], overrides), overrides, given[1], environ=environ
+            hydra.compose(words[1], overrides), overrides, words[1], environ=environ
         )
-    (run_dir,) = (each.partition("=")[2] for each in given if each.startswith("hydra.run.dir="))
+    (run_dir,) = (word.partition("=")[2] for word in words if word.startswith("hydra.run.dir="))
     return settings, run_dir
 
 
@@ -387,15 +393,15 @@ def test_the_files_for_kubernetes_agree() -> None:
     """Number of pods, names and places, which several files and fields repeat."""
     service, job = yaml.safe_load_all((DEPLOY / "kubernetes" / "train.yaml").read_text())
     spec, name = job["spec"], job["metadata"]["name"]
-    given = pod(job)["args"]
-    assert f"distributed.master_addr={name}-0.{service['metadata']['name']}" in given
+    words = pod(job)["args"]
+    assert f"distributed.master_addr={name}-0.{service['metadata']['name']}" in words
     assert spec["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
     assert spec["completions"] == spec["parallelism"] == 2
     (rule, _) = spec["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"]["containerName"] == pod(job)["name"]
     replicas = read("kubernetes/pytorchjob.yaml")["spec"]["pytorchReplicaSpecs"]
-    assert sum(each["replicas"] for each in replicas.values()) == 2
+    assert sum(replica["replicas"] for replica in replicas.values()) == 2
     shared = {"dataset_name=cora", "num_partitions=2", "partition_dir=/data/partitions"}
     for container in (
         pod(job),

@@ -32,13 +32,17 @@ def test_the_public_layout(tmp_path: Path) -> None:
     (folder / "meta.json").write_text(json.dumps(counts))
     for path in folder.glob("part*/node_feat.dgl"):
         change_tensors(path, add_wrong_degrees)
-    given = ["dataset_name=karateclub", "num_partitions=3", f"partition_dir={tmp_path}"]
-    theirs = find_or_make_partitions(compose(given))
+    overrides = ["dataset_name=karateclub", "num_partitions=3", f"partition_dir={tmp_path}"]
+    theirs = find_or_make_partitions(compose(overrides))
     ours = write_partitions(tmp_path / "ours", random_graph(), thirds(40), PARTS, 3)
-    found, wanted = ([each.read_part(rank) for rank in range(3)] for each in (theirs, ours))
-    assert reassembled(found) == reassembled(wanted)
-    for part, own in zip(found, wanted, strict=True):
+    their_parts, our_parts = (
+        [directory.read_part(rank) for rank in range(3)] for directory in (theirs, ours)
+    )
+    assert reassembled(their_parts) == reassembled(our_parts)
+    for part, own in zip(their_parts, our_parts, strict=True):
         assert part.target_nodes.out_degree is None, "it is asked for"
         for name in ("labels", *MASKS):
-            values = (getattr(each, name)[each.node_ids.argsort()] for each in (part, own))
+            values = (
+                getattr(partition, name)[partition.node_ids.argsort()] for partition in (part, own)
+            )
             assert torch.equal(*values)

@@ -187,11 +187,11 @@ def test_a_checkpoint_makes_the_logits_of_its_training_bit_for_bit(
         return infer(context, stages, checkpoint.heads).logits.numpy()
 
     trained, again = (run_threads(3, work) for work in (train_network, apply_checkpoint))
-    for rank, (wanted, got) in enumerate(zip(trained, again, strict=True)):
+    for rank, (trained_logits, logits_again) in enumerate(zip(trained, again, strict=True)):
         part = directory.read_part(rank)
         known = (part.train_mask | part.val_mask | part.test_mask).numpy()
-        assert np.isfinite(wanted[known]).all()
-        np.testing.assert_array_equal(got[known], wanted[known])
+        assert np.isfinite(trained_logits[known]).all()
+        np.testing.assert_array_equal(logits_again[known], trained_logits[known])
 
 
 # --- other partitions ----------
@@ -275,15 +275,15 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     """
     folder = trained_on_tables
     new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 4, 1, 0))
-    found = predict_table(folder, new, tmp_path / "out")
+    predictions = predict_table(folder, new, tmp_path / "out")
     parts = find_partition_directory([folder / "parts" / "known-random-vol-2"], 2)
-    wanted = load_run(folder / "run").predict(parts)
-    assert found["id"].tolist() == list(wanted.ids)
-    probabilities = np.column_stack([found["p0"], found["p1"]])
-    np.testing.assert_allclose(probabilities, wanted.probabilities, rtol=1e-5)
-    assert set(found["class"].tolist()) <= {"no", "yes"}
-    assert set(found["known_class"]) == {-1}
-    assert set(found["split"]) == {""}
+    of_known_graph = load_run(folder / "run").predict(parts)
+    assert predictions["id"].tolist() == list(of_known_graph.ids)
+    probabilities = np.column_stack([predictions["p0"], predictions["p1"]])
+    np.testing.assert_allclose(probabilities, of_known_graph.probabilities, rtol=1e-5)
+    assert set(predictions["class"].tolist()) <= {"no", "yes"}
+    assert set(predictions["known_class"]) == {-1}
+    assert set(predictions["split"]) == {""}
     described = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
 
@@ -296,13 +296,15 @@ def test_classes_that_are_numbered_otherwise_are_found_by_name(
     rows = (new / "nodes.csv").read_text().splitlines()
     rows[1] = f"{rows[1].rpartition(',')[0]},ageless"
     (new / "nodes.csv").write_text("\n".join(rows))
-    found = predict_table(trained_on_tables, new, tmp_path / "out", *SPLIT)
+    predictions = predict_table(trained_on_tables, new, tmp_path / "out", *SPLIT)
     (directory,) = (tmp_path / "out-parts").iterdir()
     assert find_partition_directory([directory], 2).class_names == ["ageless", "no", "yes"]
     (parts,) = (trained_on_tables / "parts").iterdir()
-    wanted = load_run(trained_on_tables / "run").predict(parts)
-    assert found["class"].tolist() == wanted.classes.tolist()
-    scored = found[(found["split"] == "train") & (found["known_class"] != "ageless")]
+    of_known_graph = load_run(trained_on_tables / "run").predict(parts)
+    assert predictions["class"].tolist() == of_known_graph.classes.tolist()
+    scored = predictions[
+        (predictions["split"] == "train") & (predictions["known_class"] != "ageless")
+    ]
     described = json.loads((tmp_path / "out" / "predictions.json").read_text())
     right = (scored["class"] == scored["known_class"]).mean()
     assert described["train"]["accuracy"] == pytest.approx(right)
@@ -325,9 +327,9 @@ def test_classes_without_names_are_those_of_their_numbers(
     part = write_partitions(tmp_path, graph, masks, [0, 0, 0], 1).read_part(0)
     shape = SimpleNamespace(num_classes=len(there) or 3)
     trained = SimpleNamespace(class_names=there, architecture=shape)
-    found = renumber_classes(part, SimpleNamespace(class_names=here), trained)
-    assert found.labels.tolist() == labels
-    assert found.test_mask.tolist() == scored
+    renumbered = renumber_classes(part, SimpleNamespace(class_names=here), trained)
+    assert renumbered.labels.tolist() == labels
+    assert renumbered.test_mask.tolist() == scored
 
 
 def test_a_graph_that_was_made_in_another_way_is_refused(
@@ -394,9 +396,9 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("fp32", ()), ("int8", ("predict.precision=auto",)), ("fp32", ("exchange=plain",))],
 )
 def test_rows_of_a_prediction_have_its_precision(
-    rounded: Path, tmp_path: Path, precision: str, given: tuple[str, ...]
+    rounded: Path, tmp_path: Path, precision: str, overrides: tuple[str, ...]
 ) -> None:
-    counted = run_app(predict, rounded, tmp_path / "predicted", *given)
+    counted = run_app(predict, rounded, tmp_path / "predicted", *overrides)
     assert counted["settings"]["exchange"]["precision"] == [precision] * 2
 
 
@@ -421,15 +423,15 @@ def test_all_doors_give_the_same_predictions(rounded: Path, tmp_path: Path) -> N
     """
     run_app(predict, rounded, tmp_path)
     table = read_table(tmp_path / "predictions.parquet")
-    wanted = np.stack([table[f"p{place}"] for place in range(3)], 1)
+    expected = np.stack([table[f"p{place}"] for place in range(3)], 1)
     directory, run = rounded / "parts" / "toy-random-vol-2", rounded / "run"
     attached = load(run, output="arrays").attach(str(rounded / "toy.npz"))
-    for found in (
+    for predictions in (
         load_run(run).predict(directory),
         load(run, output="arrays").predict(directory),
         attached.predict(),
     ):
-        np.testing.assert_allclose(found.probabilities, wanted, atol=1e-5)
+        np.testing.assert_allclose(predictions.probabilities, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("graph", ["parts/toy-random-vol-2", "toy.npz"])
@@ -461,16 +463,16 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
     assert list(table) == ["id", "class", "p0", "p1", "p2", "known_class", "split"]
     width = 4  # the aggregate of hidden_dim=8, that the last layer reads
     assert list(embeddings) == ["id", *(f"e{place}" for place in range(width))]
-    wanted = load_run(place / "run").predict(place / "parts" / "toy-random-vol-2")
+    expected = load_run(place / "run").predict(place / "parts" / "toy-random-vol-2")
     assert table["id"].tolist() == embeddings["id"].tolist() == list(range(1000, 1040))
-    assert table["class"].tolist() == wanted.classes.tolist()
+    assert table["class"].tolist() == expected.classes.tolist()
     probabilities = np.stack([table[f"p{place}"] for place in range(3)], 1)
     assert probabilities.dtype == np.float32
     np.testing.assert_array_equal(
-        probabilities, wanted.probabilities
+        probabilities, expected.probabilities
     )  # one thread each: the same bits
     np.testing.assert_array_equal(
-        np.stack([embeddings[f"e{place}"] for place in range(width)], 1), wanted.embeddings
+        np.stack([embeddings[f"e{place}"] for place in range(width)], 1), expected.embeddings
     )
     assert sorted(path.name for path in (written / "predictions").iterdir()) == [
         "part0.parquet",
@@ -500,10 +502,10 @@ def test_scores_are_computed_again_from_predictions(
         assert len(rows) == scores["nodes"][split]
         if kind == "labels":
             known = rows[[f"known_label{place}" for place in range(3)]].to_numpy()
-            found = rows[[f"label{place}" for place in range(3)]].to_numpy()
+            predicted = rows[[f"label{place}" for place in range(3)]].to_numpy()
             is_known = ~np.isnan(known)
             assert not is_known.all()
-            score = metrics.f1_score(known[is_known], found[is_known])
+            score = metrics.f1_score(known[is_known], predicted[is_known])
         else:
             score = metrics.f1_score(rows["known_class"], rows["class"], average="micro")
         assert score == pytest.approx(scores[split]["micro_f1"])
@@ -513,7 +515,7 @@ def test_scores_are_computed_again_from_predictions(
 # --- mistakes ----------
 
 
-def damaged(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
+def damage_copy(place: Path, folder: Path, spoil: Callable[[Path], Any]) -> Path:
     """A copy of the run, spoilt."""
     shutil.copytree(place / "run", folder / "run")
     spoil(folder / "run" / "checkpoint")
@@ -573,7 +575,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], tuple[str, ...]]] = {
 def test_a_damaged_checkpoint_is_named(place: Path, tmp_path: Path, name: str) -> None:
     spoil, words = DAMAGE[name]
     with refusing(*words):
-        load_run(damaged(place, tmp_path, spoil))
+        load_run(damage_copy(place, tmp_path, spoil))
 
 
 REFUSED: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -605,9 +607,11 @@ def test_what_contradicts_the_run_is_refused(
     monkeypatch.chdir(place)
     arguments, words = REFUSED[name]
     run_dir = written if name == "used" else tmp_path
-    given = [argument for argument in arguments if not argument.startswith("hydra")]
+    overrides = [argument for argument in arguments if not argument.startswith("hydra")]
     with refusing(*words):
-        predict.run(compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *given]), run_dir)
+        predict.run(
+            compose(["app=predict", *DATA, *HERE, "checkpoint_dir=run", *overrides]), run_dir
+        )
 
 
 @pytest.mark.parametrize(

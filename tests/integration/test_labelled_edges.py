@@ -33,11 +33,11 @@ PAYS, FROM, TO = (
 )
 RATED, KNOWS = ("user", "rated", "item"), ("user", "knows", "user")
 SHARES = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
-GIVEN = (
+BANK_SETTINGS = (
     *("dataset_name=file", "dataset_file=bank", "columns.label=is_fraud", "device=cpu"),
     *("cluster.threads=1", "columns.time=day", "seed=3"),
 )
-TRAINED = (
+TRAINING = (
     *("hidden_dim=16", "num_layers=2", "num_rounds=[20]", "learning_rate=[0.03]"),
     *("stopping=none", "dropout=0"),
 )
@@ -78,9 +78,9 @@ def write_ratings(folder: Path) -> pd.DataFrame:
     return rated
 
 
-def read(*settings: str, folder: str = "bank", task: str = TASK) -> GraphData:
-    given = ["dataset_name=file", f"dataset_file={folder}", *settings]
-    graph = datasets.read_graph(compose(given, task))
+def read_labelled(*settings: str, folder: str = "bank", task: str = TASK) -> GraphData:
+    overrides = ["dataset_name=file", f"dataset_file={folder}", *settings]
+    graph = datasets.read_graph(compose(overrides, task))
     assert not graph.is_plain
     return graph
 
@@ -92,17 +92,19 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
 
 
 def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
-    graph = read("columns.label=is_fraud", "columns.time=day")
+    graph = read_labelled("columns.label=is_fraud", "columns.time=day")
     assert list(graph.nodes) == ["node", "edge"]
     assert (graph.target, graph.labelled_edges, graph.class_names) == ("edge", PAYS, ("no", "yes"))
-    assert read("columns.label=is_fraud", "columns.time=day", "target=edge").target == "edge"
+    assert (
+        read_labelled("columns.label=is_fraud", "columns.time=day", "target=edge").target == "edge"
+    )
     names: Any = graph.nodes["node"].node_names
-    for each, column in ((FROM, "src"), (TO, "dst")):
-        ends = graph.relations[each]
+    for relation, column in ((FROM, "src"), (TO, "dst")):
+        ends = graph.relations[relation]
         assert np.array(names.tolist())[ends.src].tolist() == bank[column].tolist()
         assert ends.dst.tolist() == list(range(PAYMENTS))
-    known = [{"no": 0, "yes": 1}.get(each, -1) for each in bank["is_fraud"]]
-    assert graph.labels.tolist() == known
+    class_numbers = [{"no": 0, "yes": 1}.get(name, -1) for name in bank["is_fraud"]]
+    assert graph.labels.tolist() == class_numbers
     np.testing.assert_allclose(graph.nodes["edge"].features[:, 0], bank["amount"], rtol=1e-6)
     assert graph.nodes["edge"].features.shape[1] == 1
     np.testing.assert_array_equal(graph.node_time, bank["day"])
@@ -121,43 +123,57 @@ def test_edges_that_are_held_out_carry_no_messages(
     bank: pd.DataFrame, settings: tuple[str, ...], last_kept: int
 ) -> None:
     """Of a split by time, also those that are later than the first one held out."""
-    made = compose(["dataset_name=file", "dataset_file=bank", *GIVEN[2:], *settings], TASK)
-    graph: Any = datasets.read_graph(made)
-    found: Any = choose_message_edges(graph, made, np.arange(PAYMENTS) >= 600)
-    whole, expected = graph.relations[PAYS], slice(last_kept + 1)
-    for each, ends in ((PAYS, ("src", "dst")), (("node", "rev_edge", "node"), ("dst", "src"))):
-        assert found.relations[each].src.tolist() == getattr(whole, ends[0])[expected].tolist()
-        assert found.relations[each].dst.tolist() == getattr(whole, ends[1])[expected].tolist()
-    assert not [each for each in found.relations if each[0] == "edge"]
+    composed = compose(
+        ["dataset_name=file", "dataset_file=bank", *BANK_SETTINGS[2:], *settings], TASK
+    )
+    graph: Any = datasets.read_graph(composed)
+    message_graph: Any = choose_message_edges(graph, composed, np.arange(PAYMENTS) >= 600)
+    all_edges, expected = graph.relations[PAYS], slice(last_kept + 1)
+    for relation, ends in ((PAYS, ("src", "dst")), (("node", "rev_edge", "node"), ("dst", "src"))):
+        assert (
+            message_graph.relations[relation].src.tolist()
+            == getattr(all_edges, ends[0])[expected].tolist()
+        )
+        assert (
+            message_graph.relations[relation].dst.tolist()
+            == getattr(all_edges, ends[1])[expected].tolist()
+        )
+    assert not [relation for relation in message_graph.relations if relation[0] == "edge"]
 
 
 def test_an_edge_without_label_needs_no_time(bank: pd.DataFrame) -> None:
     times = bank["day"].where(bank["is_fraud"].notna())
     bank.assign(day=times).to_csv("bank/edges.csv", index=False)
-    graph = read("columns.label=is_fraud", "columns.time=day")
+    graph = read_labelled("columns.label=is_fraud", "columns.time=day")
     np.testing.assert_array_equal(graph.node_time, times)
 
 
 def test_a_source_has_all_its_edges_in_one_set(bank: pd.DataFrame) -> None:
-    given = [*GIVEN, *SHARES, "split.by=source", "num_partitions=2", "partition_dir=parts"]
-    partition_data.run(compose(given, TASK))
+    overrides = [
+        *BANK_SETTINGS,
+        *SHARES,
+        "split.by=source",
+        "num_partitions=2",
+        "partition_dir=parts",
+    ]
+    partition_data.run(compose(overrides, TASK))
     directory = find_partition_directory(list(Path("parts").iterdir()), None)
     sets: dict[str, set[str]] = {}
     for part in range(2):
-        held = directory.read_part(part)
+        partition = directory.read_part(part)
         ends = directory.ends_of_edges(part)["source"]
         for mask in MASKS:
-            sets.setdefault(mask, set()).update(ends[getattr(held, mask).numpy()].tolist())
+            sets.setdefault(mask, set()).update(ends[getattr(partition, mask).numpy()].tolist())
     assert all(sets.values())
     assert len(set.union(*sets.values())) == sum(map(len, sets.values()))
 
 
 def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataFrame) -> None:
-    given = [*GIVEN, *SHARES, *TRAINED, "+experiment=exact", "task.scorer=mlp"]
-    given.append("task.class_weights=none")
+    overrides = [*BANK_SETTINGS, *SHARES, *TRAINING, "+experiment=exact", "task.scorer=mlp"]
+    overrides.append("task.class_weights=none")
     tables = {}
     for parts in (1, 3):
-        settings = [*given, f"num_partitions={parts}", f"partition_dir=parts{parts}"]
+        settings = [*overrides, f"num_partitions={parts}", f"partition_dir=parts{parts}"]
         run = train.run(compose(settings, TASK), Path(f"run{parts}"))
         with_model = [*settings, f"checkpoint_dir=run{parts}", "predict.format=csv"]
         predict.run(compose(with_model, TASK), Path(f"predicted{parts}"))
@@ -177,17 +193,17 @@ def test_partitions_change_no_prediction_and_bytes_are_as_planned(bank: pd.DataF
 
 
 def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> None:
-    settings = [*GIVEN, *SHARES, *TRAINED, "num_partitions=1", "task.scorer=dot"]
+    settings = [*BANK_SETTINGS, *SHARES, *TRAINING, "num_partitions=1", "task.scorer=dot"]
     train.run(compose(settings, TASK), Path("run"))
     nodes = pd.read_csv("bank/nodes.csv")
     model = retexo.load("run").attach((nodes, bank.drop(columns="is_fraud")))
-    known = model.predict()
-    found = model.predict(edges=bank.drop(columns="is_fraud").head(20))
-    assert found["id"].tolist() == list(range(20))
-    np.testing.assert_allclose(found["p1"], known["p1"].head(20), rtol=0, atol=1e-6)
+    of_graph = model.predict()
+    further_edges = model.predict(edges=bank.drop(columns="is_fraud").head(20))
+    assert further_edges["id"].tolist() == list(range(20))
+    np.testing.assert_allclose(further_edges["p1"], of_graph["p1"].head(20), rtol=0, atol=1e-6)
     indexed = model.predict(edges=bank.drop(columns="is_fraud").head(20).set_index("src"))
-    np.testing.assert_array_equal(indexed["p1"], found["p1"])
-    _check_service((nodes, bank.drop(columns="is_fraud")), found)
+    np.testing.assert_array_equal(indexed["p1"], further_edges["p1"])
+    _check_service((nodes, bank.drop(columns="is_fraud")), further_edges)
     with pytest.raises(InputError, match=r"edges: column `dst`: row 0 is a0x; expected .* attach"):
         model.predict(edges=pd.DataFrame({"src": ["a1"], "dst": ["a0x"], "amount": 1.0, "day": 1}))
     with pytest.raises(InputError, match="edges, node_ids, new: give one"):
@@ -201,7 +217,7 @@ def test_an_edge_is_predicted_the_same_as_a_further_one(bank: pd.DataFrame) -> N
         with pytest.raises(InputError, match=rf"^task={task}: .* is for task=edge_classification;"):
             evaluate.run(compose([*settings, "checkpoint_dir=run", f"task={task}"]), Path("other"))
     (parts,) = Path("data/partitions").iterdir()
-    of_nodes = compose([*TRAINED, f"partition_dir={parts}"], "node_classification_rgcn")
+    of_nodes = compose([*TRAINING, f"partition_dir={parts}"], "node_classification_rgcn")
     with pytest.raises(InputError, match="classes of edges; choose task=edge_classification, or"):
         train.run(of_nodes, Path("other"))
     with pytest.raises(InputError, match=r"task\.message_edges says which labelled edges carry"):
@@ -219,7 +235,7 @@ def test_models_and_trainers_of_plain_graphs_are_refused_at_once(
     setting: str, message: str, bank: pd.DataFrame
 ) -> None:
     with pytest.raises(InputError, match=message):
-        train.run(compose([*GIVEN, *SHARES, setting], TASK), Path("run"))
+        train.run(compose([*BANK_SETTINGS, *SHARES, setting], TASK), Path("run"))
     assert not Path("data").exists()  # nothing is partitioned
 
 
@@ -231,7 +247,9 @@ def _check_service(graph: tuple[pd.DataFrame, pd.DataFrame], expected: pd.DataFr
     with contextlib.closing(Service(Path("run"), graph)) as service:
         status, content = service.ask("/predict", {"edges": rows})
     assert status == 200, content
-    assert [each["class"] for each in content["predictions"]] == expected["class"].tolist()
+    assert [prediction["class"] for prediction in content["predictions"]] == expected[
+        "class"
+    ].tolist()
 
 
 def test_random_labels_are_not_learned_from_messages(
@@ -239,8 +257,8 @@ def test_random_labels_are_not_learned_from_messages(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_bank(Path("bank"), random_labels=True)
-    given = [*GIVEN, *SHARES, *TRAINED, "num_partitions=2", "task.message_edges=all"]
-    run = train.run(compose(given, TASK), Path("run"))
+    overrides = [*BANK_SETTINGS, *SHARES, *TRAINING, "num_partitions=2", "task.message_edges=all"]
+    run = train.run(compose(overrides, TASK), Path("run"))
     assert abs(run["test"]["roc_auc"] - 0.5) < 0.13  # four standard errors of 200 edges
 
 
@@ -251,13 +269,13 @@ def test_partitions_change_no_number_of_edges_between_two_types(
     rated = write_ratings(Path("shop"))
     task, columns = "edge_regression", ("columns.label=stars", "columns.src={rated: user}")
     columns = (*columns, "columns.dst={rated: item}")
-    graph = read(*columns, folder="shop", task=task)
+    graph = read_labelled(*columns, folder="shop", task=task)
     assert (graph.target, graph.labelled_edges) == ("rated", RATED)
     np.testing.assert_allclose(graph.labels[:, 0], rated["stars"])
-    given = ["dataset_name=file", "dataset_file=shop", *columns, *SHARES, "cluster.threads=1"]
+    overrides = ["dataset_name=file", "dataset_file=shop", *columns, *SHARES, "cluster.threads=1"]
     values = []
     for parts in (1, 3):
-        settings = [*given, *TRAINED, "+experiment=exact", f"num_partitions={parts}"]
+        settings = [*overrides, *TRAINING, "+experiment=exact", f"num_partitions={parts}"]
         run = train.run(
             compose([*settings, f"partition_dir=parts{parts}"], task), Path(f"run{parts}")
         )
@@ -270,8 +288,8 @@ def test_partitions_change_no_number_of_edges_between_two_types(
         RATED: rated.drop(columns="stars"),
         KNOWS: pd.read_csv("shop/edges/user__knows__user.csv"),
     }
-    found = model.attach((nodes, edges)).predict()
-    np.testing.assert_array_equal(found["value"], model.attach("shop").predict()["value"])
+    of_frames = model.attach((nodes, edges)).predict()
+    np.testing.assert_array_equal(of_frames["value"], model.attach("shop").predict()["value"])
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
@@ -289,19 +307,22 @@ def test_edges_of_pyg(is_typed: bool, tmp_path: Path, caplog: pytest.LogCaptureF
     rated[f"{prefix}time"] = torch.arange(30)
     for name, mask in zip(MASKS, (labels == 0, labels == 1, labels == 2), strict=True):
         rated[f"{prefix}{name}"] = mask
-    graph = read(folder=retexo.from_pyg(data, tmp_path / "g.npz"))
+    graph = read_labelled(folder=retexo.from_pyg(data, tmp_path / "g.npz"))
     assert "left out" not in caplog.text
     sources = graph.relations[graph.from_ends["source"]].src
-    for found, expected in (
+    for actual, expected in (
         (graph.labels, labels),
         (sources, ends[0]),
         (graph.train_mask, labels == 0),
         (graph.node_time, torch.arange(30)),
         (graph.relations[graph.labelled_edges].edge_feat, None),
         (graph.nodes[graph.target].features, ends.T),
-        ([each.edge_feat for name, each in graph.relations.items() if "knows" in name], knows),
+        (
+            [relation.edge_feat for name, relation in graph.relations.items() if "knows" in name],
+            knows,
+        ),
     ):
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_labels_of_edges_are_left_out_of_node_tasks(
@@ -327,7 +348,7 @@ def test_arrays_of_edges_are_refused_by_their_names(
 ) -> None:
     np.savez(tmp_path / "g.npz", src=[0, 1, 2], dst=[1, 2, 0], feat=np.eye(3), **arrays)
     with pytest.raises(InputError, match=message):
-        read(folder=str(tmp_path / "g.npz"))
+        read_labelled(folder=str(tmp_path / "g.npz"))
 
 
 @pytest.mark.parametrize(
@@ -341,9 +362,13 @@ def test_a_task_of_nodes_says_how_labels_of_edges_are_learned(
     name: str, columns: list[str], bank: pd.DataFrame
 ) -> None:
     write_ratings(Path("shop"))
-    given = ["dataset_name=file", f"dataset_file={name}", *(f"columns.{each}" for each in columns)]
+    overrides = [
+        "dataset_name=file",
+        f"dataset_file={name}",
+        *(f"columns.{column}" for column in columns),
+    ]
     with pytest.raises(InputError, match="labels of edges are learned with --config-name edge_cl"):
-        datasets.read_graph(compose(given))
+        datasets.read_graph(compose(overrides))
 
 
 @pytest.mark.parametrize(
@@ -380,4 +405,4 @@ def test_what_edges_with_labels_cannot_be(
         files = {"nodes/t.csv": nodes, "edges/t__a__t.csv": edges, "edges/t__b__t.csv": edges}
     write_files(tmp_path, files)
     with pytest.raises(InputError, match=message):
-        read(*settings, folder=str(tmp_path))
+        read_labelled(*settings, folder=str(tmp_path))

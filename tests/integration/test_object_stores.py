@@ -68,10 +68,10 @@ class Store:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Store]:
-    made = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    made.start()
+    moto = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    moto.start()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    port = made.get_host_and_port()[1]
+    port = moto.get_host_and_port()[1]
     proxy = Proxy(port)
     keys = {"key": "k", "secret": "s", "endpoint_url": f"http://127.0.0.1:{port}"}
     files = s3fs.S3FileSystem(**keys, use_listings_cache=False)
@@ -80,7 +80,7 @@ def server() -> Iterator[Store]:
         yield Store(port, proxy, files)
     finally:
         proxy.close()
-        made.stop()
+        moto.stop()
 
 
 @pytest.fixture
@@ -150,8 +150,11 @@ def test_partition_train_and_predict_from_a_store(store: Store, tmp_path: Path) 
 
 
 def test_a_node_copies_its_own_parts_once(store: Store, tmp_path: Path) -> None:
-    given = (f"dataset_file={store.put('data/toy.npz', toy())}", f"partition_dir=s3://{BUCKET}/own")
-    run(tmp_path / "maker", "partition_data", *TOY, *given)
+    places = (
+        f"dataset_file={store.put('data/toy.npz', toy())}",
+        f"partition_dir=s3://{BUCKET}/own",
+    )
+    run(tmp_path / "maker", "partition_data", *TOY, *places)
     (folder,) = (tmp_path / "maker").glob("data/remote/*/*/toy-random-vol-2")
     base = local_copies.mirror(Place("partition_dir", f"s3://{BUCKET}/own"), tmp_path / "cache")
     local_copies.find_stored(base, "toy-random-vol-4", "toy")
@@ -162,18 +165,18 @@ def test_a_node_copies_its_own_parts_once(store: Store, tmp_path: Path) -> None:
     assert not (directory / "part0").exists()
     assert meta.first_damaged(directory, "part1/", ".npy") is None
     file, name = directory / "part1/feat.npy", "own/toy-random-vol-2/part1/feat.npy"
-    whole = store.get(name)
+    content = store.get(name)
     store.files.rm_file(f"{BUCKET}/{name}")
     local_copies.fetch_parts(directory, meta, [1])  # nothing is asked for
-    file.write_bytes(whole[:-1])
+    file.write_bytes(content[:-1])
     with pytest.raises(InputError, match=r"part1/feat\.npy: cannot read \(.*correct the address"):
         local_copies.fetch_parts(directory, meta, [1])
-    store.put(name, whole[:-1] + b"!")
+    store.put(name, content[:-1] + b"!")
     with pytest.raises(InputError, match=f"{name}: its sha256 is .* or of another version; upload"):
         local_copies.fetch_parts(directory, meta, [1])
-    store.put(name, whole)
+    store.put(name, content)
     local_copies.fetch_parts(directory, meta, [1])
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -200,10 +203,10 @@ def test_what_a_store_refuses_ends_with_status_2(
     store: Store, tmp_path: Path, changed: dict[str, str], message: str
 ) -> None:
     graph = store.put("data/toy.npz", toy())
-    given = {"dataset_file": graph, "partition_dir": f"s3://{BUCKET}/new"} | changed
+    overrides = {"dataset_file": graph, "partition_dir": f"s3://{BUCKET}/new"} | changed
     store.allow(everybody=bool(changed))
     ended = run(
-        tmp_path, "train", *TOY, *(f"{name}={value}" for name, value in given.items()), rc=2
+        tmp_path, "train", *TOY, *(f"{name}={value}" for name, value in overrides.items()), rc=2
     )
     assert message in ended.stderr
     assert not (tmp_path / "run/summary.json").exists()
@@ -318,18 +321,18 @@ def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(
 ) -> None:
     """Else a partition directory at an address would write files elsewhere."""
     if field == "checksums":
-        made = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
+        directory = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
     else:
-        made = write_hetero(tmp_path, random_hetero(), 2)
+        directory = write_hetero(tmp_path, random_hetero(), 2)
 
     def add_name(content: Any) -> None:
         content[field][name] = next(iter(content[field].values()))
         del content["sha256"]
 
-    change_json(made.path / "meta.json", add_name)
+    change_json(directory.path / "meta.json", add_name)
     with pytest.raises(InputError, match=r"meta\.json: names the file '.*no plain path"):
-        Meta.read(made.path)  # also by those who write, or delete, what it names
-    meta = replace(made.own_meta, checksums={name: hashlib.sha256(b"evil").hexdigest()})
+        Meta.read(directory.path)  # also by those who write, or delete, what it names
+    meta = replace(directory.own_meta, checksums={name: hashlib.sha256(b"evil").hexdigest()})
     base = local_copies.mirror(Place("partition_dir", "https://host/parts"), tmp_path / "cache")
     before = snapshot(tmp_path)
     with pytest.raises(InputError, match="no plain path"):

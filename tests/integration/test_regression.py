@@ -57,17 +57,17 @@ def test_tables_from_training_to_predictions(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     houses = write_houses(Path("houses"))
-    given = [*SETTINGS, *SPLIT, *TRAINED]
-    run = train.run(compose(given, SAGE), Path("run"))
+    overrides = [*SETTINGS, *SPLIT, *TRAINED]
+    run = train.run(compose(overrides, SAGE), Path("run"))
     assert run["chosen"]["metric"] == "loss"
     assert [row["target"] for row in run["targets"]["test"]] == ["price", "age"]
     assert min(row["r2"] for row in run["targets"]["test"]) > 0.8
     assert run["test"]["r2"] == np.mean([row["r2"] for row in run["targets"]["test"]])
-    assert_sent_as_planned(plan.run(compose([*given, "app=plan"], SAGE), Path("plan")), run)
+    assert_sent_as_planned(plan.run(compose([*overrides, "app=plan"], SAGE), Path("plan")), run)
 
-    found = evaluate.run(compose([*given, "checkpoint_dir=run"], SAGE), Path("evaluated"))
+    evaluation = evaluate.run(compose([*overrides, "checkpoint_dir=run"], SAGE), Path("evaluated"))
     for split in ("train", "val", "test"):
-        assert found["targets"][split] == run["targets"][split]
+        assert evaluation["targets"][split] == run["targets"][split]
     _check_predictions(houses)
     report.run(compose(["app=report", "report.runs=run"]), Path("reported"))
     assert "R2 on test is 0." in Path("reported/report.md").read_text(encoding="utf-8")
@@ -78,10 +78,12 @@ def _check_predictions(houses: pd.DataFrame) -> None:
     edges = Path("houses/edges.csv").read_text(encoding="utf-8")
     nodes = houses.drop(columns=["price", "age"])
     write_files(Path("unknown"), {"nodes.csv": nodes, "edges.csv": edges})
-    given = [each.replace("dataset_file=houses", "dataset_file=unknown") for each in SETTINGS]
-    given = [each for each in given if "columns.label" not in each]
-    given += ["checkpoint_dir=run", "predict.format=csv"]
-    predict.run(compose(given), Path("predicted"))
+    overrides = [
+        override.replace("dataset_file=houses", "dataset_file=unknown") for override in SETTINGS
+    ]
+    overrides = [override for override in overrides if "columns.label" not in override]
+    overrides += ["checkpoint_dir=run", "predict.format=csv"]
+    predict.run(compose(overrides), Path("predicted"))
     table = pd.read_csv("predicted/predictions.csv")
     known = ["known_value_price", "known_value_age"]
     assert list(table.columns) == ["id", "value_price", "value_age", *known, "split"]
@@ -91,7 +93,7 @@ def _check_predictions(houses: pd.DataFrame) -> None:
     assert metrics.r2_score(houses["price"][known], table["value_price"][known]) > 0.8
     (directory,) = Path("data/partitions").glob("unknown*")
     asked = retexo.load_run("run").predict(directory, node_ids=["h007", "h003"])
-    wanted = table.set_index("id").loc[["h007", "h003"], ["value_price", "value_age"]]
-    np.testing.assert_allclose(asked.values, wanted.to_numpy(), rtol=1e-4)
+    expected = table.set_index("id").loc[["h007", "h003"], ["value_price", "value_age"]]
+    np.testing.assert_allclose(asked.values, expected.to_numpy(), rtol=1e-4)
     scores = json.loads(Path("predicted/predictions.json").read_text(encoding="utf-8"))
     assert scores["test"]["r2"] is None  # nothing is known there

@@ -73,8 +73,8 @@ def write_hard_sites(base: Path) -> None:
     write_sites(base, graph, masks, PARTS, NAMES)
     for name, left_out in (("east", ("label", *MASKS)), ("void", ("feat", "label", *MASKS))):
         with np.load(base / name / ARRAYS) as arrays:
-            kept = {key: arrays[key] for key in arrays.files if key not in left_out}
-        np.savez(base / name / ARRAYS, **kept)
+            arrays_kept = {key: arrays[key] for key in arrays.files if key not in left_out}
+        np.savez(base / name / ARRAYS, **arrays_kept)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_settings_that_do_not_fit(
 # --- sites on nodes of their own ----------
 
 
-def alone(base: Path) -> list[Path]:
+def write_separate_sites(base: Path) -> list[Path]:
     """Three site folders, each in a place of its own, which the others are not told."""
     graph, masks = random_graph(), thirds(40)
     folders = write_sites(base / "whole", graph, masks, PARTS, NAMES[:3])
@@ -174,7 +174,7 @@ def test_three_sites_that_encrypt_and_hide_their_shares(
     """The result is that of one process by gloo, bit for bit; and each says what left it."""
     keys = make_credentials(tmp_path / "keys", *NAMES[:3])
     secure = ("gradient.secure=true", "gradient.precision=fp32", "sites.max_rows_shared=1000")
-    folders, shared = alone(tmp_path), (*COMMON, "num_partitions=3", *secure)
+    folders, shared = write_separate_sites(tmp_path), (*COMMON, "num_partitions=3", *secure)
     between = ("parts_per_node=1", "distributed.backend=sockets", "distributed.interface=lo")
     common = (*shared, *between, "dataset_name=parts", f"distributed.master_port={free_port()}")
     nodes = [
@@ -196,16 +196,18 @@ def test_three_sites_that_encrypt_and_hide_their_shares(
     one = train.run(compose([*shared, *by_sites(tmp_path)]), tmp_path / "one")
     assert (summary["test"], summary["bytes"]) == (one["test"], one["bytes"])
     for rank, folder in enumerate(folders):
-        told = json.loads((folder.parent / "run" / "disclosure.json").read_text())
-        assert (told["site"], told["run_id"]) == (NAMES[rank], summary["run_id"])
-        assert told["encrypted"]
-        assert told["sums_hide_shares"]
+        disclosure = json.loads((folder.parent / "run" / "disclosure.json").read_text())
+        assert (disclosure["site"], disclosure["run_id"]) == (NAMES[rank], summary["run_id"])
+        assert disclosure["encrypted"]
+        assert disclosure["sums_hide_shares"]
         for peer, name in enumerate(NAMES[:3]):
             if peer != rank:
-                found = sum(sum(places.values()) for places in told["to"][name]["bytes"].values())
-                assert found == summary["bytes"]["by_peer"][rank][peer]
+                bytes_disclosed = sum(
+                    sum(places.values()) for places in disclosure["to"][name]["bytes"].values()
+                )
+                assert bytes_disclosed == summary["bytes"]["by_peer"][rank][peer]
                 with np.load(folder / "asked.npz") as asked:
-                    assert told["to"][name]["nodes_with_rows"] == len(
+                    assert disclosure["to"][name]["nodes_with_rows"] == len(
                         asked[str(asked["sites"].tolist().index(name))]
                     )
 
@@ -218,16 +220,16 @@ def test_aggregates_leave_a_site_only_where_it_allows_them(tmp_path: Path) -> No
     with pytest.raises(InputError, match=r"set sites\.share_aggregates=true at every site"):
         train.run(compose(ahead), tmp_path / "refused")
     train.run(compose([*ahead, "sites.share_aggregates=true"]), tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "disclosure-0.json").read_text())["to"]
+    disclosed = json.loads((tmp_path / "run" / "disclosure-0.json").read_text())["to"]
     in_edges = np.bincount(graph.edges.dst, minlength=40)
     for peer in (1, 2):
         asked = np.unique(
             graph.edges.src[(parts[graph.edges.dst] == peer) & (parts[graph.edges.src] == 0)]
         )
-        found = told[NAMES[peer]]
-        assert found["nodes_with_aggregates"] == len(asked)
-        assert found["nodes_with_aggregates_of_fewer_than_5_rows"] == (in_edges[asked] < 5).sum()
-        assert found["bytes"]["aggregates"].keys() == {"layer 0", "layer 1"}
+        to_peer = disclosed[NAMES[peer]]
+        assert to_peer["nodes_with_aggregates"] == len(asked)
+        assert to_peer["nodes_with_aggregates_of_fewer_than_5_rows"] == (in_edges[asked] < 5).sum()
+        assert to_peer["bytes"]["aggregates"].keys() == {"layer 0", "layer 1"}
 
 
 def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,24 +249,24 @@ def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture
         PARTS,
         NAMES[:3],
     )
-    whole = (*COMMON, "num_partitions=3", *by_sites(tmp_path))
-    train.run(compose(whole), tmp_path / "run")
-    alone = (
+    all_sites = (*COMMON, "num_partitions=3", *by_sites(tmp_path))
+    train.run(compose(all_sites), tmp_path / "run")
+    one_site = (
         *COMMON,
         "num_partitions=3",
         "app=plan",
         "dataset_name=parts",
         f"dataset_file={folders[1]}",
     )
-    planned = plan.run(compose(alone), tmp_path / "plan")
-    told = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())
-    for name, to in told["to"].items():
+    planned = plan.run(compose(one_site), tmp_path / "plan")
+    disclosure = json.loads((tmp_path / "run" / "disclosure-1.json").read_text())
+    for name, to in disclosure["to"].items():
         assert planned["to"][name]["own_nodes_with_rows"] == to["nodes_with_rows"]
     assert "own nodes if edges have their reverse" in capsys.readouterr().out
     before = snapshot(tmp_path / "sites")
-    plan.run(compose([*whole, "app=plan", "sites.max_rows_shared=2"]), tmp_path / "dry")
+    plan.run(compose([*all_sites, "app=plan", "sites.max_rows_shared=2"]), tmp_path / "dry")
     assert snapshot(tmp_path / "sites") == before  # a dry run gives nothing, and notes nothing
-    limited = plan.run(compose([*alone, "sites.max_rows_shared=2"]), tmp_path / "limited")
+    limited = plan.run(compose([*one_site, "sites.max_rows_shared=2"]), tmp_path / "limited")
     assert all(to["own_nodes_with_rows"] == 2 for to in limited["to"].values())
 
 
@@ -301,9 +303,9 @@ def write_tables(base: Path) -> None:
         about = {"version": 1, "site": name, "sites": TABLE_SITES, "num_classes": 2}
         masks = {"train_mask": TRAIN, "val_mask": ~TRAIN, "test_mask": np.zeros(PEOPLE, np.bool_)}
         arrays: dict[str, Any] = {mask: values[own] for mask, values in masks.items()}
-        kept = own[dst]
-        arrays |= {"src": everyone[src[kept]], "dst": everyone[dst[kept]]}
-        arrays |= {"src_owner": RANKS[src[kept]], "node_id": everyone[own]}
+        into_own = own[dst]
+        arrays |= {"src": everyone[src[into_own]], "dst": everyone[dst[into_own]]}
+        arrays |= {"src_owner": RANKS[src[into_own]], "node_id": everyone[own]}
         arrays["label"] = (frame["age"] > 50)[own].astype(int)  # type: ignore[attr-defined]
         files: dict[str, Any] = {"site.json": json.dumps(about), "part.npz": arrays}
         if own.any():  # type: ignore[attr-defined]
@@ -327,8 +329,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def data(tables: Path, *, spec: bool = True) -> list[str]:
-    given = [f"features.spec={tables}/fitted/spec.json"] if spec else []
-    return [*TABLE_SETTINGS, f"dataset_file={tables}", *given]
+    pipeline = [f"features.spec={tables}/fitted/spec.json"] if spec else []
+    return [*TABLE_SETTINGS, f"dataset_file={tables}", *pipeline]
 
 
 def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_path: Path) -> None:
@@ -336,8 +338,8 @@ def test_sites_encode_their_tables_as_one_table_is_encoded(tables: Path, tmp_pat
     people().assign(label=0).to_csv(tmp_path / "nodes.csv", index=False)
     (tmp_path / "edges.csv").write_text("src,dst\n")
     settings = compose(["dataset_name=file", f"dataset_file={tmp_path}", "features.missing=mean"])
-    made, _ = encode_tables(datasets.read_graph(settings), settings.features, TRAIN)
-    features: Any = made.features  # type: ignore[union-attr]
+    encoded, _ = encode_tables(datasets.read_graph(settings), settings.features, TRAIN)
+    features: Any = encoded.features  # type: ignore[union-attr]
     for rank in range(2):
         np.testing.assert_allclose(
             folders.read_part(rank).features,
@@ -370,7 +372,7 @@ def test_a_run_keeps_the_pipeline(tables: Path, tmp_path: Path) -> None:
 def agreed_file(tables: Path, **changes: Any) -> Path:
     """columns.json of north, with changed columns, or without those that are None."""
     proposed = json.loads((tables / "described-north/columns.json").read_text())["columns"]
-    columns = {name: each for name, each in (proposed | changes).items() if each}
+    columns = {name: column for name, column in (proposed | changes).items() if column}
     path = tables.parent / "columns.json"
     path.write_text(json.dumps({"columns": columns}))
     return path
@@ -387,9 +389,9 @@ def test_sites_fit_a_pipeline_by_sums(tables: Path, tmp_path: Path) -> None:
     proposed = json.loads(agreed.read_text())["columns"]
     assert proposed["age"] == {"role": "numeric", "range": [10.0, 90.0]}
     asked = [f"features.spec={agreed}", "features.missing=median"]
-    found = fit_together(tables, tmp_path / "spec", *asked)
+    fitted = fit_together(tables, tmp_path / "spec", *asked)
     frame, rows = people(), TRAIN
-    columns = {each["name"]: each for each in found["columns"]}
+    columns = {column["name"]: column for column in fitted["columns"]}
     assert [*columns] == ["age", "height", "city"]
     assert columns["city"]["categories"] == sorted(set(frame["city"][rows]))
     for name in ("age", "height"):
@@ -405,13 +407,13 @@ def test_sites_fit_a_pipeline_by_sums(tables: Path, tmp_path: Path) -> None:
         disclosed = json.loads((tmp_path / f"spec/disclosure-{rank}.json").read_text())
         assert disclosed["summed_columns"] == ["age", "height", "city"]
         sent += sum(
-            each["bytes"].get("setup", {"run": 0})["run"] for each in disclosed["to"].values()
+            peer["bytes"].get("setup", {"run": 0})["run"] for peer in disclosed["to"].values()
         )
     assert sent == 2 * (3 - 1) * 8 * (counts + 2 + 2)
     spec = tmp_path / "spec/spec.json"
     train.run(compose([*data(tables, spec=False), f"features.spec={spec}"]), tmp_path / "run")
     stored = json.loads((tmp_path / "run/checkpoint/model.json").read_text())
-    assert stored["features"]["nodes"] == found
+    assert stored["features"]["nodes"] == fitted
     with pytest.raises(InputError, match=r"columns\.json: .* nothing is fitted yet"):
         find_or_make_partitions(compose([*data(tables, spec=False), f"features.spec={agreed}"]))
 
@@ -491,8 +493,8 @@ def test_tables_of_several_types_are_described(
         "nodes/film: left out: shown, a date: columns.date=shown makes it a feature, in seconds",
         "edges/actor__plays__film: src src; dst dst",
     ]
-    said = capsys.readouterr().out
-    assert [said.count(line) for line in decided] == [1] * 5
+    printed = capsys.readouterr().out
+    assert [printed.count(line) for line in decided] == [1] * 5
     assert proposed["edges/actor__plays__film"]["columns"]["pay"]["range"] == [0.0, 60.0]
     asked = [*common, "num_partitions=2", f"partition_dir={tmp_path}/one"]
     partition_data.run(compose(asked))

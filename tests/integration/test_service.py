@@ -91,7 +91,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def test_fifty_clients_at_once_get_what_the_model_predicts(service: Service) -> None:
-    wanted = service.store.model.predict(output="frame").set_index("id")
+    known_nodes = service.store.model.predict(output="frame").set_index("id")
     new = [{"customer": "new", "age": 30.5, "city": "Bern"}]
     edges = [{"src": "new", "dst": "c01"}, {"src": "c02", "dst": "new"}]
     joined = service.store.model.predict(
@@ -102,17 +102,20 @@ def test_fifty_clients_at_once_get_what_the_model_predicts(service: Service) -> 
         if number % 2:
             return *service.ask("/predict", {"nodes": new, "edges": edges}), joined.set_index("id")
         ids = [f"c{number:02}", f"c{(number + 1) % 60:02}"]
-        return *service.ask("/predict", {"ids": ids}), wanted.loc[ids]
+        return *service.ask("/predict", {"ids": ids}), known_nodes.loc[ids]
 
     with ThreadPoolExecutor(50) as clients:
         answers = list(clients.map(ask, range(50)))
     for status, content, expected in answers:
         assert status == 200, content
         assert content["model"] == service.store.model.version
-        found = content["predictions"]
-        assert [each["id"] for each in found] == expected.index.tolist()
-        assert [each["class"] for each in found] == expected["class"].tolist()
-        rows = [[each["probabilities"][name] for name in ("bad", "good")] for each in found]
+        predictions = content["predictions"]
+        assert [prediction["id"] for prediction in predictions] == expected.index.tolist()
+        assert [prediction["class"] for prediction in predictions] == expected["class"].tolist()
+        rows = [
+            [prediction["probabilities"][name] for name in ("bad", "good")]
+            for prediction in predictions
+        ]
         np.testing.assert_allclose(rows, expected[["p0", "p1"]], rtol=0, atol=1e-6)
     status, content = service.ask("/embed", {"ids": ["c07"]})
     expected = service.store.model.embed(node_ids=["c07"], output="tensors")["embeddings"][0]
@@ -218,8 +221,8 @@ REFUSED: dict[str, tuple[str, Any, int, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_says_why(service: Service, name: str) -> None:
     path, body, status, message = REFUSED[name]
-    found, content = service.ask(path, body)
-    assert found == status, content
+    answered, content = service.ask(path, body)
+    assert answered == status, content
     assert content["model"] == service.store.model.version
     assert re.search(message, content["error"]), content
     assert service.ask("/health")[0] == 200
@@ -292,8 +295,8 @@ def test_connections_without_a_whole_header_are_closed(
         Service(run_of_tables(tmp_path / "run"), tables(), seconds=1.0)
     ) as started:
         waiting = [socket.create_connection(("127.0.0.1", started.port), 30) for _ in range(4)]
-        for each, begin in zip(waiting, (b"", b"GET /heal", health[:-2], health), strict=True):
-            each.sendall(begin)
+        for stream, begin in zip(waiting, (b"", b"GET /heal", health[:-2], health), strict=True):
+            stream.sendall(begin)
         answer = b""
         while b'"status":"ok"' not in answer:
             answer += waiting[3].recv(4096)
@@ -302,9 +305,9 @@ def test_connections_without_a_whole_header_are_closed(
                 assert further.recv(1) == b""
         assert caplog.text.count("connections are closed: there are 4 already") == 1
         waiting[3].sendall(health[:10])  # the next request is late, too
-        for each in waiting:
-            assert each.recv(1) == b"", "closed"
-            each.close()
+        for stream in waiting:
+            assert stream.recv(1) == b"", "closed"
+            stream.close()
         assert started.ask("/health")[0] == 200
 
 
@@ -354,9 +357,9 @@ def test_links(tmp_path: Path) -> None:
     ) as started:
         status, content = started.ask("/top", {"ids": [1003], "k": 3})
         assert status == 200, content
-        best = [(each["id"], each["partner"]) for each in content["links"]]
+        best = [(link["id"], link["partner"]) for link in content["links"]]
         scores = started.ask("/score", {"pairs": best})[1]["scores"]
-        assert scores == pytest.approx([each["score"] for each in content["links"]], rel=1e-5)
+        assert scores == pytest.approx([link["score"] for link in content["links"]], rel=1e-5)
         assert scores == sorted(scores, reverse=True)
         assert started.ask("/predict", {"ids": [1003]})[0] == 422
         status, content = started.ask("/top", {"ids": [1003] * 101, "k": 10})

@@ -12,7 +12,7 @@ from retexo.settings.run_settings import Settings
 
 
 def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
-    given = ["app=train", "dataset_name=cora", "num_partitions=3", "gradient=fp32"]
+    overrides = ["app=train", "dataset_name=cora", "num_partitions=3", "gradient=fp32"]
     seen: dict[str, Settings] = {}
 
     def train(settings: Settings, run_dir: Path) -> dict[str, Any]:
@@ -22,15 +22,17 @@ def test_each_seed_is_a_run_and_the_scores_are_averaged(tmp_path: Path) -> None:
         others |= {"val": {"accuracy": None}, "chosen": {"metric": "accuracy"}}
         return {"test": {"accuracy": 0.5 + seed / 10, "log_loss": 1.0}, **others}
 
-    found = run_seeds(compose([*given, "seeds=[1,4]"], "node_classification_sage"), tmp_path, train)
+    summary = run_seeds(
+        compose([*overrides, "seeds=[1,4]"], "node_classification_sage"), tmp_path, train
+    )
     for seed in (1, 4):
-        alone = compose([*given, f"seed={seed}"], "node_classification_sage")
+        alone = compose([*overrides, f"seed={seed}"], "node_classification_sage")
         job = seen[f"seed{seed}"]
         assert job.stored == alone.stored
-    assert found == json.loads((tmp_path / "seeds.json").read_text())
-    assert found["runs"] == ["seed1", "seed4"]
-    assert found["test"]["accuracy"] == pytest.approx({"mean": 0.75, "std": 0.3 / 2**0.5})
-    assert found["test"]["log_loss"] == {"mean": 1.0, "std": 0.0}
-    assert found["bytes"]["total"]["mean"] == 2.5
-    assert found["chosen"] == {"metric": "accuracy"}
-    assert "val" not in found
+    assert summary == json.loads((tmp_path / "seeds.json").read_text())
+    assert summary["runs"] == ["seed1", "seed4"]
+    assert summary["test"]["accuracy"] == pytest.approx({"mean": 0.75, "std": 0.3 / 2**0.5})
+    assert summary["test"]["log_loss"] == {"mean": 1.0, "std": 0.0}
+    assert summary["bytes"]["total"]["mean"] == 2.5
+    assert summary["chosen"] == {"metric": "accuracy"}
+    assert "val" not in summary

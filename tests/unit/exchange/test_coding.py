@@ -186,10 +186,10 @@ def test_wide_rows_have_long_headers() -> None:
 
 @given(blocks(), formats)
 def test_blocks_of_many_chunks(rows: torch.Tensor, row_format: RowFormat) -> None:
-    whole, sizes = round_trip(rows, row_format), row_sizes(rows, row_format)
+    in_one_chunk, sizes = round_trip(rows, row_format), row_sizes(rows, row_format)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coding, "_CHUNK_VALUES", 3 * max(1, rows.shape[1]))
-        assert torch.equal(round_trip(rows, row_format), whole)
+        assert torch.equal(round_trip(rows, row_format), in_one_chunk)
         assert row_sizes(rows, row_format).tolist() == sizes.tolist()
 
 
@@ -281,8 +281,8 @@ def table(*sizes: float, zeros: float = 0) -> torch.Tensor:
 def test_columns_that_would_be_lost_get_exponents(
     rows: torch.Tensor, exponents: list[int] | None
 ) -> None:
-    found = choose_exponents(rows, "int4")
-    assert (None if found is None else found.tolist()) == exponents
+    chosen = choose_exponents(rows, "int4")
+    assert (None if chosen is None else chosen.tolist()) == exponents
     assert choose_exponents(rows, "full") is None
 
 
@@ -290,14 +290,14 @@ def test_columns_that_would_be_lost_get_exponents(
 def test_divided_columns_come_back(as_csr: bool) -> None:
     rows = table(1, 60, 3000, zeros=0.3)
     exponents = choose_exponents(rows, "int4")
-    given = csr_array(rows.numpy()) if as_csr else rows.clone()
+    undivided = csr_array(rows.numpy()) if as_csr else rows.clone()
     for encoding in ENCODINGS:
         row_format = RowFormat(encoding, "full")
-        block = encode(divide_columns(given, exponents), row_format)
+        block = encode(divide_columns(undivided, exponents), row_format)
         block = torch.cat([exponents.view(torch.uint8), block])
         back = decode_scaled(block, (200, 3), torch.float32, row_format)
         assert torch.equal(back, rows)
-        given = csr_array(rows.numpy()) if as_csr else rows.clone()
+        undivided = csr_array(rows.numpy()) if as_csr else rows.clone()
     with pytest.raises(ValueError, match="ends before"):
         decode_scaled(block[:2], (200, 3), torch.float32, RowFormat())
 
@@ -315,10 +315,10 @@ def test_divided_columns_come_back(as_csr: bool) -> None:
     ],
 )
 def test_weights_come_back_in_so_many_bytes(weights: list[float], size: int) -> None:
-    given = np.array(weights, np.float32)
-    code = encode_weights(given)
+    values = np.array(weights, np.float32)
+    code = encode_weights(values)
     assert len(code) == size
-    np.testing.assert_array_equal(decode_weights(code, len(given)), given)
+    np.testing.assert_array_equal(decode_weights(code, len(values)), values)
 
 
 def test_a_code_of_another_length_is_refused() -> None:
@@ -340,9 +340,9 @@ def sets(draw: st.DrawFn) -> tuple[IntArray, int]:
 
 @pytest.mark.parametrize("at_once", [VALUES_PER_BLOCK, 8])
 @without_hurry
-@given(given=sets())
-def test_values_come_back(given: tuple[IntArray, int], at_once: int) -> None:
-    values, universe = given
+@given(sorted_values=sets())
+def test_values_come_back(sorted_values: tuple[IntArray, int], at_once: int) -> None:
+    values, universe = sorted_values
     with (
         mock.patch.multiple(elias_fano, VALUES_PER_BLOCK=at_once, BITS_PER_BLOCK=at_once),
         torch_threads(2),
@@ -411,9 +411,11 @@ def test_bad_codes_are_refused(code: list[int], count: int, universe: int, messa
 
 @without_hurry
 @given(sets(), st.data())
-def test_what_is_read_would_be_written_so(given: tuple[IntArray, int], data: st.DataObject) -> None:
+def test_what_is_read_would_be_written_so(
+    sorted_values: tuple[IntArray, int], data: st.DataObject
+) -> None:
     """A damaged code is rejected or decodes to values with that code, except for the padding."""
-    values, universe = given
+    values, universe = sorted_values
     code = encode_sorted(values, universe)
     for bit in (
         data.draw(st.sets(st.integers(0, max(8 * len(code) - 1, 0)), max_size=3))

@@ -47,7 +47,7 @@ def blocks_of_few_edges() -> Iterator[None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Whole:
+class PartitionedGraph:
     """A partitioned graph, seen as a whole."""
 
     src: Ints
@@ -142,7 +142,7 @@ class Whole:
         return PlanOptions(num_layers, sizes, **{**fields, **changes})
 
 
-def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
+def random_partitioned_graph(seed: list[int], roles: tuple[int, ...]) -> PartitionedGraph:
     """A graph on 1 to 5 partitions, often with hubs, always with duplicate edges.
 
     Some partitions are empty. Half of the graphs are symmetric, the others directed.
@@ -162,35 +162,47 @@ def random_whole(seed: list[int], roles: tuple[int, ...]) -> Whole:
     src, dst = np.concatenate((src, src[:2])), np.concatenate((dst, dst[:2]))
     if rng.random() < 0.5:
         src, dst = np.concatenate((src, dst)), np.concatenate((dst, src))
-    return Whole(src, dst, role, rng.choice(used, num_nodes), int(num_parts))
+    return PartitionedGraph(src, dst, role, rng.choice(used, num_nodes), int(num_parts))
 
 
-def wholes(roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST)) -> st.SearchStrategy[Whole]:
+def partitioned_graphs(
+    roles: tuple[int, ...] = (NOTHING, TRAIN, VAL, TEST),
+) -> st.SearchStrategy[PartitionedGraph]:
     """Graphs drawn from a seed: hypothesis's own are too small to need sums or a second phase."""
     digits = st.integers(0, 99)  # a single large one would mostly be 0, or what it was before
-    return st.lists(digits, min_size=3, max_size=3).map(lambda seed: random_whole(seed, roles))
+    return st.lists(digits, min_size=3, max_size=3).map(
+        lambda seed: random_partitioned_graph(seed, roles)
+    )
 
 
-def plans(whole: Whole, plan_options: PlanOptions) -> tuple[list[ExchangePlan], list[int]]:
+def plans(
+    graph: PartitionedGraph, plan_options: PlanOptions
+) -> tuple[list[ExchangePlan], list[int]]:
     """Every worker's plan, and the bytes that each sent for it."""
 
     def plan(comm: Communicator) -> tuple[ExchangePlan, int]:
-        made = make_plan(whole.partition(comm.rank), plan_options, comm)
+        worker_plan = make_plan(graph.partition(comm.rank), plan_options, comm)
         assert {tag for tag, _ in comm.meter.entries} <= {SETUP}
-        return made, sum(comm.meter.entries.values())
+        return worker_plan, sum(comm.meter.entries.values())
 
-    made, sent = zip(*run_threads(whole.num_parts, plan), strict=True)
-    return list(made), list(sent)
-
-
-def pairs(whole: Whole) -> list[tuple[int, int]]:
-    return list(permutations(range(whole.num_parts), 2))
+    plans_by_rank, sent = zip(*run_threads(graph.num_parts, plan), strict=True)
+    return list(plans_by_rank), list(sent)
 
 
-def cut_edges(whole: Whole, owner: int, asker: int, wanted: Mask) -> list[tuple[int, int]]:
+def pairs(graph: PartitionedGraph) -> list[tuple[int, int]]:
+    return list(permutations(range(graph.num_parts), 2))
+
+
+def cut_edges(
+    graph: PartitionedGraph, owner: int, asker: int, destinations: Mask
+) -> list[tuple[int, int]]:
     """Edges from one partition into wanted nodes, bool [N], of another, by global ids."""
-    chosen = (whole.part[whole.src] == owner) & (whole.part[whole.dst] == asker) & wanted[whole.dst]
-    return sorted(zip(whole.src[chosen].tolist(), whole.dst[chosen].tolist(), strict=True))
+    chosen = (
+        (graph.part[graph.src] == owner)
+        & (graph.part[graph.dst] == asker)
+        & destinations[graph.dst]
+    )
+    return sorted(zip(graph.src[chosen].tolist(), graph.dst[chosen].tolist(), strict=True))
 
 
 uses = st.sampled_from(["train", "evaluate", "predict"])
@@ -199,15 +211,17 @@ variants = st.fixed_dictionaries(
 )
 
 
-def edges_size(whole: Whole, owner: int, asker: int, boundary: Boundary, options: Any) -> int:
+def edges_size(
+    graph: PartitionedGraph, owner: int, asker: int, boundary: Boundary, options: Any
+) -> int:
     """Bytes of a boundary's request: two counts, a digest, the edges, each target's layers.
 
     An owner that holds the reverse of each edge gets no edges, but the layers of all targets.
     """
-    everything = np.ones(whole.num_nodes, bool)
-    edges = cut_edges(whole, owner, asker, everything)
-    reverse = cut_edges(whole, asker, owner, everything)
-    num_inner, num_targets = len(whole.nodes_of(owner)), len(boundary.targets)
+    everything = np.ones(graph.num_nodes, bool)
+    edges = cut_edges(graph, owner, asker, everything)
+    reverse = cut_edges(graph, asker, owner, everything)
+    num_inner, num_targets = len(graph.nodes_of(owner)), len(boundary.targets)
     size = encoded_size(len(boundary.source), num_inner * num_targets)
     if (
         options.linear
@@ -219,80 +233,83 @@ def edges_size(whole: Whole, owner: int, asker: int, boundary: Boundary, options
     return 3 * 8 + size + -(-num_targets * bits // 8)
 
 
-def reach_size(whole: Whole, owner: int, asker: int, num_layers: int) -> int:
+def reach_size(graph: PartitionedGraph, owner: int, asker: int, num_layers: int) -> int:
     """Bytes of requests to embed nodes: a count and the nodes, for every layer but the first."""
-    layers = whole.embedded(num_layers)[1:]
+    layers = graph.embedded(num_layers)[1:]
     named = [
-        len({source for source, _ in cut_edges(whole, owner, asker, wanted)}) for wanted in layers
+        len({source for source, _ in cut_edges(graph, owner, asker, destinations)})
+        for destinations in layers
     ]
-    return sum(8 + encoded_size(count, len(whole.nodes_of(owner))) for count in named)
+    return sum(8 + encoded_size(count, len(graph.nodes_of(owner))) for count in named)
 
 
 @quickly
-@given(wholes(), st.integers(1, 3), variants)
-def test_bytes_by_hand(whole: Whole, num_layers: int, variant: dict[str, bool]) -> None:
-    plan_options = whole.plan_options(num_layers, **variant)
-    made, sent = plans(whole, plan_options)
-    for asker, plan in enumerate(made):
-        owners = [owner for owner in range(whole.num_parts) if owner != asker]
+@given(partitioned_graphs(), st.integers(1, 3), variants)
+def test_bytes_by_hand(graph: PartitionedGraph, num_layers: int, variant: dict[str, bool]) -> None:
+    plan_options = graph.plan_options(num_layers, **variant)
+    plans_by_rank, sent = plans(graph, plan_options)
+    for asker, plan in enumerate(plans_by_rank):
+        owners = [owner for owner in range(graph.num_parts) if owner != asker]
         size = sum(
-            edges_size(whole, owner, asker, plan.incoming[owner], plan_options) for owner in owners
+            edges_size(graph, owner, asker, plan.incoming[owner], plan_options) for owner in owners
         )
         if not (
             plan_options.all_halo_rows or plan_options.all_nodes or plan_options.use == "predict"
         ):
-            size += sum(reach_size(whole, owner, asker, num_layers) for owner in owners)
+            size += sum(reach_size(graph, owner, asker, num_layers) for owner in owners)
         assert sent[asker] == size
 
 
 @quickly
-@given(wholes(), st.integers(1, 3), variants)
+@given(partitioned_graphs(), st.integers(1, 3), variants)
 @example(
-    Whole(np.array([0]), np.array([1]), np.array([NOTHING, TRAIN]), np.array([0, 1]), 2),
+    PartitionedGraph(np.array([0]), np.array([1]), np.array([NOTHING, TRAIN]), np.array([0, 1]), 2),
     1,
     {"linear": True, "all_halo_rows": False, "use": "train"},
 )
 def test_an_owner_that_knows_the_edges_serves_the_same_request(
-    whole: Whole, num_layers: int, variant: dict[str, bool]
+    graph: PartitionedGraph, num_layers: int, variant: dict[str, bool]
 ) -> None:
-    plan_options = whole.plan_options(num_layers, **variant)
-    known, _ = plans(whole, plan_options)
+    plan_options = graph.plan_options(num_layers, **variant)
+    known_edges, _ = plans(graph, plan_options)
     with mock.patch.object(
         exchange_plan, "digest_of_edges", lambda *_, own_first: int(own_first)
     ):  # never equal
-        listed, _ = plans(whole, plan_options)
-    for owner, asker in pairs(whole):
-        ends = known[owner].outgoing[asker], listed[owner].outgoing[asker]
+        listed_edges, _ = plans(graph, plan_options)
+    for owner, asker in pairs(graph):
+        ends = known_edges[owner].outgoing[asker], listed_edges[owner].outgoing[asker]
         for name in ("rows", "targets", "required_layers", "target_ptr", "source"):
             one, other = (getattr(boundary, name).tolist() for boundary in ends)
             assert one == other, name
 
 
 def test_a_site_is_not_told_which_nodes_of_others_have_labels() -> None:
-    whole = Whole(np.array([0, 1]), np.array([1, 0]), np.array([TEST, TRAIN]), np.array([0, 1]), 2)
+    graph = PartitionedGraph(
+        np.array([0, 1]), np.array([1, 0]), np.array([TEST, TRAIN]), np.array([0, 1]), 2
+    )
 
     def outgoing(comm: Communicator) -> Boundary:
-        part = whole.partition(comm.rank)
+        part = graph.partition(comm.rank)
         nodes = replace(part.nodes[PLAIN_TYPE], asked_for=(torch.arange(1),) * 2)
         part = replace(part, nodes={PLAIN_TYPE: nodes})
-        return make_plan(part, whole.plan_options(1), comm).outgoing[1 - comm.rank]
+        return make_plan(part, graph.plan_options(1), comm).outgoing[1 - comm.rank]
 
     with mock.patch.object(exchange_plan, "digest_of_edges", side_effect=AssertionError):
         assert [b.required_layers.tolist() for b in run_threads(2, outgoing)] == [[2], [1]]
 
 
 @quickly
-@given(wholes())
-def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
-    sizes = whole.plan_options(1).part_sizes
-    found = run_threads(
-        whole.num_parts,
+@given(partitioned_graphs())
+def test_out_degrees_of_the_whole_graph(graph: PartitionedGraph) -> None:
+    sizes = graph.plan_options(1).part_sizes
+    out_degrees = run_threads(
+        graph.num_parts,
         lambda comm: compute_global_out_degree(
-            whole.partition(comm.rank).edges, sizes, comm
+            graph.partition(comm.rank).edges, sizes, comm
         ).tolist(),
     )
-    assert found == [
-        whole.partition(rank).target_nodes.out_degree.tolist() for rank in range(whole.num_parts)
+    assert out_degrees == [
+        graph.partition(rank).target_nodes.out_degree.tolist() for rank in range(graph.num_parts)
     ]
 
 
@@ -301,7 +318,7 @@ def test_out_degrees_of_the_whole_graph(whole: Whole) -> None:
 # Part 0 owns nodes 0 to 3, part 1 nodes 4 to 6: locally 0 to 2. 4 trains, 6 is a test node; 5 is
 # neither, but 6 has an edge from it. 3 is two hops away from 6. Nobody needs 2, which has no edge
 # that leaves it.
-LINE = Whole(
+LINE = PartitionedGraph(
     src=np.array([0, 0, 1, 1, 3, 5, 4]),
     dst=np.array([4, 4, 4, 6, 5, 6, 2]),
     role=np.array([NOTHING, NOTHING, NOTHING, NOTHING, TRAIN, NOTHING, TEST]),
@@ -324,8 +341,8 @@ def test_out_degrees_where_one_part_has_no_weights() -> None:
 
 
 def test_targets_out_of_order_are_refused() -> None:
-    made, _ = plans(LINE, LINE.plan_options(2))
-    boundary = made[1].incoming[0]
+    plans_by_rank, _ = plans(LINE, LINE.plan_options(2))
+    boundary = plans_by_rank[1].incoming[0]
     code = BoundaryCode(len(boundary.source), 3, 4, 2)
     numbers = LINE.partition(1).edges.halo_index.numpy()
     assert code.read(code.write(boundary, numbers)).required_layers.tolist() == [3, 2, 1]

@@ -31,11 +31,11 @@ from test_exchange_plan import (
     TRAIN,
     Ints,
     Mask,
-    Whole,
+    PartitionedGraph,
     cut_edges,
     pairs,
+    partitioned_graphs,
     uses,
-    wholes,
 )
 from torch import Tensor
 
@@ -134,8 +134,8 @@ class Side:
         )
 
 
-def exchanged(
-    whole: Whole,
+def run_exchange(
+    graph: PartitionedGraph,
     rows: Tensor,
     case: Layer,
     *,
@@ -149,17 +149,17 @@ def exchanged(
         earlier_layers: exchanged before with the same plan.
     """
     linear = case.conv.linear_aggregation
-    plan_options = whole.plan_options(
+    plan_options = graph.plan_options(
         case.num_layers, linear=linear, all_halo_rows=case.plain, use=case.use
     )
 
     def work(comm: Communicator) -> Side:
         comm.between_nodes = between_nodes
-        part = whole.partition(comm.rank, rows)
+        part = graph.partition(comm.rank, rows)
         plan = make_plan(part, plan_options, comm)
-        held, out_degree = part.edges, part.target_nodes.out_degree
-        in_degree = held.sum_at(held.dst, held.num_inner)
-        edges = InEdges.build(held.src, held.dst, in_degree, out_degree, F64)
+        part_edges, out_degree = part.edges, part.target_nodes.out_degree
+        in_degree = part_edges.sum_at(part_edges.dst, part_edges.num_inner)
+        edges = InEdges.build(part_edges.src, part_edges.dst, in_degree, out_degree, F64)
         scale = case.conv.source_scale(edges.out_degree[: part.num_inner])
         local = LocalRows(
             part.features, scale, case.conv.project, case.conv.projected_width, case.precision
@@ -176,13 +176,13 @@ def exchanged(
         sent = {key: size for key, size in comm.meter.entries.items() if key[0] != SETUP}
         return Side(edges, part.features, phases, pieces, sent)
 
-    return run_threads(whole.num_parts, work)
+    return run_threads(graph.num_parts, work)
 
 
-def wanted(whole: Whole, case: Layer) -> tuple[Mask, Mask]:
+def nodes_by_phase(graph: PartitionedGraph, case: Layer) -> tuple[Mask, Mask]:
     """The nodes of the rounds, and the other nodes that this layer embeds, bool [N]."""
-    embedded = whole.embedded(case.num_layers)[case.layer] | case.plain | (case.use == "predict")
-    rounds = whole.labelled & (case.use == "train")
+    embedded = graph.embedded(case.num_layers)[case.layer] | case.plain | (case.use == "predict")
+    rounds = graph.labelled & (case.use == "train")
     return rounds, embedded & ~rounds
 
 
@@ -196,7 +196,7 @@ layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 
 @quickly
 @given(
-    wholes(),
+    partitioned_graphs(),
     layers,
     st.sampled_from([*MODELS]),
     modes,
@@ -205,7 +205,7 @@ layers = st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
     st.sampled_from([1, 300, 1 << 20]),
 )
 def test_a_layer_equals_that_of_the_whole_graph(
-    whole: Whole,
+    graph: PartitionedGraph,
     place: tuple[int, int],
     name: str,
     mode: tuple[str, int, int],
@@ -216,20 +216,20 @@ def test_a_layer_equals_that_of_the_whole_graph(
     """waiting: bytes of received rows that may wait for those of other peers."""
     kind, width, out = mode
     rows, case = (
-        features(kind, whole.num_nodes, width),
+        features(kind, graph.num_nodes, width),
         Layer(convolution(name, width, out), *place, plain, use=use),
     )
     with unittest.mock.patch.object(streaming_aggregate, "MAX_WAITING_BYTES", waiting):
-        assert_as_whole(whole, rows, case)
+        assert_as_whole(graph, rows, case)
 
 
-def assert_as_whole(whole: Whole, rows: Tensor, case: Layer) -> None:
+def assert_as_whole(graph: PartitionedGraph, rows: Tensor, case: Layer) -> None:
     """Each partition's layer output equals that of the whole graph, in both phases."""
-    expected = dense_conv(case.conv, torch.from_numpy(whole.count()), rows)
-    for rank, side in enumerate(exchanged(whole, rows, case)):
-        ids = whole.nodes_of(rank)
+    expected = dense_conv(case.conv, torch.from_numpy(graph.count()), rows)
+    for rank, side in enumerate(run_exchange(graph, rows, case)):
+        ids = graph.nodes_of(rank)
         for phase, sources in enumerate(side.phases):
-            nodes = np.flatnonzero(wanted(whole, case)[phase][ids])
+            nodes = np.flatnonzero(nodes_by_phase(graph, case)[phase][ids])
             if len(nodes):
                 got = layer_output(
                     case.conv,
@@ -284,23 +284,25 @@ def test_messages_in_pieces_are_the_whole_ones(
     rng = np.random.default_rng(num_parts)
     src, dst = rng.integers(160, size=(2, 900))
     ends = src[src != dst], dst[src != dst]
-    whole = Whole(*ends, rng.integers(4, size=160), rng.integers(num_parts, size=160), num_parts)
-    largest = int(np.bincount(whole.part).max())
+    graph = PartitionedGraph(
+        *ends, rng.integers(4, size=160), rng.integers(num_parts, size=160), num_parts
+    )
+    largest = int(np.bincount(graph.part).max())
     streams = (False, True) if num_parts == 2 else (False,)
     for name, kind, width, out, plain, precision in cases:
-        rows = features(kind, whole.num_nodes, width)
+        rows = features(kind, graph.num_nodes, width)
         case = Layer(convolution(name, width, out), plain=plain, precision=precision)
-        before = [exchanged(whole, rows, case, stream=stream) for stream in streams]
+        before = [run_exchange(graph, rows, case, stream=stream) for stream in streams]
         with monkeypatch.context() as patch:
             patch.setattr(layer_exchange, "MAX_BATCH_BYTES", -(-largest * 8 * width // PIECES))
             after = [
-                exchanged(whole, rows, case, stream=stream, between_nodes=True)
+                run_exchange(graph, rows, case, stream=stream, between_nodes=True)
                 for stream in streams
             ]
         for rank, (one, other) in enumerate(zip(after[0], before[0], strict=True)):
             for phase in (TRAIN_PHASE, INFER_PHASE):
                 assert_same_sources(one.phases[phase], other.phases[phase])
-            longer = with_longer_headers(whole, rank, other.sent, case)
+            longer = with_longer_headers(graph, rank, other.sent, case)
             if kind == "uneven":  # each piece has the exponents
                 longer = {
                     (tag, peer): size + (PIECES - 1) * width * (tag.kind == "features" and size > 0)
@@ -319,11 +321,11 @@ def test_columns_of_other_scales_keep_their_values_in_four_bits(name: str) -> No
     rng = np.random.default_rng(0)
     src, dst = rng.integers(160, size=(2, 900))
     ends = src[src != dst], dst[src != dst]
-    whole = Whole(*ends, rng.integers(4, size=160), rng.integers(3, size=160), 3)
+    graph = PartitionedGraph(*ends, rng.integers(4, size=160), rng.integers(3, size=160), 3)
     sides = {
-        (kind, precision): exchanged(
-            whole,
-            features(kind, whole.num_nodes, 5),
+        (kind, precision): run_exchange(
+            graph,
+            features(kind, graph.num_nodes, 5),
             Layer(convolution(name, 5, 9), precision=precision),
         )
         for kind in ("uneven", "dense")
@@ -332,9 +334,9 @@ def test_columns_of_other_scales_keep_their_values_in_four_bits(name: str) -> No
     for rank in range(3):
         rounded, exact = sides["uneven", "int4"][rank], sides["uneven", "full"][rank]
         for phase in (TRAIN_PHASE, INFER_PHASE):
-            got, wanted = rounded.phases[phase].unprojected, exact.phases[phase].unprojected
-            assert torch.equal(got.halo, wanted.halo)
-            error = (got.values - wanted.values).norm(dim=0) / wanted.values.norm(dim=0)
+            got, unrounded = rounded.phases[phase].unprojected, exact.phases[phase].unprojected
+            assert torch.equal(got.halo, unrounded.halo)
+            error = (got.values - unrounded.values).norm(dim=0) / unrounded.values.norm(dim=0)
             assert error.max() < 0.15
         even = sides["dense", "int4"][rank].sent
         assert rounded.sent == {
@@ -343,24 +345,24 @@ def test_columns_of_other_scales_keep_their_values_in_four_bits(name: str) -> No
 
 
 def with_longer_headers(
-    whole: Whole, rank: int, sent: dict[tuple[MessageTag, int], int], case: Layer
+    graph: PartitionedGraph, rank: int, sent: dict[tuple[MessageTag, int], int], case: Layer
 ) -> dict[tuple[MessageTag, int], int]:
     """Bytes by tag and peer, if headers listed this many more piece sizes."""
-    masks = wanted(whole, case)
+    masks = nodes_by_phase(graph, case)
     return {
         (tag, peer): size
         + 8
         * (PIECES - 1)
         * (tag.kind == "setup")
-        * sum(bool(cut_edges(whole, rank, peer, mask)) for mask in masks)
+        * sum(bool(cut_edges(graph, rank, peer, mask)) for mask in masks)
         for (tag, peer), size in sent.items()
     }
 
 
-def assert_pieces_of(whole_one: Sources, pieces: list[Sources]) -> None:
+def assert_pieces_of(unsplit: Sources, pieces: list[Sources]) -> None:
     """Pieces have about equal length and concatenate to the whole."""
     for kind in ("unprojected", "projected"):
-        expected, cut = getattr(whole_one, kind), [getattr(piece, kind) for piece in pieces]
+        expected, cut = getattr(unsplit, kind), [getattr(piece, kind) for piece in pieces]
         assert max(len(piece.values) for piece in cut) == -(-len(expected.values) // PIECES)
         assert torch.equal(torch.cat([piece.values for piece in cut]), expected.values)
         assert torch.equal(torch.cat([piece.sum_dst for piece in cut]), expected.sum_dst)
@@ -385,10 +387,10 @@ def assert_same_sources(got: Sources, expected: Sources) -> None:
 
 
 def phase_edges(
-    whole: Whole, owner: int, asker: int, mask: Mask, held: set[int]
+    graph: PartitionedGraph, owner: int, asker: int, mask: Mask, received: set[int]
 ) -> list[tuple[int, int]]:
     """Edges between two partitions into wanted nodes, bool [N], whose source the receiver lacks."""
-    return [edge for edge in cut_edges(whole, owner, asker, mask) if edge[0] not in held]
+    return [edge for edge in cut_edges(graph, owner, asker, mask) if edge[0] not in received]
 
 
 def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
@@ -403,14 +405,14 @@ def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
     return len(nx.bipartite.maximum_matching(graph, sources)) // 2
 
 
-def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
+def held_rows(graph: PartitionedGraph, rank: int, side: Side) -> set[int]:
     """Halo nodes whose row was received in TRAIN_PHASE."""
-    return set(whole.halo(rank)[side.phases[TRAIN_PHASE].unprojected.halo.numpy() >= 0].tolist())
+    return set(graph.halo(rank)[side.phases[TRAIN_PHASE].unprojected.halo.numpy() >= 0].tolist())
 
 
 @quickly
 @given(
-    wholes(),
+    partitioned_graphs(),
     layers,
     st.sampled_from([*MODELS]),
     st.sampled_from([(8, 2), (3, 6), (4, 4), (70, 3)]),
@@ -418,24 +420,31 @@ def held_rows(whole: Whole, rank: int, side: Side) -> set[int]:
     st.booleans(),
 )
 def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
-    whole: Whole, place: tuple[int, int], name: str, shape: tuple[int, int], use: Use, known: bool
+    graph: PartitionedGraph,
+    place: tuple[int, int],
+    name: str,
+    shape: tuple[int, int],
+    use: Use,
+    known: bool,
 ) -> None:
     """known: earlier layers may have proved that one side is enough."""
     case = Layer(convolution(name, *shape), *place, use=use)
-    rows = features("dense", whole.num_nodes, shape[0])
+    rows = features("dense", graph.num_nodes, shape[0])
     with unittest.mock.patch.object(
         cover, "ONE_SIDE_MIN_EDGES", 0 if known else cover.ONE_SIDE_MIN_EDGES
     ):
-        sides = exchanged(whole, rows, case, earlier_layers=range(case.layer + 1 if known else 0))
+        sides = run_exchange(
+            graph, rows, case, earlier_layers=range(case.layer + 1 if known else 0)
+        )
     widths = shape[0], min(shape[0], case.conv.projected_width)
-    for owner, asker in pairs(whole):
-        held: set[int] = set()
-        for phase, mask in enumerate(wanted(whole, case)):
+    for owner, asker in pairs(graph):
+        received: set[int] = set()
+        for phase, mask in enumerate(nodes_by_phase(graph, case)):
             count = fewest_vectors(
-                phase_edges(whole, owner, asker, mask, held), case.conv.linear_aggregation
+                phase_edges(graph, owner, asker, mask, received), case.conv.linear_aggregation
             )
             assert sides[owner].rows_sent(phase, asker) == 8 * widths[phase] * count
-            held = held_rows(whole, asker, sides[asker])
+            received = held_rows(graph, asker, sides[asker])
 
 
 def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
@@ -445,26 +454,26 @@ def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
     """
     src = np.array([0] * 30 + [1] * 10)
     dst = np.concatenate((np.arange(2, 32), np.arange(2, 12)))
-    whole = Whole(src, dst, np.full(32, TRAIN), np.minimum(np.arange(32) // 2, 1), 2)
+    graph = PartitionedGraph(src, dst, np.full(32, TRAIN), np.minimum(np.arange(32) // 2, 1), 2)
     rows = features("dense", 32, 40)
     rows[:, ::10] = 0  # else nothing is written sparse
     rows[1] = -rows[0]
-    sender, _ = exchanged(whole, rows, Layer(convolution("gin", 40, 8)))
+    sender, _ = run_exchange(graph, rows, Layer(convolution("gin", 40, 8)))
     assert sender.rows_sent(TRAIN_PHASE, 1) <= 2 * 40 * 8
 
 
 @quickly
-@given(wholes(), layers, st.sampled_from([*MODELS]), modes)
+@given(partitioned_graphs(), layers, st.sampled_from([*MODELS]), modes)
 def test_an_answer_is_nine_bytes_and_a_bit_for_each_row_and_target(
-    whole: Whole, place: tuple[int, int], name: str, mode: tuple[str, int, int]
+    graph: PartitionedGraph, place: tuple[int, int], name: str, mode: tuple[str, int, int]
 ) -> None:
     kind, width, out = mode
     case = Layer(convolution(name, width, out), *place)
-    sides = exchanged(whole, features(kind, whole.num_nodes, width), case)
-    for owner, asker in pairs(whole):
+    sides = run_exchange(graph, features(kind, graph.num_nodes, width), case)
+    for owner, asker in pairs(graph):
         size = 0
-        for mask in wanted(whole, case):
-            edges = cut_edges(whole, owner, asker, mask)
+        for mask in nodes_by_phase(graph, case):
+            edges = cut_edges(graph, owner, asker, mask)
             bits = len({source for source, _ in edges}) + len({target for _, target in edges})
             size += (9 + (-(-bits // 8) if case.conv.linear_aggregation else 0)) if edges else 0
         assert sides[owner].sent.get((MessageTag("setup", place[0]), asker), 0) == size
@@ -480,69 +489,75 @@ def assert_near(got: Tensor, true: Tensor, precision: Precision) -> None:
     assert ((got - true).abs() <= bound * (1 + 1e-6)).all()
 
 
-def divided(values: Tensor, owners: Ints, whole: Whole, rows: Tensor, case: Layer) -> Tensor:
+def divided(
+    values: Tensor, owners: Ints, graph: PartitionedGraph, rows: Tensor, case: Layer
+) -> Tensor:
     """Values [R, F] in the units that they were rounded in: their owner's, of each column."""
-    units = torch.zeros(whole.num_parts, values.shape[1], dtype=F64)
+    units = torch.zeros(graph.num_parts, values.shape[1], dtype=F64)
     for owner in np.unique(owners):
-        exponents = choose_exponents(rows[whole.part == owner], case.precision)
+        exponents = choose_exponents(rows[graph.part == owner], case.precision)
         units[owner] = 0 if exponents is None else exponents
     return values * torch.exp2(-units[owners])
 
 
 def true_sums(
-    whole: Whole, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer
+    graph: PartitionedGraph, rank: int, sources: Sources, projected: bool, rows: Tensor, case: Layer
 ) -> list[Tensor]:
     """Possible values of each received sum: scaled rows of one owner's unsent nodes."""
     vectors = sources.projected if projected else sources.unprojected
     present = (sources.unprojected.halo >= 0) | (sources.projected.halo >= 0)
-    absent = np.zeros(whole.num_nodes, bool)
-    absent[whole.halo(rank)[~present.numpy()]] = True
-    scale = case.conv.source_scale(torch.from_numpy(whole.count().sum(0)))
+    absent = np.zeros(graph.num_nodes, bool)
+    absent[graph.halo(rank)[~present.numpy()]] = True
+    scale = case.conv.source_scale(torch.from_numpy(graph.count().sum(0)))
     scaled = rows if scale is None else rows * scale[:, None]
     possible = []
-    for node in whole.nodes_of(rank)[vectors.sum_dst.numpy()]:
-        each = [
-            whole.count()[node] * (absent & (whole.part == owner))
-            for owner in range(whole.num_parts)
+    for node in graph.nodes_of(rank)[vectors.sum_dst.numpy()]:
+        edge_counts = [
+            graph.count()[node] * (absent & (graph.part == owner))
+            for owner in range(graph.num_parts)
         ]
-        possible.append(torch.from_numpy(np.stack(each)) @ scaled)
+        possible.append(torch.from_numpy(np.stack(edge_counts)) @ scaled)
     return possible
 
 
 @quickly
 @given(
-    wholes(),
+    partitioned_graphs(),
     st.sampled_from([*MODELS]),
     modes,
     st.sampled_from(["bf16", "int8", "int4"]),
     st.integers(0, 99),
 )
 def test_rounded_vectors_are_rounded_once(
-    whole: Whole, name: str, mode: tuple[str, int, int], precision: Precision, seed: int
+    graph: PartitionedGraph, name: str, mode: tuple[str, int, int], precision: Precision, seed: int
 ) -> None:
     kind, width, out = mode
     case = Layer(convolution(name, width, out), precision=precision)
-    rows = features(kind, whole.num_nodes, width, seed)
-    for rank, side in enumerate(exchanged(whole, rows, case)):
+    rows = features(kind, graph.num_nodes, width, seed)
+    for rank, side in enumerate(run_exchange(graph, rows, case)):
         halo, both = (
-            whole.halo(rank),
+            graph.halo(rank),
             (side.phases[INFER_PHASE].unprojected, side.phases[INFER_PHASE].projected),
         )
         for vectors, own in zip(both, (rows, case.conv.project(rows)), strict=True):
             came = vectors.halo.numpy() >= 0
             pair = [vectors.values[vectors.halo[came]], own[halo[came]]]
             if own is rows:  # columns of different scales are rounded in their own
-                pair = [divided(each, whole.part[halo[came]], whole, rows, case) for each in pair]
+                pair = [
+                    divided(values, graph.part[halo[came]], graph, rows, case) for values in pair
+                ]
             assert_near(*pair, precision)  # type: ignore[call-arg]
-        assert_sums_near(whole, rank, side, rows, case)
+        assert_sums_near(graph, rank, side, rows, case)
 
 
-def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: Layer) -> None:
+def assert_sums_near(
+    graph: PartitionedGraph, rank: int, side: Side, rows: Tensor, case: Layer
+) -> None:
     """Each sum is near the sum of the rows that one owner did not send in that phase."""
     seen = {False: 0, True: 0}
     for sources in side.phases:
         for projected, vectors in ((False, sources.unprojected), (True, sources.projected)):
-            possible = true_sums(whole, rank, sources, projected, rows, case)
+            possible = true_sums(graph, rank, sources, projected, rows, case)
             for place, sums in list(zip(vectors.sums.tolist(), possible, strict=True))[
                 seen[projected] :
             ]:
@@ -550,7 +565,9 @@ def assert_sums_near(whole: Whole, rank: int, side: Side, rows: Tensor, case: La
                 owner = int((true - vectors.values[place]).abs().sum(dim=1).argmin())
                 pair = [vectors.values[[place]], true[[owner]]]
                 if not projected:
-                    pair = [divided(each, np.array([owner]), whole, rows, case) for each in pair]
+                    pair = [
+                        divided(values, np.array([owner]), graph, rows, case) for values in pair
+                    ]
                 assert_near(*pair, case.precision)  # type: ignore[call-arg]
             seen[projected] = len(possible)
 

@@ -87,13 +87,13 @@ LAYERS = {
 }
 
 
-def assert_same(got: Tensor, wanted: Tensor, *inputs: Tensor) -> None:
+def assert_same(actual: Tensor, expected: Tensor, *inputs: Tensor) -> None:
     """Values and gradients are equal."""
-    torch.testing.assert_close(got, wanted, rtol=1e-11, atol=1e-11)
-    weight = torch.rand(got.shape, dtype=F64)
+    torch.testing.assert_close(actual, expected, rtol=1e-11, atol=1e-11)
+    weight = torch.rand(actual.shape, dtype=F64)
     both = [
-        torch.autograd.grad((each * weight).sum(), inputs, materialize_grads=True)
-        for each in (got, wanted)
+        torch.autograd.grad((values * weight).sum(), inputs, materialize_grads=True)
+        for values in (actual, expected)
     ]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
@@ -141,7 +141,7 @@ def test_gat_is_that_of_torch_geometric(self_loops: bool) -> None:
 WEIGHTS = torch.tensor([2.0, 1, 3, 1, 2, 1, 4], dtype=F64)
 
 
-def added_up(conv: Any, x: Tensor, nodes: list[int], edges: InEdges) -> Tensor:
+def accumulate(conv: Any, x: Tensor, nodes: list[int], edges: InEdges) -> Tensor:
     host, chosen = torch.device("cpu"), torch.tensor(nodes)
     total = AggregateAccumulator(conv, edges, chosen, x, conv.project(x), host)
     total.add(NOTHING)
@@ -159,10 +159,10 @@ def test_sums_are_weighted_and_a_weight_of_k_is_k_edges(name: str, kind: str) ->
         if name == "sage-mean":
             matrix /= matrix.sum(1, keepdim=True).clamp(min=1e-9)
             degrees = torch.ones(NODES, dtype=F64), None
-        wanted = dense_conv(conv, matrix, x, degrees)[nodes]
-        for run in (outputs, added_up):
-            got = run(conv, x.clone(), nodes, in_edges(weights))
-            torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+        expected = dense_conv(conv, matrix, x, degrees)[nodes]
+        for run in (outputs, accumulate):
+            actual = run(conv, x.clone(), nodes, in_edges(weights))
+            torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
     parallel = outputs(conv, x, nodes, in_edges(times=WEIGHTS.long()))
     weighted = outputs(conv, x, nodes, in_edges(WEIGHTS))
     torch.testing.assert_close(weighted, parallel, rtol=1e-12, atol=1e-12)
@@ -173,7 +173,7 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
     conv = make(GAT, heads=2, merge="concat", self_loops=self_loops, num_edge_features=3)
     feat, x, nodes = torch.randn(len(SRC), 3, dtype=F64), rows("dense"), [0, 1, 3, 5]
     z, t = (x @ conv.weight).view(NODES, 2, OUT), (feat @ conv.weight_edge).view(-1, 2, OUT)
-    wanted = []
+    expected = []
     for v in nodes:
         into = (v == DST).nonzero()[:, 0]  # type: ignore[attr-defined]
         messages, terms = z[SRC[into]], t[into]
@@ -184,9 +184,9 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
             messages * conv.attention_src + z[v] * conv.attention_dst + terms * conv.attention_edge
         ).sum(-1)
         alpha = torch.softmax(torch.nn.functional.leaky_relu(score, 0.2), dim=0)
-        wanted.append((alpha[..., None] * (messages + terms)).sum(dim=0).flatten() + conv.bias)
-    got = outputs(conv, x, nodes, in_edges(feat=feat))
-    assert_same(got, torch.stack(wanted), *conv.parameters())
+        expected.append((alpha[..., None] * (messages + terms)).sum(dim=0).flatten() + conv.bias)
+    actual = outputs(conv, x, nodes, in_edges(feat=feat))
+    assert_same(actual, torch.stack(expected), *conv.parameters())
 
 
 # --- sparse matrices ----------
@@ -195,9 +195,9 @@ def test_gat_reads_features_of_edges(self_loops: bool) -> None:
 def test_sparse_dropout_scales_what_it_keeps() -> None:
     torch.manual_seed(1)
     dropped = SparseMatrix.from_scipy(sp.csr_array(np.ones((40, 20)))).dropout(0.25)
-    kept = dropped.values != 0
-    assert 0.6 < float(kept.double().mean()) < 0.9
-    assert set(dropped.values[kept].tolist()) == {1 / 0.75}
+    is_kept = dropped.values != 0
+    assert 0.6 < float(is_kept.double().mean()) < 0.9
+    assert set(dropped.values[is_kept].tolist()) == {1 / 0.75}
 
 
 KINDS = {name: hidden_convolution(default_model_settings(name, 1, 8)) for name in CONVOLUTIONS}
@@ -236,7 +236,7 @@ BLOCKS = [block(7, 5, 30), block(7, 5, 30, by_dst=False), block(4, 3, 0), block(
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("edges", [each for each in BLOCKS if each.in_edges.order is None])
+@pytest.mark.parametrize("edges", [edges for edges in BLOCKS if edges.in_edges.order is None])
 def test_sums_of_several_heads(
     edges: Block, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,11 +247,11 @@ def test_sums_of_several_heads(
     )
     alpha.requires_grad_()
     shares = alpha.unbind(1)
-    wanted = torch.stack([edge_sum(edges, rows, each.contiguous()) for each in shares])
-    assert_same(edge_sum_per_head(edges, rows, alpha), wanted, alpha)
+    expected = torch.stack([edge_sum(edges, rows, share.contiguous()) for share in shares])
+    assert_same(edge_sum_per_head(edges, rows, alpha), expected, alpha)
 
 
-@pytest.mark.parametrize("edges", [each.with_self_loops() for each in BLOCKS])
+@pytest.mark.parametrize("edges", [block_of_graph.with_self_loops() for block_of_graph in BLOCKS])
 def test_softmax(edges: Block) -> None:
     score = (30 * torch.randn(len(edges.src), 2, dtype=F64)).requires_grad_()
     power = (score - score.detach().max()).exp()
@@ -269,11 +269,11 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             nonlocal largest
-            made = func(*args, **(kwargs or {}))
-            for tensor in made if isinstance(made, tuple | list) else (made,):
+            result = func(*args, **(kwargs or {}))
+            for tensor in result if isinstance(result, tuple | list) else (result,):
                 if isinstance(tensor, Tensor) and tensor.layout == torch.strided:
                     largest = max(largest, tensor.numel())
-            return made
+            return result
 
     edges = block(50, 40, 5000)
     rows = torch.randn(len(edges.nodes), 16, requires_grad=True)
@@ -289,7 +289,9 @@ def test_no_tensor_has_a_row_for_each_edge() -> None:
 def test_biases_begin_with_zero(name: str) -> None:
     shape = Architecture(default_model_settings(name, 2, 8), Schema.of_plain_graph(5), 3)
     stages = build_network(shape, seed=0)
-    parameters = [each for stage in stages for each in stage.conv.named_parameters()]
+    parameters = [
+        named_parameter for stage in stages for named_parameter in stage.conv.named_parameters()
+    ]
     biases = [parameter for path, parameter in parameters if "bias" in path]
     assert not any(parameter.any() for parameter in biases)
 

@@ -44,8 +44,8 @@ def inputs_of(stage: Stage, num_in: int) -> Inputs:
     )
 
 
-def zeros(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
-    return tuple(each * (not dropped) for each, dropped in zip(matrices, which, strict=True))
+def zero_where(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
+    return tuple(matrix * (not dropped) for matrix, dropped in zip(matrices, which, strict=True))
 
 
 def assert_drops(
@@ -56,9 +56,11 @@ def assert_drops(
     own.is_last = by_hand.is_last = False  # else `embed` is the logits
     for weight, dropped in zip(by_hand.skips.values(), of_skips, strict=True):
         weight.data *= not dropped
-    wanted: Tensor = by_hand.embed(replace(inputs, matrices=zeros(inputs.matrices, of_matrices)))
-    torch.testing.assert_close(own.embed(inputs), wanted)
-    return wanted
+    expected: Tensor = by_hand.embed(
+        replace(inputs, matrices=zero_where(inputs.matrices, of_matrices))
+    )
+    torch.testing.assert_close(own.embed(inputs), expected)
+    return expected
 
 
 @RATES
@@ -80,16 +82,16 @@ def test_what_dropout_is_of(
         build_network(Architecture(model, Schema.of_plain_graph(WIDTH), CLASSES), 0)
     ):
         torch.manual_seed(layer)
-        given = inputs_of(
+        inputs = inputs_of(
             stage, HIDDEN // 2 if layer and name == "gat" else HIDDEN if layer else WIDTH
         )
-        of_skips = [features if layer == 0 or each != "rows" else others for each in stage.skips]
+        of_skips = [features if layer == 0 or skip != "rows" else others for skip in stage.skips]
         hidden = assert_drops(
-            stage, given, [features if layer == 0 else others] * len(given.matrices), of_skips
+            stage, inputs, [features if layer == 0 else others] * len(inputs.matrices), of_skips
         )
         if stage.head is not None:
             read = torch.zeros_like(hidden) if others and stage.skips else hidden
-            torch.testing.assert_close(stage.logits(given), stage.head(read))
+            torch.testing.assert_close(stage.logits(inputs), stage.head(read))
 
 
 @RATES
@@ -105,8 +107,8 @@ def test_of_relations(
     block = NumberedEdges(InEdges.build(SRC, DST, *degrees, torch.float32), nothing).cut_block(
         TARGETS
     )
-    for layer, each in enumerate(build_network(Architecture(model, SCHEMA, CLASSES), 0)):
-        stages: list[Any] = [each] if input_skip else list(each.trunk)
+    for layer, built in enumerate(build_network(Architecture(model, SCHEMA, CLASSES), 0)):
+        stages: list[Any] = [built] if input_skip else list(built.trunk)
         for stage in stages:
             groups, attends = stage.conv.groups, stage.conv.attention_heads > 0
             matrices, dropped = [], []
@@ -117,13 +119,13 @@ def test_of_relations(
                 dropped += [features if layer == 0 or not is_last else others] * len(group)
             skips = tuple(torch.randn(len(TARGETS), len(weight)) for weight in stage.skips.values())
             blocks = (block,) * len(groups[-1]) if attends else ()
-            given = Inputs(
+            inputs = Inputs(
                 tuple(matrices), len(TARGETS), torch.zeros(0, 0), skips=skips, blocks=blocks
             )
             of_skips = [
                 features if layer == 0 or skip != "rows" else others for skip in stage.skips
             ]
-            assert_drops(stage, given, dropped, of_skips)
+            assert_drops(stage, inputs, dropped, of_skips)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gin"])
@@ -132,17 +134,17 @@ def test_the_activation_follows_the_norm(name: str) -> None:
     stage = build_network(
         Architecture(model_of(name, activation="tanh"), Schema.of_plain_graph(WIDTH), CLASSES), 0
     )[0]
-    given, conv = inputs_of(stage, WIDTH), stage.conv
-    out = conv(given)
+    inputs, conv = inputs_of(stage, WIDTH), stage.conv
+    out = conv(inputs)
     if name == "gin":
-        hidden = given.matrices[0] @ conv.weight_in + conv.bias_in
+        hidden = inputs.matrices[0] @ conv.weight_in + conv.bias_in
         out = torch.tanh(conv.norm(hidden)) @ conv.weight_out + conv.bias_out
-    torch.testing.assert_close(stage.embed(given), torch.tanh(stage.norm(out)))
+    torch.testing.assert_close(stage.embed(inputs), torch.tanh(stage.norm(out)))
 
 
 @pytest.mark.parametrize(
     ("norm", "activation"),
-    [("layer", "relu"), *(("none", each) for each in ACTIVATIONS if each != "relu")],
+    [("layer", "relu"), *(("none", name) for name in ACTIVATIONS if name != "relu")],
 )
 def test_sign(norm: str, activation: str) -> None:
     """SIGN's inputs are the features after each hop."""
@@ -156,10 +158,10 @@ def test_sign(norm: str, activation: str) -> None:
         else torch.nn.functional.layer_norm(network.bias, network.bias.shape)
     )
     function = getattr(torch.nn.functional, activation)
-    wanted = network.head(function(total)).expand(NODES, -1)
-    torch.testing.assert_close(network.train()(hops), wanted)
-    assert not torch.allclose(network.eval()(hops), wanted)
-    torch.testing.assert_close(network(zero), wanted)
+    expected = network.head(function(total)).expand(NODES, -1)
+    torch.testing.assert_close(network.train()(hops), expected)
+    assert not torch.allclose(network.eval()(hops), expected)
+    torch.testing.assert_close(network(zero), expected)
 
 
 @pytest.mark.parametrize("hetero", [False, True])
@@ -179,7 +181,7 @@ def test_a_checkpoint_with_other_bases_is_refused() -> None:
     shape = Architecture(model_of("rgcn"), SCHEMA, CLASSES)
     assert Architecture.from_json({**shape.to_json(), "num_bases": 8}) == shape
     assert Architecture.from_json({**shape.to_json(), "num_bases": 1}) == shape
-    relations = tuple(("person", f"role{each}", "movie") for each in range(5))
+    relations = tuple(("person", f"role{number}", "movie") for number in range(5))
     shape = replace(shape, schema=replace(SCHEMA, relations=relations))
     assert Architecture.from_json({**shape.to_json(), "num_bases": 5}) == shape
     with pytest.raises(InputError, match=r"^model\.num_bases=4: relations share 8 bases now"):

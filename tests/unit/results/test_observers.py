@@ -77,8 +77,8 @@ def test_csv_and_tensorboard(tmp_path: Path) -> None:
     ]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    found = {name: [(e.step, e.value) for e in events.Scalars(name)] for name in SERIES}
-    assert found == SERIES
+    series = {name: [(e.step, e.value) for e in events.Scalars(name)] for name in SERIES}
+    assert series == SERIES
     assert events.Scalars("results/bytes.total")[0].value == 12
     assert not (tmp_path / "tensorboard" / "events.former").exists()
 
@@ -96,12 +96,16 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.data.params["stopping.patience"] == "20"
     assert run.data.metrics["test.accuracy"] == 0.75
     assert run.data.metrics["test.hits_10"] == 0.5, "MLflow refuses the name hits@10"
-    found = {
-        name: [(each.step, each.value) for each in client.get_metric_history(run.info.run_id, name)]
+    series = {
+        name: [
+            (point.step, point.value) for point in client.get_metric_history(run.info.run_id, name)
+        ]
         for name in SERIES
     }
-    assert found == SERIES
-    assert [each.path for each in client.list_artifacts(run.info.run_id)] == ["summary.json"]
+    assert series == SERIES
+    assert [artifact.path for artifact in client.list_artifacts(run.info.run_id)] == [
+        "summary.json"
+    ]
 
 
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +153,8 @@ def test_all_that_have_started_are_told_the_end(
         with pytest.raises(InputError, match="logger=wandb: no key; correct that"):
             observers.start(SETTINGS)
         observers.end({})
-    told = [statuses_told(callback) for callback in (*callbacks, refusing)]
-    assert told == [["failed", "done"], ["failed", "done"], []], "the last run had not started"
+    statuses = [statuses_told(callback) for callback in (*callbacks, refusing)]
+    assert statuses == [["failed", "done"], ["failed", "done"], []], "the last run had not started"
 
 
 def test_a_callback_that_raises_at_the_start_ends_the_run(tmp_path: Path) -> None:
@@ -162,11 +166,11 @@ def test_a_callback_that_raises_at_the_start_ends_the_run(tmp_path: Path) -> Non
         observers.start(SETTINGS)
 
 
-@pytest.mark.parametrize("given", [5, Callback])
-def test_what_is_no_callback_is_refused_before_the_run(given: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("callback", [5, Callback])
+def test_what_is_no_callback_is_refused_before_the_run(callback: Any, tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="neither a function of a round nor an object"),
-        observing(train_settings(), tmp_path, [given]),
+        observing(train_settings(), tmp_path, [callback]),
     ):
         pass
 
@@ -202,11 +206,11 @@ def test_what_is_shown_of_the_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Lines also in a program without logging of its own, such as a notebook."""
-    shown = stream()
-    monkeypatch.setattr(sys, "stderr", shown)
+    terminal = stream()
+    monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     root = logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [] if lines else [logging.StreamHandler(shown)])
+    monkeypatch.setattr(root, "handlers", [] if lines else [logging.StreamHandler(terminal)])
     monkeypatch.setattr(root, "level", logging.WARNING if lines else logging.INFO)
     settings = train_settings(f"progress={progress}", "num_rounds=[5]", "num_layers=2")
     with observing(settings, tmp_path, ()) as observers:
@@ -215,7 +219,7 @@ def test_what_is_shown_of_the_rounds(
         logging.getLogger("retexo.worker").warning("never predicted")
         observers.look("exchange (layer 1)", 31_200, lines_of(*ROUNDS[:3]))
         observers.end({"status": "failed"})
-    text = shown.getvalue()
+    text = terminal.getvalue()
     assert ("layer 0 round 2" in text) == lines
     assert text.count("never predicted") == 1
     assert ("exchange (layer 1)  50%" in text) == bar

@@ -132,20 +132,20 @@ def only(folder: Path) -> DataSet:
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=12))
 def test_paired_difference_is_the_paired_t_test(pairs: list[tuple[float, float]]) -> None:
     first, second = ({str(draw): pair[side] for draw, pair in enumerate(pairs)} for side in (0, 1))
-    found = compare_pairs(first, second)
+    difference = compare_pairs(first, second)
     differences = np.array([b - a for a, b in pairs])
     if differences.std() < 1e-9:  # scipy divides by zero there, or by rounding noise
         return
     expected = scipy.stats.ttest_rel(list(second.values()), list(first.values()))
     interval = expected.confidence_interval(0.95)
-    assert (found["low"], found["high"]) == pytest.approx(
+    assert (difference["low"], difference["high"]) == pytest.approx(
         (interval.low, interval.high), rel=1e-6, abs=1e-9
     )
 
 
 def test_equal_differences_have_no_width() -> None:
-    found = compare_pairs({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
-    assert found == {"n": 2, "mean": 0, "low": 0, "high": 0}
+    difference = compare_pairs({"a": 0.5, "b": 0.25}, {"a": 0.5, "b": 0.25})
+    assert difference == {"n": 2, "mean": 0, "low": 0, "high": 0}
 
 
 # --- reading ----------
@@ -190,7 +190,7 @@ DAMAGES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name: str) -> None:
-    damage, told = DAMAGES[name]
+    damage, reason = DAMAGES[name]
     write_run(tmp_path / "good")
     path = write_run(tmp_path / "bad") / "summary.json"
     if isinstance(damage, dict):
@@ -198,7 +198,7 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
     path.write_text(damage)
     runs = read_runs(tmp_path)
     assert [run.status for run in runs] == ["damaged", "done"]
-    assert told in runs[0].reason
+    assert reason in runs[0].reason
     table = unfinished_table(runs)
     assert table.rows == [[str(tmp_path / "bad"), "damaged", runs[0].reason]]
     assert len(only(tmp_path).methods[0].done) == 1
@@ -207,10 +207,10 @@ def test_a_damaged_summary_is_named_and_spoils_no_other_run(tmp_path: Path, name
 @pytest.mark.parametrize("line", ['{"layer": 1, "rou', "0", '{"train_loss": "x"}', "\ud800"])
 def test_a_damaged_file_has_no_curve(tmp_path: Path, line: str) -> None:
     path = write_run(tmp_path / "a") / "metrics.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"layer": 1, "rou')  # of a killed run
+    undamaged = path.read_bytes()
+    path.write_bytes(undamaged + b'{"layer": 1, "rou')  # of a killed run
     assert read_run(tmp_path / "a").read_rounds()["round"].tolist() == [0, 1, 2, 3] * 2
-    path.write_bytes(whole + line.encode(errors="surrogatepass") + b"\n")
+    path.write_bytes(undamaged + line.encode(errors="surrogatepass") + b"\n")
     assert read_run(tmp_path / "a").read_rounds().empty
 
 
@@ -321,8 +321,10 @@ def test_groups(tmp_path: Path, name: str) -> None:
     runs, groups = GROUPS[name]
     for place, changes in enumerate(runs):
         write_run(tmp_path / str(place), **changes)
-    found = group(read_runs(tmp_path))
-    methods = [(data.name, each.name, len(each.done)) for data in found for each in data.methods]
+    data_sets = group(read_runs(tmp_path))
+    methods = [
+        (data.name, method.name, len(method.done)) for data in data_sets for method in data.methods
+    ]
     assert methods == groups
 
 
@@ -539,7 +541,7 @@ def test_a_report_loads_little_and_equal_runs_give_equal_files(single: Path) -> 
 def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "run",
-        classes={"test": [{"class": each, **dict.fromkeys(CLASS_SCORES, 1)} for each in "ab"]},
+        classes={"test": [{"class": name, **dict.fromkeys(CLASS_SCORES, 1)} for name in "ab"]},
         confusion=[[30, 10], [1, 6]],
     )
     drawn = draw(read_run(run))
@@ -602,8 +604,8 @@ def summary_of(truth: np.ndarray, predicted: np.ndarray, metric: str, value: flo
     """The fields of summary.json that the sentences read."""
     recalls = metrics.recall_score(truth, predicted, average=None)
     rows = [
-        {"class": each, "recall": recall, "support": int((truth == each).sum())}
-        for each, recall in enumerate(recalls)
+        {"class": number, "recall": recall, "support": int((truth == number).sum())}
+        for number, recall in enumerate(recalls)
     ]
     return {
         "test": {metric: value},
@@ -651,7 +653,7 @@ def test_a_standard_error_is_the_deviation_over_other_test_nodes(name: str) -> N
     assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
 
 
-def finished(**changes: Any) -> dict[str, Any]:
+def make_summary(**changes: Any) -> dict[str, Any]:
     summary = {
         "train": {"accuracy": 0.99},
         "test": {"accuracy": 0.8},
@@ -676,7 +678,7 @@ def finished(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_sentences_of_a_run() -> None:
-    assert conclude(finished(), "runs/1") == [
+    assert conclude(make_summary(), "runs/1") == [
         "Accuracy on test is 0.8000 (standard error 0.0400); always predicting a, the most frequent"
         " class of training and validation, has 0.6000.",
         "The 2 workers sent 1.5 kB: features 67%, setup 33%.",
@@ -701,15 +703,19 @@ def test_the_sentences_of_a_run() -> None:
 def test_more_layers_are_advised_where_the_last_one_brought_more_than_chance(
     changes: dict[str, Any], command: str | None
 ) -> None:
-    said = [each for each in conclude(finished(**changes), "run") if "deeper" in each]
-    assert [each.endswith(f"({command}).") for each in said] == [True] * (command is not None)
+    advice = [
+        sentence for sentence in conclude(make_summary(**changes), "run") if "deeper" in sentence
+    ]
+    assert [sentence.endswith(f"({command}).") for sentence in advice] == [True] * (
+        command is not None
+    )
 
 
 @pytest.mark.parametrize(
     "run_dir", ["runs/1", "Läufe/ä b", 'a "quoted" one', "ends\\", 'a\\"b', "${now}", "it's"]
 )
 def test_the_command_of_a_report_is_read_back_by_hydra(run_dir: str) -> None:
-    command = conclude(finished(), run_dir)[-1].partition(": ")[2]
+    command = conclude(make_summary(), run_dir)[-1].partition(": ")[2]
     override = OverridesParser.create().parse_override(shlex.split(command)[1])
     assert OmegaConf.create({"runs": override.value()}).runs == run_dir
 
@@ -754,4 +760,4 @@ def test_the_command_of_a_report_is_read_back_by_hydra(run_dir: str) -> None:
     ],
 )
 def test_the_score_of_other_runs(changes: dict[str, Any], sentence: str) -> None:
-    assert sentence in conclude(finished(**changes), "run")[0]
+    assert sentence in conclude(make_summary(**changes), "run")[0]

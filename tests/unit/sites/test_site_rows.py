@@ -34,7 +34,7 @@ NAMES = ("north", "east", "south", "west")
 
 def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int) -> PartNodes:
     """A part with these ids, ascending, and halo nodes (owner, id), ascending."""
-    owners, wanted = (
+    owners, halo_ids = (
         torch.tensor(column, dtype=torch.int64)
         for column in ([o for o, _ in halo], [i for _, i in halo])
     )
@@ -43,13 +43,15 @@ def part(rank: int, ids: list[int], halo: list[tuple[int, int]], num_parts: int)
         node_ids=torch.tensor(ids, dtype=torch.int64),
         halo_owner=owners,
         halo_index=torch.full((len(halo),), -1),
-        unresolved_halo=UnresolvedHalo(wanted, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]),
+        unresolved_halo=UnresolvedHalo(
+            halo_ids, Path(f"{NAMES[rank]}/part.npz"), NAMES[:num_parts]
+        ),
     )
 
 
-def ask(parts: list[PartNodes]) -> list[list[int] | str]:
+def resolve_all(parts: list[PartNodes]) -> list[list[int] | str]:
     """Each site's halo_index, or its error."""
-    sizes = tuple(each.num_inner for each in parts)
+    sizes = tuple(part_nodes.num_inner for part_nodes in parts)
 
     def worker(comm: Communicator) -> list[int] | str:
         try:
@@ -66,7 +68,7 @@ def test_rows_at_their_owners() -> None:
         part(1, [0, 1, 3, 2**63 - 1], [(0, 2**62)], 3),
         part(2, [6], [], 3),
     ]
-    assert ask(parts) == [[0, 3, 0], [2], []]
+    assert resolve_all(parts) == [[0, 3, 0], [2], []]
 
 
 def test_dangling_ids_are_named_where_they_are_known() -> None:
@@ -75,7 +77,7 @@ def test_dangling_ids_are_named_where_they_are_known() -> None:
         part(1, [1], [(0, 5), (2, 6)], 3),
         part(2, [7], [], 3),
     ]
-    north, east, south = ask(parts)
+    north, east, south = resolve_all(parts)
     assert (
         north
         == "InputError: north/part.npz: array `src`: east does not hold node 2, 3, 4 and 1 more;"
@@ -89,7 +91,7 @@ def test_dangling_ids_are_named_where_they_are_known() -> None:
 @pytest.mark.parametrize("num_parts", [2, 3, 4])
 def test_an_id_with_two_owners_is_named_at_both(num_parts: int) -> None:
     ids = [[1, 40], [2, 40, 41], [3], [4]]
-    messages = ask([part(rank, ids[rank], [], num_parts) for rank in range(num_parts)])
+    messages = resolve_all([part(rank, ids[rank], [], num_parts) for rank in range(num_parts)])
     assert "north/part.npz: array `node_id`: east also holds node 40" in messages[0]
     assert "east/part.npz: array `node_id`: north also holds node 40" in messages[1]
     assert all(
@@ -106,8 +108,8 @@ def test_ids_held_twice_are_those_of_both_sets(sets: list[set[int]]) -> None:
         own = np.array(sorted(sets[comm.rank]), dtype=np.int64)
         return [set(both.tolist()) for both in find_duplicate_ids(own, sizes, comm)]
 
-    wanted = [[one & other if one is not other else set() for other in sets] for one in sets]
-    assert run_threads(len(sets), worker) == wanted
+    expected = [[one & other if one is not other else set() for other in sets] for one in sets]
+    assert run_threads(len(sets), worker) == expected
 
 
 @pytest.mark.parametrize("world", [3, 4, 5, 8])
@@ -128,14 +130,14 @@ def test_a_judge_sees_no_id_and_no_hash_that_it_could_make() -> None:
     """Hashes of one id differ from pair to pair and from run to run."""
     seen: list[np.ndarray] = []
 
-    def noted(
+    def record(
         received: list[torch.Tensor], sizes: tuple[int, ...], comm: Communicator
     ) -> list[np.ndarray]:
         seen.extend(hashes.numpy() for hashes in received)
         return compare(received, sizes, comm)
 
     compare = duplicate_ids._compare
-    with patch.object(duplicate_ids, "_compare", noted):
+    with patch.object(duplicate_ids, "_compare", record):
         for _ in range(2):
             run_threads(3, lambda comm: find_duplicate_ids(np.array([7]), (1, 1, 1), comm))
     values = np.concatenate(seen)
@@ -153,26 +155,26 @@ def test_bytes_by_hand() -> None:
         return sum(comm.meter.entries.values())
 
     heads = 6 * 3 * 8
-    asked = (
+    requests = (
         encoded_size(2, 31) + 1
     )  # 100 and 130; one value in a span of one takes a bit, in a byte
-    found = 1 + 1 + 1  # bits for 0 by 1 and by 2, for 1 by 0
+    held_bits = 1 + 1 + 1  # bits for 0 by 1 and by 2, for 1 by 0
     keys = 3 * 16
     hashes = 8 * 2 * (3 + 2 + 20)
     verdicts = 2 * (1 + 1 + 3)  # for each list a bit a hash
     counts = 6 * 2 * 3 * 8
     rows = encoded_size(2, 2) + encoded_size(1, 20) + encoded_size(1, 3)
-    asked += encoded_size(1, 1)
+    requests += encoded_size(1, 1)
     assert (
         sum(run_threads(3, worker))
-        == heads + asked + found + keys + hashes + verdicts + counts + rows
+        == heads + requests + held_bits + keys + hashes + verdicts + counts + rows
     )
 
 
 OWNERS = ["east", "south"]
 
 
-def asked(folder: Path, east: list[int], south: list[int], limit: float | None) -> None:
+def ask_for_rows(folder: Path, east: list[int], south: list[int], limit: float | None) -> None:
     record_requests(
         folder, OWNERS, [np.array(east, np.int64), np.array(south, np.int64)], 100, limit
     )
@@ -180,16 +182,16 @@ def asked(folder: Path, east: list[int], south: list[int], limit: float | None) 
 
 @pytest.mark.parametrize("limit", [5, 0.05])
 def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, limit: float) -> None:
-    asked(tmp_path, [1, 2, 3], [], limit)
-    asked(tmp_path, [3, 4], [9, 10, 11, 12, 13], limit)
-    asked(tmp_path, [1, 2, 3, 4, 50], [9], limit)
+    ask_for_rows(tmp_path, [1, 2, 3], [], limit)
+    ask_for_rows(tmp_path, [3, 4], [9, 10, 11, 12, 13], limit)
+    ask_for_rows(tmp_path, [1, 2, 3, 4, 50], [9], limit)
     before = (tmp_path / LEDGER).read_bytes()
     words = (
         f"sites.max_rows_shared={limit}: a site may get at most 5 of 100 nodes; east asks for 1, 6"
         " with those of earlier runs; nothing was sent"
     )
     with refusing(begins=words):
-        asked(tmp_path, [60], [9], limit)
+        ask_for_rows(tmp_path, [60], [9], limit)
     assert (tmp_path / LEDGER).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [LEDGER]
 
@@ -204,15 +206,15 @@ def test_runs_add_up_and_what_is_asked_for_twice_counts_once(tmp_path: Path, lim
 def test_what_earlier_runs_got_counts_whatever_their_limit(
     tmp_path: Path, before: Any, now: Any, message: str
 ) -> None:
-    asked(tmp_path, *before)
+    ask_for_rows(tmp_path, *before)
     with pytest.raises(InputError, match=message):
-        asked(tmp_path, *now)
+        ask_for_rows(tmp_path, *now)
 
 
 def test_a_damaged_ledger_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / LEDGER).write_bytes(b"nothing")
     with pytest.raises(InputError, match="not a readable ledger of a site"):
-        asked(tmp_path, [], [], 5)
+        ask_for_rows(tmp_path, [], [], 5)
 
 
 def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
@@ -237,16 +239,16 @@ def test_rows_that_were_not_asked_for_at_the_start_are_not_given() -> None:
 def test_runs_at_once_give_no_more_than_one_after_the_other(tmp_path: Path) -> None:
     def asked_of(node: int) -> bool:
         try:
-            asked(tmp_path, [node], [], 5)
+            ask_for_rows(tmp_path, [node], [], 5)
         except InputError:
             return False
         return True
 
     with ThreadPoolExecutor(12) as runs:
-        given = list(runs.map(asked_of, range(12)))
-    assert given.count(True) == 5
+        allowed = list(runs.map(asked_of, range(12)))
+    assert allowed.count(True) == 5
     with np.load(tmp_path / LEDGER) as account:
-        assert account["0"].tolist() == [node for node in range(12) if given[node]]
+        assert account["0"].tolist() == [node for node in range(12) if allowed[node]]
 
 
 def test_a_folder_that_cannot_keep_the_ledger(tmp_path: Path) -> None:
@@ -257,4 +259,4 @@ def test_a_folder_that_cannot_keep_the_ledger(tmp_path: Path) -> None:
             InputError, match=f"{LEDGER}: cannot be written: No space left on device; free"
         ),
     ):
-        asked(tmp_path, [1], [], None)
+        ask_for_rows(tmp_path, [1], [], None)
