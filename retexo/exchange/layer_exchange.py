@@ -399,10 +399,10 @@ def _decode_from(
     dtype: torch.dtype,
     row_format: RowFormat,
     out: Tensor,
-) -> Tensor:
+) -> None:
     """Decode a message into `out`. Raises TrainingError, naming the peer, for an invalid one."""
     with reading_from(peer, "block of rows"):
-        return decode_message(message, shape, dtype, row_format, out)
+        decode_message(message, shape, dtype, row_format, out)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

@@ -33,8 +33,8 @@ class ReceivedMessage:
     """int64 [R] the halo node of each row, in [0, H)."""
     sum_dst: Tensor
     """int64 [S] the inner node of each partial sum."""
-    read: Callable[..., Tensor]
-    """Decodes the vectors into `out`, [R + S, F], and returns it."""
+    read: Callable[[Tensor], None]
+    """Decodes the vectors into a tensor [R + S, F]."""
     projected: bool = False
     """Whether the vectors were multiplied by the layer's weights; then they are D wide."""
 
@@ -83,7 +83,7 @@ class HaloRows:
         for message, count in zip(messages, counts, strict=True):
             first_sum = end + len(message.halo)
             halo[message.halo] = torch.arange(end, first_sum)
-            message.read(out=values[end : end + count])
+            message.read(values[end : end + count])
             end += count
             sums.append(torch.arange(first_sum, end))
         sum_dst = torch.cat([self.sum_dst, *(message.sum_dst for message in messages)])

@@ -240,3 +240,13 @@ class TrainResult:
     """Peaks of the processes that it started on this worker, in bytes: resident, private."""
     val_by_layer: Sequence[float] = ()
     """Validation metric of each layer that trained by itself; empty without validation nodes."""
+
+
+def place_rows(rows: Tensor, mask: Tensor) -> Tensor:
+    """Return the rows of the nodes in a mask, bool [I], at their places: [I, D], NaN elsewhere.
+
+    On the CPU, as TrainResult has them.
+    """
+    all_rows = torch.full((len(mask), rows.shape[1]), torch.nan, dtype=rows.dtype)
+    all_rows[mask] = rows.cpu()
+    return all_rows

@@ -23,8 +23,8 @@ from retexo.rounds.graph_info import GraphInfo
 from retexo.rounds.objective import Objective, Validation, count_validation
 from retexo.rounds.training_loop import run_rounds
 from retexo.trainers import layerwise
-from retexo.trainers.context import Context, TrainResult
-from retexo.trainers.network_pass import Pass, place_rows
+from retexo.trainers.context import Context, TrainResult, place_rows
+from retexo.trainers.network_pass import Pass
 
 Forward = Callable[[], tuple[Tensor, Tensor]]
 """Logits [n, C] of this worker's nodes, and a zero to add to the loss (differentiable_exchange)."""

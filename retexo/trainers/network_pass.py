@@ -25,7 +25,7 @@ from retexo.models.network import TypedLayer
 from retexo.models.relational import relation_inputs
 from retexo.models.stage import Stage
 from retexo.trainers import layerwise
-from retexo.trainers.context import Context
+from retexo.trainers.context import Context, place_rows
 from retexo.trainers.layerwise import LayerInput
 from retexo.trainers.out_edges import Means, extend_required_layers
 
@@ -408,13 +408,3 @@ def infer_by_type(
         if len(rows) > 1 and target in rows[-2]:
             read = rows[-2][target][full_pass.steps[-1].own_rows[target]]
         return place_rows(rows[-1][target], computed), place_rows(read, computed)
-
-
-def place_rows(rows: Tensor, mask: Tensor) -> Tensor:
-    """Return the rows of the nodes in a mask, bool [I], at their places: [I, D], NaN elsewhere.
-
-    On the CPU.
-    """
-    all_rows = torch.full((len(mask), rows.shape[1]), torch.nan, dtype=rows.dtype)
-    all_rows[mask] = rows.cpu()
-    return all_rows

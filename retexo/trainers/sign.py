@@ -36,9 +36,8 @@ from retexo.rounds.parameters import check_same_parameters
 from retexo.settings.options import ModelSettings
 from retexo.settings.run_settings import TrainSettings
 from retexo.trainers import end_to_end, layerwise
-from retexo.trainers.context import Context, TrainResult
+from retexo.trainers.context import Context, TrainResult, place_rows
 from retexo.trainers.layerwise import LayerInput
-from retexo.trainers.network_pass import place_rows
 from retexo.trainers.out_edges import Means
 from retexo.trainers.trainer import Trainer, refuse_models
 
