@@ -334,7 +334,7 @@ def edges_seen(settings: TrainSettings, graph: GraphData) -> tuple[list[Edges], 
     return edges, [everything] * layers if name == "bns" else edges
 
 
-@pytest.mark.parametrize(("model", "given"), EQUAL)
+@pytest.mark.parametrize(("model", "overrides"), EQUAL)
 def test_a_trainer_equals_one_process(tmp_path: Path, model: str, overrides: str) -> None:
     options = overrides.split()
     kind = "dense" if "=" in options[-1] else options.pop()
@@ -642,7 +642,7 @@ def running(group: int, module: str) -> list[psutil.Process]:
 @LONG
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "cause"),
     [
         (signal.SIGKILL, "the DGL server of its partition was killed by SIGKILL"),
         (signal.SIGSTOP, "the DGL server of its partition was stopped"),

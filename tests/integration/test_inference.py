@@ -392,7 +392,7 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("precision", "given"),
+    ("precision", "overrides"),
     [("fp32", ()), ("int8", ("predict.precision=auto",)), ("fp32", ("exchange=plain",))],
 )
 def test_rows_of_a_prediction_have_its_precision(
