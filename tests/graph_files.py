@@ -77,9 +77,9 @@ def change_site(folder: Path, described: Any = None, **arrays: Any) -> None:
     }
     (folder / "site.json").write_text(json.dumps(after))
     with np.load(folder / "part.npz") as file:
-        held = {**file, **arrays}
+        changed = {**file, **arrays}
     np.savez(
-        folder / "part.npz", **{name: array for name, array in held.items() if array is not None}
+        folder / "part.npz", **{name: array for name, array in changed.items() if array is not None}
     )
 
 
@@ -92,20 +92,20 @@ def assert_graph(graph: Any, **expected: Any) -> None:
     places = [graph, graph.target_nodes, graph.edges] if is_plain else [graph]
     for name, value in expected.items():
         place = next(place for place in places if hasattr(place, name.split(".")[0]))
-        found = attrgetter(name)(place)
-        found = found(np.arange(place.num_nodes)) if name == "shown_ids" else found
-        found = found.toarray() if hasattr(found, "toarray") else found
-        found = found.tolist() if isinstance(found, Names) else found
+        actual = attrgetter(name)(place)
+        actual = actual(np.arange(place.num_nodes)) if name == "shown_ids" else actual
+        actual = actual.toarray() if hasattr(actual, "toarray") else actual
+        actual = actual.tolist() if isinstance(actual, Names) else actual
         if np.asarray(value).dtype.kind == "f":
-            np.testing.assert_allclose(found, value, rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(actual, value, rtol=1e-6, err_msg=name)
         else:
-            np.testing.assert_array_equal(found, value, err_msg=name)
+            np.testing.assert_array_equal(actual, value, err_msg=name)
 
 
-def assert_same(found: Any, expected: Any, *names: str) -> None:
+def assert_same(actual: Any, expected: Any, *names: str) -> None:
     """Compare attributes exactly, tensors with their dtypes."""
     for name in names:
-        one, other = attrgetter(name)(found), attrgetter(name)(expected)
+        one, other = attrgetter(name)(actual), attrgetter(name)(expected)
         if isinstance(other, torch.Tensor):
             torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True, msg=name)
         else:

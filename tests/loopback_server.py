@@ -42,8 +42,8 @@ def serve(files: dict[str, bytes]) -> Iterator[Served]:
             self.end_headers()
 
         def do_GET(self) -> None:
-            wanted = self.headers.get("Range", "")
-            served.asked.append((self.path, wanted))
+            byte_range = self.headers.get("Range", "")
+            served.asked.append((self.path, byte_range))
             content = served.files.get(self.path)
             status = (
                 served.statuses.pop(0) if served.statuses else 200 if content is not None else 404
@@ -54,8 +54,8 @@ def serve(files: dict[str, bytes]) -> Iterator[Served]:
                 self.end_headers()
                 return
             begin = 0
-            if wanted and self.headers.get("If-Range") == served.version:
-                begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+            if byte_range and self.headers.get("If-Range") == served.version:
+                begin = int(byte_range.removeprefix("bytes=").rstrip("-"))
                 self.send_response(206)
                 self.send_header(
                     "Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}"
@@ -140,9 +140,9 @@ class Proxy:
                     cuts.pop(0)
                     break
                 sink.sendall(piece)
-        for each in (source, sink):
+        for stream in (source, sink):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                stream.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)

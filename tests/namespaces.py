@@ -108,10 +108,10 @@ def _remove(namespace: str) -> None:
 
 def pids(namespace: str) -> list[int]:
     """The processes in a namespace; none if it is not there."""
-    found = subprocess.run(
+    listed = subprocess.run(
         ["ip", "netns", "pids", namespace], capture_output=True, text=True, check=False
     )
-    return [int(pid) for pid in found.stdout.split()]
+    return [int(pid) for pid in listed.stdout.split()]
 
 
 def left() -> list[str]:

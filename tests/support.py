@@ -132,8 +132,8 @@ def swap(
     """An all-to-all of tensors over a transport alone; what a rank has for itself stays."""
     own = to_peers[transport.rank]
     received = [torch.empty(size, dtype=own.dtype) for size in from_sizes]
-    outgoing: list[Pieces] = [[as_bytes(each)] for each in to_peers]
-    incoming: list[Pieces] = [[as_bytes(each)] for each in received]
+    outgoing: list[Pieces] = [[as_bytes(tensor)] for tensor in to_peers]
+    incoming: list[Pieces] = [[as_bytes(tensor)] for tensor in received]
     outgoing[transport.rank] = incoming[transport.rank] = ()
     transport.swap(outgoing, incoming)
     received[transport.rank] = own
@@ -267,9 +267,9 @@ def write_partitions(
     )
     if with_dgl_files:
         add_dgl_files(directory, meta)
-    found = find_partition_directory([directory], num_parts)
-    assert found.is_plain is graph.is_plain
-    return found
+    written = find_partition_directory([directory], num_parts)
+    assert written.is_plain is graph.is_plain
+    return written
 
 
 def need_dgl() -> None:
@@ -300,27 +300,31 @@ def dgl_directory(
     """
     by_type = parts if isinstance(parts, dict) else {"_N": parts}
     relations = {
-        each if each[0] else ("_N", "_E", "_N"): of for each, of in graph.relations.items()
+        edge_type if edge_type[0] else ("_N", "_E", "_N"): of
+        for edge_type, of in graph.relations.items()
     }
-    ends = {each: tuple(map(torch.from_numpy, (of.src, of.dst))) for each, of in relations.items()}
+    ends = {
+        edge_type: tuple(map(torch.from_numpy, (of.src, of.dst)))
+        for edge_type, of in relations.items()
+    }
     sizes = {name or "_N": table.num_nodes for name, table in graph.nodes.items()}
-    whole = dgl.heterograph(ends, sizes)
+    dgl_graph = dgl.heterograph(ends, sizes)
     for name, table in graph.nodes.items():
         arrays = {"label": graph.labels, **masks} if name == graph.target else {}
         arrays |= {"feat": table.features} if table.features.shape[1] else {}
         arrays |= {"orig_id": table.node_ids}
         tensors = {key: torch.from_numpy(array) for key, array in arrays.items()}
-        whole.nodes[name or "_N"].data.update(tensors)
-    for each, edges in relations.items():
+        dgl_graph.nodes[name or "_N"].data.update(tensors)
+    for edge_type, edges in relations.items():
         for name, array in edges.edge_data.items():
             called = "w" if name == "edge_weight" and by_type is parts else name
-            whole.edges[each].data[called] = torch.from_numpy(array)
-    order = np.concatenate([by_type[name] for name in whole.ntypes])
+            dgl_graph.edges[edge_type].data[called] = torch.from_numpy(array)
+    order = np.concatenate([by_type[name] for name in dgl_graph.ntypes])
     number = int(order.max()) + 1
     assign = mock.Mock(return_value=torch.from_numpy(order))
     with mock.patch.object(dgl.distributed.partition, "metis_partition_assignment", assign):
         dgl.distributed.partition_graph(
-            whole, "toy", number, str(folder), part_method="metis", num_hops=halo_hops
+            dgl_graph, "toy", number, str(folder), part_method="metis", num_hops=halo_hops
         )
     warm_up()  # DGL's reader is tried in a child of the fork server, which is faster
     return find_partition_directory([folder], number)
@@ -362,10 +366,14 @@ SHORT = {
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
     """The settings of a data set whose features are neither scaled nor completed."""
     columns = ColumnSettings(**fields.pop("columns", {}))
-    given = fields.pop("features", ("given",))
-    names = {each.name for each in dataclasses.fields(FeatureSettings)}
-    is_group = isinstance(given, dict) and names & given.keys()
-    features = {"scale": "none", "missing": "error", **(given if is_group else {"kind": given})}
+    features_given = fields.pop("features", ("given",))
+    names = {field.name for field in dataclasses.fields(FeatureSettings)}
+    is_group = isinstance(features_given, dict) and names & features_given.keys()
+    features = {
+        "scale": "none",
+        "missing": "error",
+        **(features_given if is_group else {"kind": features_given}),
+    }
     if "labels" in fields:
         fields["labels.kind"] = fields.pop("labels")
     settings = DatasetSettings(
@@ -390,8 +398,14 @@ def graph_info(**known: Any) -> GraphInfo:
 
 
 def train_settings(*overrides: str) -> TrainSettings:
-    parts = [int(one.split("=")[1]) for one in overrides if one.startswith("num_partitions=")]
-    composed = _composed(*(one for one in overrides if not one.startswith("num_partitions=")))
+    parts = [
+        int(override.split("=")[1])
+        for override in overrides
+        if override.startswith("num_partitions=")
+    ]
+    composed = _composed(
+        *(override for override in overrides if not override.startswith("num_partitions="))
+    )
     number = parts[-1] if parts else composed.num_partitions
     return dataclasses.replace(composed, num_partitions=number)
 
@@ -518,12 +532,12 @@ def run_main(
     ):
         try:
             runpy.run_path(str(ROOT / script), run_name="__main__")
-        except SystemExit as ended:
-            status = ended.code
+        except SystemExit as error:
+            status = error.code
     assert isinstance(status, int)
-    told = Ended(status, stdout.getvalue(), stderr.getvalue())
-    assert rc in (status, None), told.output
-    return told
+    ended = Ended(status, stdout.getvalue(), stderr.getvalue())
+    assert rc in (status, None), ended.output
+    return ended
 
 
 @contextlib.contextmanager
@@ -621,14 +635,16 @@ def read_rounds(run_dir: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
 
 
-def assert_same_run(found: Path, expected: Path) -> None:
+def assert_same_run(actual: Path, expected: Path) -> None:
     """Compare checkpoints bit for bit, all rounds and the scores; no state is left."""
-    assert snapshot(found / "checkpoint") == snapshot(expected / "checkpoint")
-    assert read_rounds(found) == read_rounds(expected)
-    first, second = (json.loads((each / "summary.json").read_text()) for each in (found, expected))
+    assert snapshot(actual / "checkpoint") == snapshot(expected / "checkpoint")
+    assert read_rounds(actual) == read_rounds(expected)
+    first, second = (
+        json.loads((run_dir / "summary.json").read_text()) for run_dir in (actual, expected)
+    )
     for name in ("test", "val", "rounds"):
         assert first[name] == second[name]
-    assert not (found / "state").exists()
+    assert not (actual / "state").exists()
 
 
 def assert_sent_as_planned(planned: dict[str, Any], summary: dict[str, Any]) -> None:

@@ -215,8 +215,8 @@ def test_who_is_missing_is_named_by_node_and_rank(monkeypatch: pytest.MonkeyPatc
 def test_a_node_alone_says_what_is_wrong(
     node: int, fields: dict[str, Any], kind: str, words: str
 ) -> None:
-    found, message = attend(cluster(node, free_port(), **fields))
-    assert found == kind
+    actual_kind, message = attend(cluster(node, free_port(), **fields))
+    assert actual_kind == kind
     assert re.search(words, message)
 
 
@@ -420,10 +420,10 @@ def test_it_listens_on_the_chosen_interface_alone() -> None:
 
 def listening() -> set[str]:
     """Addresses that this process listens on."""
-    found = psutil.Process().net_connections("tcp")
+    connections = psutil.Process().net_connections("tcp")
     return {
         f"{entry.laddr.ip}:{entry.laddr.port}"
-        for entry in found
+        for entry in connections
         if entry.status == psutil.CONN_LISTEN
     }
 
@@ -522,8 +522,8 @@ def test_a_mismatch_in_a_place_that_is_taken_does_not_end_a_start(
         waiting.result(60)
         assert set(coordinator.joined) == {1, 2}
         assert coordinator.problem is None
-        for each in (*nodes, *coordinator.joined.values()):
-            each.close()  # type: ignore[attr-defined]
+        for stream in (*nodes, *coordinator.joined.values()):
+            stream.close()  # type: ignore[attr-defined]
 
 
 def test_strangers_while_nodes_connect_to_each_other() -> None:
@@ -537,6 +537,6 @@ def test_strangers_while_nodes_connect_to_each_other() -> None:
         assert not accepting.done()
         peer = connect(("127.0.0.1", port), 5.0)
         peer.send({"token": "secret"})
-        found, problem = accepting.result(60)
+        accepted, problem = accepting.result(60)
         assert problem is None
-        assert set(found) == {(1,)}
+        assert set(accepted) == {(1,)}

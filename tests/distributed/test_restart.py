@@ -71,11 +71,13 @@ def terminate(disk: Path) -> None:
     Goes on once the parent has passed it on, where that does not end it.
     """
     parent = parent_process()
-    told, handler = threading.Event(), signal.getsignal(signal.SIGTERM)
+    was_told, handler = threading.Event(), signal.getsignal(signal.SIGTERM)
     if callable(handler):
-        signal.signal(signal.SIGTERM, lambda number, frame: (handler(number, frame), told.set()))
+        signal.signal(
+            signal.SIGTERM, lambda number, frame: (handler(number, frame), was_told.set())
+        )
     os.kill(parent.pid, signal.SIGTERM)
-    while not told.wait(0.01):  # a wait without a limit would keep the handler from running
+    while not was_told.wait(0.01):  # a wait without a limit would keep the handler from running
         pass
 
 
@@ -261,7 +263,7 @@ def test_a_worker_dies(
     settings = [compose([*common, *on_node(base, backend, node, port)]) for node in (0, 1)]
     monkeypatch.setattr(train, "main", partial(struck, fault, phase, tmp_path / "when"))
     summaries = in_threads(settings, tmp_path)
-    assert [each["status"] for each in summaries] == ["done"] * 2, summaries
+    assert [summary["status"] for summary in summaries] == ["done"] * 2, summaries
     how = {"kill": "killed by SIGKILL", "stop": "stopped"}[fault]
     for summary in summaries:
         assert summary["restarts"]["count"] == 1
@@ -334,7 +336,7 @@ def test_connections_that_are_reset(base: Path, undisturbed: Any, tmp_path: Path
     summaries = in_threads(settings, tmp_path)
     proxy.close()
     assert not proxy.cuts
-    assert [each["status"] for each in summaries] == ["done"] * 2, summaries
+    assert [summary["status"] for summary in summaries] == ["done"] * 2, summaries
     assert summaries[0]["restarts"]["count"] == 1
     assert_same_run(tmp_path / "node0", expected)
 

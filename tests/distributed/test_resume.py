@@ -31,7 +31,7 @@ from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings
 from retexo.worker import train as train_worker
 
-WholeRun = Callable[[tuple[str, ...]], Path]
+UninterruptedRun = Callable[[tuple[str, ...]], Path]
 SYNC = ("base=published", "checkpoint.every=2", "stopping.patience=3")
 LOCAL = (
     "checkpoint.every=1",
@@ -127,18 +127,19 @@ def replaces_features(
     train_worker.main(rank, job, parent, streams)
 
 
-def run_until_death(given: Settings, run_dir: Path, message: int) -> None:
+def run_until_death(settings_of_run: Settings, run_dir: Path, message: int) -> None:
     """Train until rank 1 is killed at a message, which ends the run."""
     killed = pytest.raises(TrainingError, match=r"rank 1 \(node 0\) was killed by SIGKILL")
     with pytest.MonkeyPatch.context() as patched, killed:
         patched.setattr(train, "main", partial(dies_at, message))
-        train.run(given, run_dir)
+        train.run(settings_of_run, run_dir)
 
 
-def assert_same_run_and_bytes(resumed: Path, whole: Path) -> None:
-    assert_same_run(resumed, whole)
+def assert_same_run_and_bytes(resumed: Path, uninterrupted: Path) -> None:
+    assert_same_run(resumed, uninterrupted)
     here, there = (
-        json.loads((path / "summary.json").read_text())["bytes"] for path in (resumed, whole)
+        json.loads((path / "summary.json").read_text())["bytes"]
+        for path in (resumed, uninterrupted)
     )
     world = len(there["by_peer"])
     agreement = 4 * 8 * world * (world - 1)  # on where to go on
@@ -147,7 +148,7 @@ def assert_same_run_and_bytes(resumed: Path, whole: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
+def uninterrupted_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> UninterruptedRun:
     """By its options, a run that nothing happened to."""
 
     @functools.cache
@@ -179,19 +180,19 @@ def test_a_death_at_any_message_changes_nothing(
     options: tuple[str, ...],
     message: int,
     parts: Path,
-    whole_run: WholeRun,
+    uninterrupted_run: UninterruptedRun,
     tmp_path: Path,
 ) -> None:
     run_until_death(settings(parts, *options), tmp_path, message)
     resumed = train.run(settings(parts, *options, "resume=auto"), tmp_path)["resumed"]
     assert options != DEFAULTS or resumed["layer"] == 1
     assert options != OPTIMIZER or (resumed["layer"], resumed["round"]) == (1, 8)
-    assert_same_run_and_bytes(tmp_path, whole_run(options))
+    assert_same_run_and_bytes(tmp_path, uninterrupted_run(options))
 
 
 def test_two_deaths(
     parts: Path,
-    whole_run: WholeRun,
+    uninterrupted_run: UninterruptedRun,
     tmp_path: Path,
 ) -> None:
     """A resumed run can be resumed; another directory is left as it was."""
@@ -200,7 +201,7 @@ def test_two_deaths(
     before = snapshot(first)
     run_until_death(settings(parts, *SYNC, f"resume={first}"), second, 9)
     train.run(settings(parts, *SYNC, "resume=auto"), second)
-    assert_same_run_and_bytes(second, whole_run(SYNC))
+    assert_same_run_and_bytes(second, uninterrupted_run(SYNC))
     assert snapshot(first) == before
 
 
@@ -231,12 +232,17 @@ def interrupted(interrupted_once: Path, tmp_path: Path) -> Path:
     ids=["step", "tape"],
 )
 def test_of_damaged_state_the_rest_is_used(
-    file: str, damage: Any, resumed: int, parts: Path, whole_run: WholeRun, interrupted: Path
+    file: str,
+    damage: Any,
+    resumed: int,
+    parts: Path,
+    uninterrupted_run: UninterruptedRun,
+    interrupted: Path,
 ) -> None:
     damage(interrupted / "state" / file)
     summary = train.run(settings(parts, *SYNC, "resume=auto"), interrupted)
     assert summary["resumed"] == {"layer": 0, "round": resumed, "run_dir": str(interrupted)}
-    assert_same_run_and_bytes(interrupted, whole_run(SYNC))
+    assert_same_run_and_bytes(interrupted, uninterrupted_run(SYNC))
 
 
 @pytest.mark.parametrize(
@@ -291,10 +297,12 @@ def test_a_run_with_a_setting_that_is_gone_is_not_gone_on_with(tmp_path: Path) -
         resume.finished("auto", tmp_path, {"seed": 2}, set())
 
 
-def test_a_directory_without_state(parts: Path, whole_run: WholeRun, tmp_path: Path) -> None:
+def test_a_directory_without_state(
+    parts: Path, uninterrupted_run: UninterruptedRun, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="to resume from"):
         train.run(settings(parts, *SYNC, f"resume={tmp_path}"), tmp_path / "new")
-    done = whole_run(SYNC)
+    done = uninterrupted_run(SYNC)
     before = (done / "summary.json").read_bytes()
     assert train.run(settings(parts, *SYNC, "resume=auto"), done)["status"] == "done"
     assert (done / "summary.json").read_bytes() == before
@@ -325,23 +333,23 @@ LAZY = ("model=sage", "model.lookahead=1")
 
 @pytest.mark.parametrize("options", [LAZY, ("trainer=full_graph",)])
 def test_training_starts_from_a_run(
-    options: tuple[str, ...], parts: Path, whole_run: WholeRun, tmp_path: Path
+    options: tuple[str, ...], parts: Path, uninterrupted_run: UninterruptedRun, tmp_path: Path
 ) -> None:
     """Steps of length zero keep its parameters and scores, also where no round improves on it."""
-    first = whole_run(options)
+    first = uninterrupted_run(options)
     still = f"init={first}", "learning_rate=[1e-12]", "num_rounds=[2]"
     again = train.run(settings(parts, *options, *still), tmp_path)
     stages = (open_checkpoint(run).stages() for run in (first, tmp_path))
     for before, after in zip(*stages, strict=True):
         for name, value in before.state_dict().items():
             torch.testing.assert_close(after.state_dict()[name], value, rtol=1e-6, atol=1e-7)
-    wanted = json.loads((first / "summary.json").read_text())
-    assert again["val"] == pytest.approx(wanted["val"], rel=1e-4)
-    assert again["test"] == pytest.approx(wanted["test"], rel=1e-4)
+    first_summary = json.loads((first / "summary.json").read_text())
+    assert again["val"] == pytest.approx(first_summary["val"], rel=1e-4)
+    assert again["test"] == pytest.approx(first_summary["test"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("override", "words"),
     [
         ("init=nowhere", r"^init=nowhere: has no checkpoint/model.json"),
         ("hidden_dim=7", r"^hidden_dim=7: the model of .*/checkpoint has hidden_dim=6"),
@@ -349,10 +357,12 @@ def test_training_starts_from_a_run(
     ],
 )
 def test_another_model_is_refused(
-    parts: Path, whole_run: WholeRun, tmp_path: Path, given: str, words: str
+    parts: Path, uninterrupted_run: UninterruptedRun, tmp_path: Path, override: str, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        train.run(settings(parts, *LAZY, f"init={whole_run(LAZY)}", given), tmp_path / "again")
+        train.run(
+            settings(parts, *LAZY, f"init={uninterrupted_run(LAZY)}", override), tmp_path / "again"
+        )
     assert not (tmp_path / "again" / "checkpoint").exists()
 
 

@@ -208,22 +208,22 @@ def test_what_was_sent_is_what_was_estimated(case: str, tmp_path: Path) -> None:
     piece = 300 if "skips" in words else layer_exchange.MAX_BATCH_BYTES
     with mock.patch.object(layer_exchange, "MAX_BATCH_BYTES", piece):
         estimated = estimate(directory, settings)
-        summary, found = train_run(directory, settings, tmp_path / "run")
+        summary, sent_by_key = train_run(directory, settings, tmp_path / "run")
     rounds = summary["rounds"]
     entries = {key_of(entry, entry.sender, entry.receiver): entry for entry in estimated.entries}
-    assert entries.keys() >= found.keys()
+    assert entries.keys() >= sent_by_key.keys()
     assert len(entries) == len(estimated.entries)
     for key, entry in entries.items():
         times = rounds[entry.layer or 0] if entry.each_round else 1
         predicted = entry.num_bytes * times
         if entry.exact:
-            assert found[key] == predicted, entry
+            assert sent_by_key[key] == predicted, entry
         else:
             above = CUT * times if entry.kind == "gradients" else 0
-            assert found[key] <= predicted + above, entry
+            assert sent_by_key[key] <= predicted + above, entry
     later = range(1, settings.model.depth)
     for layer in later:
-        sent = sum(count for key, count in found.items() if key[:2] == ("gradients", layer))
+        sent = sum(count for key, count in sent_by_key.items() if key[:2] == ("gradients", layer))
         gradients = [entry for entry in estimated.entries if entry.each_round]
         bound = sum(entry.num_bytes for entry in gradients if entry.layer == layer) * rounds[layer]
         assert bound / 2 < sent <= bound  # nearer where no unit is dead
@@ -245,9 +245,11 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
     """Seven of 72 nodes validate; edges join nodes of one class, or of different ones."""
     graph = toy_graph([])
     labels = graph.labels
-    kept = (labels[graph.edges.src] == labels[graph.edges.dst]) == helps
+    is_kept = (labels[graph.edges.src] == labels[graph.edges.dst]) == helps
     rows = graph.features + (0 if helps else 5 * np.eye(3, 20, dtype=np.float32)[labels])
-    graph = with_arrays(graph, src=graph.edges.src[kept], dst=graph.edges.dst[kept], features=rows)
+    graph = with_arrays(
+        graph, src=graph.edges.src[is_kept], dst=graph.edges.dst[is_kept], features=rows
+    )
     node, parts = np.arange(NODES), np.arange(NODES) % WORLD
     masks = {"train_mask": node % 2 == 0, "val_mask": node % 11 == 1}
     masks["train_mask"] &= ~masks["val_mask"]
@@ -256,11 +258,14 @@ def test_all_steps_of_smoothing_are_sent_only_if_the_first_one_helps(
     longer = ("num_rounds=[20]", "dropout=0", "smoothing.alphas=[1,0.5,0.3]")
     settings = settings_of("2 gcn fp32 skips hops", *longer)
     smoothed = estimate(directory, settings)
-    summary, found = train_run(directory, settings, tmp_path / "run")
+    summary, sent_by_key = train_run(directory, settings, tmp_path / "run")
     assert (summary["chosen"]["smoothing_alpha"] < 1) == helps
     estimated = smoothed if helps else smoothed.unsmoothed
     for kind in ("predictions", "metrics", "setup", "features"):
-        sent = sum(num_bytes for key, num_bytes in found.items() if key[0] == kind)
+        sent = sum(num_bytes for key, num_bytes in sent_by_key.items() if key[0] == kind)
         assert sent == estimated.total(summary["rounds"], [kind]), kind
-    predictions = [each.total([0, 0], ["predictions"]) for each in (smoothed.unsmoothed, smoothed)]
+    predictions = [
+        case_estimate.total([0, 0], ["predictions"])
+        for case_estimate in (smoothed.unsmoothed, smoothed)
+    ]
     assert 0 < 5 * predictions[0] < predictions[1]

@@ -117,10 +117,10 @@ def damage(folder: Path, rng: Random) -> list[str]:
     """One or two mutations of files below a folder."""
     done = []
     for _ in range(rng.choice([1, 1, 2])):
-        found = files(folder)
-        if not found:
+        paths = files(folder)
+        if not paths:
             break
-        path = rng.choice(found)
+        path = rng.choice(paths)
         choices: list[Mutation] = [*BYTES, rng.choice(KINDS)]
         if path.suffix == ".json":
             choices += [edit_json] * len(choices)
@@ -274,11 +274,11 @@ def edit_arrays(arrays: Arrays, rng: Random) -> str:
     """Something else in one array, in place; says what."""
     name = rng.choice(sorted(arrays))
     array = arrays[name]
-    odd = rng.choice([-1, -2, len(array), 2**31, 2**62, 10**9])
+    number = rng.choice([-1, -2, len(array), 2**31, 2**62, 10**9])
     as_float = array.astype(np.float64)
     changes: dict[str, Callable[[], Any]] = {
         "odd value": lambda: _put(
-            array, odd if array.dtype.kind in "iu" else not array.flat[0], rng
+            array, number if array.dtype.kind in "iu" else not array.flat[0], rng
         ),
         "NaN": lambda: _put(as_float, np.nan, rng),
         "inf": lambda: _put(as_float, np.inf, rng),
@@ -316,9 +316,9 @@ def edit_arrays(arrays: Arrays, rng: Random) -> str:
     return f"{what} in {name}"
 
 
-def _put(array: np.ndarray, odd: Any, rng: Random) -> np.ndarray:
+def _put(array: np.ndarray, value: Any, rng: Random) -> np.ndarray:
     changed = array.copy()
-    changed.flat[rng.randrange(changed.size)] = odd
+    changed.flat[rng.randrange(changed.size)] = value
     return changed
 
 
@@ -338,10 +338,12 @@ def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
             label = next(
                 (f"{name}.npy" for name in arrays if name.endswith("label")), f"{min(arrays)}.npy"
             )
-            held, lie = archive.read(label), rng and rng.choice([b"(-1,)", b"(9e9)"])
-            content = {"twice": held, "no array": b"text", "header": held.replace(b"(40,)", lie)}[
-                how
-            ]
+            header, lie = archive.read(label), rng and rng.choice([b"(-1,)", b"(9e9)"])
+            content = {
+                "twice": header,
+                "no array": b"text",
+                "header": header.replace(b"(40,)", lie),
+            }[how]
             ids = label.replace("label", "node_id")
             archive.writestr({"twice": label, "no array": "more.txt", "header": ids}[how], content)
     return how

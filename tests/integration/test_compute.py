@@ -72,8 +72,8 @@ def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor
             parts,
         )
     train.run(settings(folder, parts, *overrides), folder / name)
-    found = [line["train_loss"] for line in read_rounds(folder / name)]
-    return torch.tensor([loss for loss in found if loss is not None])
+    losses = [line["train_loss"] for line in read_rounds(folder / name)]
+    return torch.tensor([loss for loss in losses if loss is not None])
 
 
 LONG = pytest.mark.long("other models multiply likewise")

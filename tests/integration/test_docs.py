@@ -98,15 +98,15 @@ def fenced(page: str) -> list[tuple[str, str]]:
 
 def commands_of(page: str) -> list[str]:
     """The commands of a page; a block of a shell has nothing else."""
-    found = []
+    commands = []
     for language, text in fenced(page):
         for line in re.sub(r" *\\\n *", " ", text).splitlines():
             words = line.split()
             if words and words[0] in PROGRAMS and language in ("", "bash", "sh"):
-                found.append(line)
+                commands.append(line)
             elif language in ("bash", "sh"):
                 assert not words or line.startswith("#"), f"{page}: {line}: not known as a command"
-    return found
+    return commands
 
 
 PAGES = [
@@ -157,18 +157,18 @@ def test_commands_in_a_fresh_folder(
     folder.mkdir()
     monkeypatch.chdir(folder)
     save_npz(folder / "mygraph.npz", random_graph())
-    wanted = [
+    commands = [
         command for page in FOLDERS[first] for command in COMMANDS[page] if reason(command) is None
     ]
     if not request.config.getoption("--all"):
-        wanted = [command for command in wanted if not is_long(command)]
-    if not wanted:
+        commands = [command for command in commands if not is_long(command)]
+    if not commands:
         pytest.skip("takes long; --all runs it")
     for page in FOLDERS[first] if first in WRITES_DATA else []:
         for language, text in fenced(page):
             if language == "python":
                 exec(text, {})
-    for number, command in enumerate(wanted):
+    for number, command in enumerate(commands):
         run(command, folder, number, (*SMALL, *FEWER) if first in USUAL else SMALL)
     for page in FOLDERS[first]:
         for language, text in fenced(page):
@@ -186,9 +186,9 @@ def run(command: str, folder: Path, number: int, small: tuple[str, ...]) -> None
         command.replace("RUN_DIR'), 4, 'parquet'", "predicted'), 2, 'csv'"), comments=True
     )
     if words[1] == "-c":
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()) as output:
             exec(words[2], {})
-        assert said.getvalue() == "[]\n", f"{command}: {said.getvalue()}"
+        assert output.getvalue() == "[]\n", f"{command}: {output.getvalue()}"
     elif words[1] == "main.py":
         is_first = "app=predict" in words and not (folder / "predicted").exists()
         run_dir = "predicted" if is_first else f"runs/{number}"

@@ -100,8 +100,10 @@ def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     ended = finish(process, timeout=150)
-    (said,) = (line for line in ended.stdout.splitlines() if line.startswith("test accuracy"))
-    assert float(said.split()[2]) > 0.5  # of seven classes, by their edges alone
+    (accuracy_line,) = (
+        line for line in ended.stdout.splitlines() if line.startswith("test accuracy")
+    )
+    assert float(accuracy_line.split()[2]) > 0.5  # of seven classes, by their edges alone
 
 
 def places(ids: Any) -> Any:
@@ -250,4 +252,6 @@ def check_contents(wheel: Path) -> None:
     assert f"\nVersion: {retexo.__version__}\n" in metadata
     extras = set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.M)) - {"dev"}
     own = re.findall(r'^Requires-Dist: (retexo\S*)\[(.*)\]; extra == "dev"$', metadata, re.M)
-    assert [(name, set(each.split(","))) for name, each in own] == [("retexo-gnn", extras)]
+    assert [(name, set(extras_named.split(","))) for name, extras_named in own] == [
+        ("retexo-gnn", extras)
+    ]

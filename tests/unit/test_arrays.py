@@ -56,7 +56,10 @@ def test_numbers_are_looked_up_as_numpy_does(ids: list[int], dtype: type) -> Non
         len(ids),
     ]
     assert np.array_equal(ids_to_mask(index, 9), np.isin(np.arange(9), index))
-    assert [each.tolist() for each in unique_inverse(index)] == [distinct.tolist(), place.tolist()]
+    assert [indices.tolist() for indices in unique_inverse(index)] == [
+        distinct.tolist(),
+        place.tolist(),
+    ]
 
 
 OPENERS = {"open", "read_text", "read_bytes", "write_text", "write_bytes"}
@@ -149,7 +152,7 @@ def _direct_opens(tree: ast.Module) -> Iterator[ast.Call]:
 
 def test_no_file_is_opened_by_another_way() -> None:
     """Readers of other libraries that take only paths (DGL, safetensors) are not seen."""
-    found = []
+    places = []
     for package in ("partitioning", "retexo"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for call in _direct_opens(ast.parse(path.read_text())):
@@ -164,8 +167,8 @@ def test_no_file_is_opened_by_another_way() -> None:
                 other = other or text.startswith(("place.read_text(", "(place / "))
                 other = other or "/proc/" in text or "os.devnull" in text
                 if where not in OWN and not other:
-                    found.append(f"{where}:{call.lineno}: {text}")
-    assert not found
+                    places.append(f"{where}:{call.lineno}: {text}")
+    assert not places
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -152,13 +152,13 @@ def test_no_module_needs_itself_to_be_imported() -> None:
     needed: dict[str, set[str]] = {}
     for name, path in names.items():
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found = set()
+        imported = set()
         for node in tree.body:
             if isinstance(node, ast.ImportFrom):
                 full = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= (full & names.keys()) or {str(node.module)} & names.keys()
-        folders = {each.rpartition(".")[0] for each in found} & names.keys()
-        needed[name] = (found | folders) - {name, name.rpartition(".")[0]}
+                imported |= (full & names.keys()) or {str(node.module)} & names.keys()
+        folders = {module.rpartition(".")[0] for module in imported} & names.keys()
+        needed[name] = (imported | folders) - {name, name.rpartition(".")[0]}
     graph = TopologicalSorter(needed)
     try:
         graph.prepare()

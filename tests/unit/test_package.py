@@ -165,15 +165,15 @@ def test_settings_are_given_as_on_the_command_line(
         f'partition_dir="{tmp_path}/it\'s"',
     ]
     retexo.run([*overrides, "hydra.run.dir=here"], "node_classification_gat")
-    wanted = compose(overrides, "node_classification_gat")
-    assert [settings.stored for settings, _ in taken] == [wanted.stored] * 2
+    expected = compose(overrides, "node_classification_gat")
+    assert [settings.stored for settings, _ in taken] == [expected.stored] * 2
     assert [run_dir for _, run_dir in taken] == [Path("here")] * 2
-    assert (wanted.model.name, wanted.dropout) == ("sage", 0.3)
-    for settings, told in (
+    assert (expected.model.name, expected.dropout) == ("sage", 0.3)
+    for settings, message in (
         ({"num_roundz": 3}, "did you mean num_rounds"),
         (["num_rounds=[1"], "no viable"),
     ):
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=message):
             retexo.run(settings)
     with pytest.raises(InputError, match="no such folder"):
         retexo.run(config_dir=str(tmp_path / "none"))
@@ -184,7 +184,7 @@ def test_the_shell_completes_settings_and_values(tmp_path: Path) -> None:
         ("retexo model=", "model=gat model=gcn"),
         ("retexo stopping.pat", "stopping.patience="),
     ):
-        said = run_main(
+        ended = run_main(
             "-sc", "query=bash", cwd=tmp_path, env={"COMP_LINE": line, "COMP_POINT": str(len(line))}
         )
-        assert offered in said.stdout, said.output
+        assert offered in ended.stdout, ended.output

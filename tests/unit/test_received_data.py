@@ -142,22 +142,22 @@ def narrows_a_type(statement: ast.Assert) -> bool:
 
 
 def test_no_assert_where_data_is_received() -> None:
-    found, num_receiving = [], 0
+    asserts, num_receiving = [], 0
     for path in FILES:
         file, tree = path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
         functions = [
             node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and receives(node)
         ]
         num_receiving += len(functions)
-        whole = file.startswith(WITHOUT_ASSERT) and file != EXEMPT
-        for scope in [tree] if whole else functions:
-            found += [
+        forbids_all = file.startswith(WITHOUT_ASSERT) and file != EXEMPT
+        for scope in [tree] if forbids_all else functions:
+            asserts += [
                 f"{file}:{node.lineno}"
                 for node in ast.walk(scope)
-                if isinstance(node, ast.Assert) and (whole or not narrows_a_type(node))
+                if isinstance(node, ast.Assert) and (forbids_all or not narrows_a_type(node))
             ]
     assert num_receiving > 30, "the names of functions that receive have changed"
-    assert not found, "raise TrainingError, which names the peer"
+    assert not asserts, "raise TrainingError, which names the peer"
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 60])

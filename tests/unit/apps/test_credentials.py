@@ -36,7 +36,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def credential_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two sites, and one that asks for a certificate.
 
     And the same of another authority in `other`.
@@ -49,8 +49,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(made, tmp_path / "here")
+def place(credential_folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(credential_folders, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
 
@@ -119,10 +119,10 @@ def test_files_that_the_authority_cannot_use(
     damage(Path(file))
     before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
     assert main(COMMANDS[command]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert file in said
-    assert any(remedy in said for remedy in remedies), said
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert file in printed
+    assert any(remedy in printed for remedy in remedies), printed
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
 
 

@@ -71,8 +71,8 @@ def printed(place: Path) -> str:
 
 @pytest.fixture(scope="module")
 def planned(place: Path, printed: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((place / "plan" / "plan.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((place / "plan" / "plan.json").read_text())
+    return content
 
 
 def test_what_is_printed(printed: str, planned: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def small(tmp_path: Path) -> PartitionDirectory:
 def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     layers = ("num_layers=3", "num_rounds=[10,4,3]", "hidden_dim=8", "device=cpu")
     settings = compose([f"partition_dir={small.path}", "num_partitions=2", *layers])
-    found = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
+    limit = plan.run(settings, tmp_path / "run")["baselines"]["limit"]
     halo, epochs = 3, 10
     features, embeddings = (
         4 * halo * 4,
@@ -134,7 +134,7 @@ def test_baselines_by_hand(small: PartitionDirectory, tmp_path: Path) -> None:
     parameters = (4 * 8 + 8 + 16) + (8 * 8 + 8 + 16) + (8 * 3 + 3)  # weights and bias, LayerNorm
     gradients = 2 * 1 * 4 * parameters
     partitions = [small.read_part(part) for part in (0, 1)]
-    assert found == {
+    assert limit == {
         "full graph, end to end": features + epochs * (embeddings + gradients),
         "centralized": baselines.part_bytes(partitions[1], partitions, 3),
     }

@@ -73,19 +73,19 @@ def test_an_owner_that_cannot_be_read(tmp_path: Path, content: str) -> None:
 
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     """And nothing else."""
-    left, kept = (
+    leftovers, others = (
         [],
         [tmp_path / "summary.json", tmp_path / ".hidden", tmp_path / "other" / f"{UNFINISHED}file"],
     )
     for folder in ("", "checkpoint", "state", "state/rank0", "predictions"):
         (tmp_path / folder).mkdir(exist_ok=True)
-        left.append(tmp_path / folder / f"{UNFINISHED}1a2b-file")
+        leftovers.append(tmp_path / folder / f"{UNFINISHED}1a2b-file")
     (tmp_path / "other").mkdir()
-    for path in (*left, *kept):
+    for path in (*leftovers, *others):
         path.touch()
     with exclusive_run_dir(tmp_path, 0):
-        assert not [path for path in left if path.exists()]
-        assert all(path.exists() for path in kept)
+        assert not [path for path in leftovers if path.exists()]
+        assert all(path.exists() for path in others)
 
 
 def test_a_refusal_leaves_no_folder_that_was_made_for_the_lock(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_resumed_run_has_no_line_twice(tmp_path: Path) -> None:
     with RunLog(tmp_path, 0, train_settings(), Progress(sent.append)) as log:
         log.resume_from(0, 2)
         log.round(0, 2, 1.25, 0.625)
-    assert [(line["layer"], line["round"]) for line in (each["round"] for each in sent)] == [
+    assert [(line["layer"], line["round"]) for line in (message["round"] for message in sent)] == [
         (0, 0),
         (0, 1),
         (0, 2),
@@ -50,9 +50,11 @@ def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
 def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many rounds or seconds, and at the end of a layer, however few rounds it has."""
     for seconds, expected in ((3600.0, [1, 2]), (0.0, [0, 1, 2, 3])):
-        said: list[Any] = []
+        progress_messages: list[Any] = []
         monkeypatch.setattr(run_log, "LINE_INTERVAL", seconds)
-        with RunLog(tmp_path, 0, train_settings("log_every=1"), Progress(said.append)) as log:
+        with RunLog(
+            tmp_path, 0, train_settings("log_every=1"), Progress(progress_messages.append)
+        ) as log:
             for layer, number, loss, metric in ROUNDS:
                 log.round(layer, number, loss, metric)
         lines = [
@@ -61,6 +63,6 @@ def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             "layer 0 round 2, its last: validation 0.5000",
             "layer 1 round 0: training loss 1.0000, validation 0.7500",
         ]
-        assert [each["log"] for each in said if "log" in each] == [
+        assert [message["log"] for message in progress_messages if "log" in message] == [
             lines[place] for place in expected
         ]

@@ -79,7 +79,7 @@ class Scripted(NodeClassification):
 
 
 @dataclass
-class Seen(RoundRecorder):
+class LayerRecord(RoundRecorder):
     """What one worker observed of a layer."""
 
     stage: Stage
@@ -105,13 +105,15 @@ def labelled(rank: int, count: int) -> LabelledNodes:
     return LabelledNodes.from_inputs(torch.arange(count), torch.arange(count) % CLASSES, inputs)
 
 
-def train_layer(settings: TrainSettings, metrics: list[float], *, num_val: int = 5) -> list[Seen]:
+def train_layer(
+    settings: TrainSettings, metrics: list[float], *, num_val: int = 5
+) -> list[LayerRecord]:
     """A layer on 3 workers: the first validates, the first two train on 2 and 3 nodes."""
 
-    def work(comm: Communicator) -> Seen:
+    def work(comm: Communicator) -> LayerRecord:
         generator = torch.Generator().manual_seed(0)
         stage = Stage(GCN(WIDTH, CLASSES, 0.0), None, default_model_settings("gcn", 1, WIDTH))
-        seen = Seen(stage)
+        seen = LayerRecord(stage)
         for parameter in stage.parameters():
             torch.nn.init.normal_(parameter, generator=generator)
         val = labelled(9, num_val if comm.rank == 0 else 0)
@@ -132,7 +134,7 @@ def settings_of(patience: int | None, limit: int, *more: str) -> TrainSettings:
     return train_settings(*one_layer, "gradient=fp32", "local_epochs=1", stopping, *more)
 
 
-def messages(workers: list[Seen]) -> tuple[int, int]:
+def messages(workers: list[LayerRecord]) -> tuple[int, int]:
     """Number of updates, and of counts sent alone.
 
     A worker without training nodes sends no update.
@@ -264,12 +266,12 @@ def test_patience_is_longer_in_batches(
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_the_loss_of_a_batch_is_that_of_all_nodes_in_the_mean(sparse: bool) -> None:
-    (whole,) = batch_objective(None, sparse).losses()
+    (loss_of_all,) = batch_objective(None, sparse).losses()
     batches = batch_objective(8, sparse)
     losses = torch.stack([loss.detach() for _ in range(2_000) for loss in batches.losses()])
     error = losses.std() / len(losses) ** 0.5
-    assert 0 < error < 0.02 * whole
-    assert abs(losses.mean() - whole) < 5 * error
+    assert 0 < error < 0.02 * loss_of_all
+    assert abs(losses.mean() - loss_of_all) < 5 * error
     assert len(losses.unique()) > 20  # another batch each time
 
 
@@ -361,8 +363,8 @@ def test_an_empty_part_takes_the_width_of_edge_features_from_the_others(tmp_path
     parts = [directory.read_part(0), directory.read_part(1)]
     edges = replace(parts[1].relations[PLAIN_RELATION], edge_feat=None)
     parts[1] = replace(parts[1], relations={PLAIN_RELATION: edges})
-    found = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
-    assert [info.num_edge_features for info in found] == [3, 3]
+    infos = run_threads(2, lambda comm: agree_on_graph_info(comm, parts[comm.rank], directory))
+    assert [info.num_edge_features for info in infos] == [3, 3]
 
 
 @pytest.mark.parametrize(("ranks", "is_fast"), [((0,), False), ((0, 1), True)])
@@ -452,14 +454,14 @@ def test_schedules_are_those_of_torch(name: str) -> None:
 
 def test_a_plateau_lowers_the_learning_rate_and_a_resumed_one_goes_on() -> None:
     settings = train_settings("scheduler=plateau")
-    schedule, found = Schedule(settings, 99), []
+    schedule, factors = Schedule(settings, 99), []
     improvements = [0, 0, 1, *[2] * 13, 15, 15, 15, 15, 15, 15, 15]
     for number, last_improvement in enumerate(improvements):
         if number == 9:  # a resumed run
             saved, schedule = schedule.state_dict(), Schedule(settings, 99)
             schedule.load_state_dict(saved)
-        found.append(schedule.rate_factor(number, last_improvement))
-    assert found == [1] * 8 + [0.5] * 6 + [0.25] * 7 + [0.125] * 2
+        factors.append(schedule.rate_factor(number, last_improvement))
+    assert factors == [1] * 8 + [0.5] * 6 + [0.25] * 7 + [0.125] * 2
 
 
 def test_the_default_optimizer_is_torchs_adam() -> None:
@@ -566,18 +568,18 @@ def test_the_answers_of_a_network(model: str, norm: str, tmp_path: Path) -> None
 
     def worker(comm: Communicator) -> list[Tensor]:
         context, _ = worker_context(comm, directory, settings, dtype=torch.float64)
-        given = [
+        choices = [
             OutputHeads((0,)),
             OutputHeads((2,)),
             OutputHeads((1, 2)),
             OutputHeads((0, 1, 2), ALPHA, STEPS),
         ]
-        return [infer(context, stages, answer).logits for answer in given]
+        return [infer(context, stages, heads).logits for heads in choices]
 
     mean = sum(values) / LAYERS
     powers = [mean, NORMALISED @ mean, NORMALISED @ NORMALISED @ mean]
     smoothed = ALPHA * powers[0] + ALPHA * (1 - ALPHA) * powers[1] + (1 - ALPHA) ** 2 * powers[2]
-    wanted = [values[0], values[2], (values[1] + values[2]) / 2, smoothed]
-    (found,) = run_threads(1, worker)
-    for got, expected in zip(found, wanted, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    closed_forms = [values[0], values[2], (values[1] + values[2]) / 2, smoothed]
+    (logits_of_heads,) = run_threads(1, worker)
+    for logits, expected in zip(logits_of_heads, closed_forms, strict=True):
+        torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-10)

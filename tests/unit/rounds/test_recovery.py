@@ -32,7 +32,7 @@ def recovery(
     return Recovery(directory, identity, every, rank=rank, world_size=2)
 
 
-def agreed(folder: Path, world: int = 2) -> list[tuple[int, int]]:
+def agree_on_place(folder: Path, world: int = 2) -> list[tuple[int, int]]:
     """Where each worker in folder/0, folder/1, ... would continue."""
     return run_threads(
         world, lambda comm: recovery(folder / str(comm.rank), rank=comm.rank).agree(comm)
@@ -65,7 +65,7 @@ def test_workers_agree_on_the_newest_that_all_have(
                 saved.save_round(*entry, {"at": list(entry)})  # type: ignore[call-arg]
             else:
                 saved.save_layer(entry, {"layer": entry})
-    assert agreed(tmp_path) == [goes_on] * 2
+    assert agree_on_place(tmp_path) == [goes_on] * 2
 
 
 def test_the_two_newest_rounds_are_kept_and_the_last_is_gone_on_from(tmp_path: Path) -> None:
@@ -90,20 +90,20 @@ def test_damage_and_other_runs_are_named(tmp_path: Path, caplog: pytest.LogCaptu
         saved = recovery(tmp_path / str(rank), rank=rank)
         saved.save_round(0, 1, {"values": torch.arange(5)})
         saved.save_round(0, 2, {"values": torch.arange(5)})
-    whole = (tmp_path / "1" / "step0-2.state").read_bytes()
-    for place in range(0, len(whole), 7):
-        damaged = bytearray(whole)
+    undamaged = (tmp_path / "1" / "step0-2.state").read_bytes()
+    for place in range(0, len(undamaged), 7):
+        damaged = bytearray(undamaged)
         damaged[place] ^= 4
         (tmp_path / "1" / "step0-2.state").write_bytes(damaged)
         with caplog.at_level(logging.WARNING):
-            assert agreed(tmp_path) == [(0, 1)] * 2
+            assert agree_on_place(tmp_path) == [(0, 1)] * 2
     assert "1/step0-2.state: not a readable state (damaged" in caplog.text
-    (tmp_path / "1" / "step0-2.state").write_bytes(whole)
-    assert agreed(tmp_path) == [(0, 2)] * 2
+    (tmp_path / "1" / "step0-2.state").write_bytes(undamaged)
+    assert agree_on_place(tmp_path) == [(0, 2)] * 2
     recovery(tmp_path / "other", OTHER, rank=1).save_round(0, 2, {})
     (tmp_path / "other" / "step0-2.state").rename(tmp_path / "1" / "step0-2.state")
     with caplog.at_level(logging.WARNING):
-        assert agreed(tmp_path) == [(0, 1)] * 2
+        assert agree_on_place(tmp_path) == [(0, 1)] * 2
     assert "1/step0-2.state: not a readable state (of another run" in caplog.text
 
 
@@ -130,7 +130,7 @@ def test_a_state_in_the_place_of_another_is_named(
         saved.save_layer(0, {"values": torch.arange(5)})
         saved.save_round(1, 2, {"values": torch.arange(5)})
     (tmp_path / target).write_bytes((tmp_path / source).read_bytes())
-    assert agreed(tmp_path) == [goes_on] * 2
+    assert agree_on_place(tmp_path) == [goes_on] * 2
     assert f"{tmp_path / target}: not a readable state ({says}" in caplog.text
 
 
@@ -153,9 +153,9 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
     replay_log = ReplayLog(path, RUN)
     ends = [START]
     for sent, received in messages:
-        assert not replay_log.next(0, out([]))
+        assert not replay_log.next(0, as_pieces([]))
         parts = [np.array(part, np.int64).view(np.uint8) for part in received]
-        replay_log.append(checksum(out(sent)), parts)
+        replay_log.append(checksum(as_pieces(sent)), parts)
         assert len(replay_log) == len(ends)
         ends.append(path.stat().st_size)
     replay_log.close()
@@ -165,16 +165,16 @@ def test_a_replay_log_is_read_as_far_as_it_is_whole(
     intact = sum(end <= cut for end in ends[1:]) if cut >= START else 0
     assert len(again) == intact
     for sent, received in messages[:intact]:
-        found = [np.empty(len(part), np.int64) for part in received]
-        assert again.next(checksum(out(sent)), [part.view(np.uint8) for part in found])
-        assert [part.tolist() for part in found] == received
-    assert not again.next(0, out([]))
-    again.append(7, out([8]))  # goes on behind what was whole
+        buffers = [np.empty(len(part), np.int64) for part in received]
+        assert again.next(checksum(as_pieces(sent)), [part.view(np.uint8) for part in buffers])
+        assert [part.tolist() for part in buffers] == received
+    assert not again.next(0, as_pieces([]))
+    again.append(7, as_pieces([8]))  # goes on behind what was whole
     again.close()
     assert len(ReplayLog(path, RUN)) == intact + 1
 
 
-def out(values: list[int]) -> Pieces:
+def as_pieces(values: list[int]) -> Pieces:
     return [np.array(values, np.int64).view(np.uint8), np.empty(0, np.uint8)]
 
 
@@ -185,7 +185,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
         with pytest.raises(TrainingError, match="tape: cannot be written: File too large"):
-            replay_log.append(1, out([5] * 100))
+            replay_log.append(1, as_pieces([5] * 100))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -194,7 +194,7 @@ def test_a_record_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_a_replay_log_of_another_run_is_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ReplayLog(tmp_path / "tape", OTHER).append(1, out([2]))
+    ReplayLog(tmp_path / "tape", OTHER).append(1, as_pieces([2]))
     assert len(ReplayLog(tmp_path / "tape", RUN)) == 0
     assert f"{tmp_path}/tape: belongs to another run" in caplog.text
 
@@ -228,20 +228,20 @@ def test_a_size_that_the_replay_log_does_not_have_is_refused(tmp_path: Path) -> 
 def test_a_run_that_does_something_else_is_told(
     sent: int, values: list[int], tmp_path: Path
 ) -> None:
-    ReplayLog(tmp_path / "tape", RUN).append(1, out([5]))
+    ReplayLog(tmp_path / "tape", RUN).append(1, as_pieces([5]))
     with pytest.raises(TrainingError, match="record 0 differs from the messages"):
-        ReplayLog(tmp_path / "tape", RUN).next(sent, out(values))
+        ReplayLog(tmp_path / "tape", RUN).next(sent, as_pieces(values))
 
 
 def test_a_flipped_bit_ends_the_replay_log(tmp_path: Path) -> None:
     replay_log = ReplayLog(tmp_path / "tape", RUN)
     for value in range(3):
-        replay_log.append(value, out([value]))
+        replay_log.append(value, as_pieces([value]))
     replay_log.close()
-    whole = (tmp_path / "tape").read_bytes()
-    record = (len(whole) - START) // 3
+    undamaged = (tmp_path / "tape").read_bytes()
+    record = (len(undamaged) - START) // 3
     for place in range(START + record + 16, START + 2 * record):  # in the body of the second
         (tmp_path / "tape").write_bytes(
-            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+            undamaged[:place] + bytes([undamaged[place] ^ 1]) + undamaged[place + 1 :]
         )
         assert len(ReplayLog(tmp_path / "tape", RUN)) == 1

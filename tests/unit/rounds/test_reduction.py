@@ -219,7 +219,7 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("way", "each"),
+    ("way", "num_values"),
     [
         (
             Way(rank=1),
@@ -233,9 +233,9 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     ],
 )
 @pytest.mark.parametrize("world", [2, 3])
-def test_bytes_of_factors(way: Way, each: int, world: int) -> None:
+def test_bytes_of_factors(way: Way, num_values: int, world: int) -> None:
     added = summed_by(random_shares(world, rounds=2), way)
-    assert sent(added) == 2 * (2 * (world - 1) * each)
+    assert sent(added) == 2 * (2 * (world - 1) * num_values)
 
 
 def test_a_row_is_used_if_any_input_of_any_worker_needs_it() -> None:

@@ -382,15 +382,15 @@ def test_published_settings_of_other_trainers(choice: str) -> None:
         need_dgl()
     train = compose([choice], "node_classification_gcn")
     registry.check_trainer_settings(train)
-    found = flatten(train.stored)
+    stored = flatten(train.stored)
     published = PUBLISHED | ({"batch_size": 1024} if choice == "trainer=sampled" else {})
-    assert {name: found[name] for name in PUBLISHED} == published
-    said = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
-    assert {*said, "gradient.mode"} == {*PUBLISHED}
+    assert {name: stored[name] for name in PUBLISHED} == published
+    named = flatten(yaml.safe_load((CONFIG_DIR / "base/published.yaml").read_text()))
+    assert {*named, "gradient.mode"} == {*PUBLISHED}
 
 
 @pytest.mark.parametrize(
-    "given",
+    "override",
     [
         "model.self_weight=True",
         "model.input_skip=True",
@@ -398,14 +398,14 @@ def test_published_settings_of_other_trainers(choice: str) -> None:
         "compute.precision=bf16",
     ],
 )
-def test_what_only_lazy_training_has(given: str) -> None:
-    registry.check_trainer_settings(compose([given]))
+def test_what_only_lazy_training_has(override: str) -> None:
+    registry.check_trainer_settings(compose([override]))
     skips = ("model.self_weight=True", "model.input_skip=True")  # which full_graph has, too
-    for more in ("trainer=sign",) if given in skips else ("trainer=full_graph", "trainer=sign"):
+    for more in ("trainer=sign",) if override in skips else ("trainer=full_graph", "trainer=sign"):
         with pytest.raises(
-            InputError, match=f"^{given}: not with {more}, only with lazy.*; leave it out"
+            InputError, match=f"^{override}: not with {more}, only with lazy.*; leave it out"
         ):
-            registry.check_trainer_settings(compose([given, more]))
+            registry.check_trainer_settings(compose([override, more]))
 
 
 CALL = "{_target_: numpy.load, file: x.npy}"

@@ -37,7 +37,11 @@ def test_the_page_of_settings_is_that_of_the_definitions() -> None:
 
 def test_help_has_every_setting_with_its_default() -> None:
     text = help_text()
-    assert [each.help for each in DEFINED.values() if each.help.split()[0] not in text] == []
+    assert [
+        setting_of_run.help
+        for setting_of_run in DEFINED.values()
+        if setting_of_run.help.split()[0] not in text
+    ] == []
     for line in (
         "  num_partitions=4  ",
         "  stopping.patience=20  ",
@@ -114,14 +118,14 @@ def test_stored_settings_of_earlier_versions(
 
 
 def test_every_alias_names_a_setting_and_is_none_itself() -> None:
-    names = {each.partition("=")[0] for each in ALIASES.values()}
-    assert names <= {*DEFINED, *(each.name for each in DEFINED.values())}
+    names = {override.partition("=")[0] for override in ALIASES.values()}
+    assert names <= {*DEFINED, *(definition.name for definition in DEFINED.values())}
     assert not (ALIASES.keys() - {"model.name"}) & DEFINED.keys()
 
 
 def test_aliases_on_the_command_line() -> None:
-    given = ("lr=[0.1,0.2]", "model.own_half=false", "patience=7")
-    train = compose(given)
+    overrides = ("lr=[0.1,0.2]", "model.own_half=false", "patience=7")
+    train = compose(overrides)
     assert train.learning_rate == (0.1, 0.2)
     assert (train.model.self_weight, train.stopping.patience) == (False, 7)
     with pytest.raises(InputError, match=r"learning_rate=-1\.0: must be at least 0"):
@@ -186,7 +190,7 @@ def test_links_have_another_auc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objective", "metric", "regression", "given", "needed"),
+    ("objective", "metric", "regression", "direction", "needed"),
     [
         (None, "auto", False, "minimize", "maximize"),
         (None, "loss", False, "maximize", "minimize"),
@@ -199,11 +203,11 @@ def test_optuna_is_kept_from_looking_for_the_worst_run(
     objective: list[str] | None,
     metric: str,
     regression: bool,
-    given: str | list[str],
+    direction: str | list[str],
     needed: str,
 ) -> None:
     with pytest.raises(InputError, match=f"hydra.sweeper.direction={needed}"):
-        check_direction(objective, metric, {"direction": given}, regression=regression)
+        check_direction(objective, metric, {"direction": direction}, regression=regression)
     check_direction(objective, metric, {})  # Hydra's own sweeper has none
 
 

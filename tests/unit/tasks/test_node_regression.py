@@ -70,10 +70,10 @@ def test_losses_skip_unknown_targets(loss: str, function: Any) -> None:
     targets = task.make_targets(labels, torch.float64)
     known = ~targets.isnan()
     outputs.requires_grad_()
-    found = task.loss_sum(outputs, targets)
-    wanted = function(outputs[known], targets[known], reduction="sum") / 2
-    torch.testing.assert_close(found, wanted)
-    gradients = [torch.autograd.grad(each, outputs)[0] for each in (found, wanted)]
+    loss = task.loss_sum(outputs, targets)
+    expected = function(outputs[known], targets[known], reduction="sum") / 2
+    torch.testing.assert_close(loss, expected)
+    gradients = [torch.autograd.grad(value, outputs)[0] for value in (loss, expected)]
     torch.testing.assert_close(*gradients)
 
 
