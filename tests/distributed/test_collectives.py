@@ -107,7 +107,8 @@ def collectives(transport: Transport) -> dict[str, Any]:
             ],
             GRADIENTS,
         )
-        return [distinct(tensor, copies) for tensor in tensors]
+        # Of the copies of a few values one row is left where they are still equal.
+        return [tensor.view(copies, -1).unique(dim=0).tolist() for tensor in tensors]
 
     everyone = frozenset(range(world_size))
     for copies in (1, MANY):
@@ -146,12 +147,6 @@ def results(
     rendezvous = Rendezvous(world, LOOPBACK, store, 90.0, 90.0)
     with ProcessPoolExecutor(world, multiprocessing.get_context("forkserver")) as processes:
         return [*map(pickle.loads, processes.map(over_gloo, range(world), [rendezvous] * world))]
-
-
-def distinct(tensor: Tensor, copies: int) -> list[list[float]]:
-    """What the copies of a few values have become; one where they are still equal."""
-    rows: list[list[float]] = tensor.view(copies, -1).unique(dim=0).tolist()
-    return rows
 
 
 def sent(results: list[dict[str, Any]], name: str) -> list[list[int]]:

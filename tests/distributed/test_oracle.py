@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import unittest.mock
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -200,25 +199,19 @@ Case = tuple[PartitionDirectory, TrainSettings, int]
 
 
 def train_as_threads(num_parts: int, case: Case) -> list[Any]:
-    """Train a case on all workers, as threads of this process; by rank."""
-    with _patched(case) as embeddings:
-        return run_threads(num_parts, lambda comm: _train(comm, *case[:2], embeddings))
+    """Train a case on all workers, as threads of this process; by rank.
 
-
-@contextlib.contextmanager
-def _patched(case: Case) -> Iterator[dict[int, list[np.ndarray]]]:
-    """With the case's edges a step.
-
-    Embeddings [I, D] of every layer, by rank, are noted in what it gives.
+    Each result has the embeddings [I, D] of every layer.
     """
+    directory, settings, edges_per_step = case
     embeddings: dict[int, list[np.ndarray]] = defaultdict(list)
     with contextlib.ExitStack() as patches:
-        edges = unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", case[2])
+        edges = unittest.mock.patch.object(layerwise, "EDGES_PER_STEP", edges_per_step)
         patches.enter_context(edges)
         for kind in (layerwise.LayerInput, look_ahead.LookAheadInput):
             recorder = _record_rows(kind.embed_nodes, embeddings)
             patches.enter_context(unittest.mock.patch.object(kind, "embed_nodes", recorder))
-        yield embeddings
+        return run_threads(num_parts, lambda comm: _train(comm, directory, settings, embeddings))
 
 
 def context_of(

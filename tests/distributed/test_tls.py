@@ -406,7 +406,7 @@ def test_a_node_that_comes_late_is_waited_for(served: Served) -> None:
 
 def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
     """No seat for who has no certificate, a token of nobody's, or one that was used."""
-    with waiting_at(served, 0) as listener:
+    with contextlib.closing(HubListener(served.seen_by(0), 5.0)) as listener:
         for request in (b'{"listen": true}\n', b'{"reach": 0}\n'):
             with stream_to(served.port) as stream:
                 stream.sendall(request)
@@ -431,13 +431,6 @@ def test_who_is_no_member_gets_nothing_of_a_hub(served: Served) -> None:
             assert b"refused" in stream.recv(1000)
         first.detach().sendall(b"through")
         assert arrived.recv(100) == b"through"
-
-
-@contextlib.contextmanager
-def waiting_at(served: Served, node: int) -> Iterator[HubListener]:
-    listener = HubListener(served.seen_by(node), 5.0)
-    yield listener
-    listener.close()
 
 
 def accepted(listener: HubListener) -> socket.socket | None:

@@ -4,6 +4,7 @@ The bytes they send. trainer=sampled: full neighbourhoods equal full-graph train
 are named.
 """
 
+import functools
 import os
 import re
 import signal
@@ -194,21 +195,22 @@ def edges_inside_parts(edges: Edges, parts: np.ndarray, degrees: str) -> Edges:
     return Edges(weight, edges.in_degree, edges.out_degree)
 
 
-def dense_aggregate(conv: Any, rows: Tensor, edges: Edges) -> Tensor:
-    """Of a GCN, or the mean."""
-    if type(conv).__name__ == "GCN":
+def aggregation_matrix(model: str, edges: Edges) -> Tensor:
+    """The matrix [N, N] that sums rows as GCN does, or takes their mean."""
+    if model == "gcn":
         scale_in, scale_out = (edges.in_degree + 1).rsqrt(), (edges.out_degree + 1).rsqrt()
-        return (scale_in[:, None] * (edges.weight + torch.eye(len(rows))) * scale_out) @ rows
-    return edges.weight / edges.in_degree.clamp(min=1)[:, None] @ rows
+        return scale_in[:, None] * (edges.weight + torch.eye(len(scale_in))) * scale_out
+    return edges.weight / edges.in_degree.clamp(min=1)[:, None]
 
 
-def dense_network(stages: list[Stage], rows: Tensor, edges: list[Edges]) -> Tensor:
-    features = rows
+def dense_network(model: str, stages: list[Stage], features: Tensor, edges: list[Edges]) -> Tensor:
+    """The logits of all nodes, with dense matrices; edges: of each layer."""
+    rows = features
     for layer, (stage, seen) in enumerate(zip(stages, edges, strict=True)):
         out = dense_conv(stage.conv, seen.weight, rows, (seen.in_degree, seen.out_degree))
         read = {"rows": rows, "features": features}
         if "aggregate" in stage.skips:
-            read["aggregate"] = dense_aggregate(stages[0].conv, features, edges[0])
+            read["aggregate"] = aggregation_matrix(model, edges[0]) @ features
         skips = [read[name] @ weight for name, weight in stage.skips.items()]
         if skips:
             out = out + sum(skips) if stage.conv.adds_skips else torch.cat((*skips, out), dim=1)
@@ -250,10 +252,9 @@ def train_on_whole_graph(
     stages = [stage.double() for stage in build_network(architecture, settings.seed)]
     parameters = list(end_to_end.collect_modules(stages).parameters())
     rows = torch.from_numpy(graph.features).double()
-    steps = [lambda seen=seen: dense_network(stages, rows, seen) for seen in edges]
-    return descend(
-        parameters, settings, graph, steps, lambda: dense_network(stages, rows, final), masks
-    )
+    network = functools.partial(dense_network, settings.model.name, stages, rows)
+    steps = [functools.partial(network, seen) for seen in edges]
+    return descend(parameters, settings, graph, steps, functools.partial(network, final), masks)
 
 
 def descend(
@@ -440,12 +441,8 @@ def test_smoothing_starts_from_the_logits_of_all_nodes_within_reach(
 
 
 def train_sign_on_whole_graph(settings: TrainSettings, graph: GraphData, masks: str) -> Expected:
-    edges, rows = all_edges(graph), torch.from_numpy(graph.features).double()
-    if settings.model.name == "gcn":
-        scales = (edges.in_degree + 1).rsqrt()[:, None], (edges.out_degree + 1).rsqrt()
-        operator = scales[0] * (edges.weight + torch.eye(60)) * scales[1]
-    else:
-        operator = edges.weight / edges.in_degree.clamp(min=1)[:, None]
+    rows = torch.from_numpy(graph.features).double()
+    operator = aggregation_matrix(settings.model.name, all_edges(graph))
     num_hops = settings.model.depth + 1
     hops = [torch.linalg.matrix_power(operator, hop) @ rows for hop in range(num_hops)]
     with torch.random.fork_rng(devices=[]):
@@ -480,12 +477,6 @@ def total(outcomes: list[Outcome], kind: str) -> int:
     return sum(outcome.sent[kind] for outcome in outcomes)
 
 
-def halo_nodes(directory: PartitionDirectory) -> int:
-    return sum(
-        directory.read_part(rank).target_nodes.num_halo for rank in range(directory.num_parts)
-    )
-
-
 TAIL = 8 * 5
 """Bytes of the losses, stop requests and two counts at the end of a round's message."""
 
@@ -494,7 +485,9 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     directory = parts_of(tmp_path, 2)
     settings = settings_of(2, "trainer=full_graph", "model=gcn", "exchange=plain")
     outcomes = train_workers(directory, settings, torch.float32)
-    halo, width = halo_nodes(directory), oracle_graph("dense").num_features
+    partitions = [directory.read_part(rank) for rank in range(2)]
+    halo = sum(partition.target_nodes.num_halo for partition in partitions)
+    width = oracle_graph("dense").num_features
     one_pass = 4 * halo * WIDTH * (LAYERS - 1)
     parameters = sum(values.size for values in outcomes[0].parameters)
     assert total(outcomes, "features") == 4 * halo * width
@@ -505,7 +498,6 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
     assert (
         total(outcomes, "metrics") == (EPOCHS + 1) * one_pass + 2 * TAIL + ONCE
     )  # the last counts go alone
-    partitions = [directory.read_part(rank) for rank in range(2)]
     architecture = find_architecture(settings, directory, partitions)
     baselines = baseline_bytes(partitions, architecture, settings.num_rounds)
     predicted = baselines["full graph, end to end"]
@@ -635,10 +627,6 @@ LONG_RUN = (
 )
 
 
-def running(group: int, module: str) -> list[psutil.Process]:
-    return [process for process in group_members(group) if module in process.cmdline()]
-
-
 @LONG
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
@@ -652,7 +640,8 @@ def test_who_dies_is_named(parts: Path, tmp_path: Path, how: signal.Signals, cau
     need_dgl()
     arguments = (*LONG_RUN, f"partition_dir={parts}")
     with running_cli(*arguments, cwd=tmp_path, trains_in=tmp_path / "run") as process:
-        servers = running(process.pid, "retexo.trainers.sampled_dgl.server")
+        module = "retexo.trainers.sampled_dgl.server"
+        servers = [member for member in group_members(process.pid) if module in member.cmdline()]
         assert len(servers) == WORLD
         for server in servers:
             connections = server.net_connections("inet")

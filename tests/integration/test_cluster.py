@@ -27,6 +27,7 @@ from support import (
     kill_group,
     random_graph,
     run_main,
+    snapshot,
     thirds,
     wait_until,
     write_partitions,
@@ -220,10 +221,6 @@ def refused(project: Path, *arguments: str) -> Ended:
         signal.signal(signal.SIGTERM, before)
 
 
-def files(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
     """With a configuration of the user's own."""
     (project / "own" / "experiment").mkdir(parents=True)
@@ -242,11 +239,11 @@ def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
     assert any(line.startswith("[me@alpha] accuracy") for line in lines)
     summary = json.loads((project / "run" / "summary.json").read_text())
     assert (summary["status"], summary["rounds"]) == ("done", [3, 3])
-    all_files = files(project / "parts" / "toy-random-vol-3")
+    all_files = snapshot(project / "parts" / "toy-random-vol-3")
     for host, ranks in (("me@alpha", (0, 1)), ("beta", (2,))):
         there = project / f"disk-{host}" / str(project).lstrip("/") / "parts" / "toy-random-vol-3"
         theirs = ("meta", "toy", *(f"part{rank}/" for rank in ranks))
-        assert files(there) == {name for name in all_files if name.startswith(theirs)}
+        assert snapshot(there).keys() == {name for name in all_files if name.startswith(theirs)}
 
 
 def workers(project: Path) -> list[psutil.Process]:

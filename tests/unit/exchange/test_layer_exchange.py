@@ -386,13 +386,6 @@ def assert_same_sources(got: Sources, expected: Sources) -> None:
 # --- bytes ----------
 
 
-def phase_edges(
-    graph: PartitionedGraph, owner: int, asker: int, mask: Mask, received: set[int]
-) -> list[tuple[int, int]]:
-    """Edges between two partitions into wanted nodes, bool [N], whose source the receiver lacks."""
-    return [edge for edge in cut_edges(graph, owner, asker, mask) if edge[0] not in received]
-
-
 def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
     """Minimum number of rows and sums: the size of a maximum matching (Koenig).
 
@@ -405,7 +398,7 @@ def fewest_vectors(edges: list[tuple[int, int]], sums_neighbours: bool) -> int:
     return len(nx.bipartite.maximum_matching(graph, sources)) // 2
 
 
-def held_rows(graph: PartitionedGraph, rank: int, side: Side) -> set[int]:
+def received_rows(graph: PartitionedGraph, rank: int, side: Side) -> set[int]:
     """Halo nodes whose row was received in TRAIN_PHASE."""
     return set(graph.halo(rank)[side.phases[TRAIN_PHASE].unprojected.halo.numpy() >= 0].tolist())
 
@@ -440,11 +433,11 @@ def test_dense_rows_take_the_bytes_of_the_fewest_vectors(
     for owner, asker in pairs(graph):
         received: set[int] = set()
         for phase, mask in enumerate(nodes_by_phase(graph, case)):
-            count = fewest_vectors(
-                phase_edges(graph, owner, asker, mask, received), case.conv.linear_aggregation
-            )
+            edges = cut_edges(graph, owner, asker, mask)
+            unserved = [edge for edge in edges if edge[0] not in received]
+            count = fewest_vectors(unserved, case.conv.linear_aggregation)
             assert sides[owner].rows_sent(phase, asker) == 8 * widths[phase] * count
-            received = held_rows(graph, asker, sides[asker])
+            received = received_rows(graph, asker, sides[asker])
 
 
 def test_sums_that_cancel_make_no_phase_longer_than_its_rows() -> None:
