@@ -64,9 +64,9 @@ def read_launch(hostfile: Path, arguments: list[str]) -> Launch:
     hosts = read_hosts(hostfile)
     name, folder, overrides = split_arguments(arguments)
     given = {override.split("=")[0] for override in overrides}
-    for name in ("parts_per_node", "node_rank"):
-        if name in given:
-            raise InputError(f"{name}: the launcher sets it; leave it out")
+    for setting in ("parts_per_node", "node_rank"):
+        if setting in given:
+            raise InputError(f"{setting}: the launcher sets it; leave it out")
     settings = compose(
         [override for override in overrides if not override.startswith("hydra.")], name, folder
     )
