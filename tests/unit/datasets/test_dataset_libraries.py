@@ -265,8 +265,8 @@ MAG = {
     ),
     f"{WRITES}/edge.csv.gz": table([(0, 1), (1, 2)]),
     f"{CITES}/edge.csv.gz": table([(0, 1), (2, 1)]),
-    **{f"{each}/num-edge-list.csv.gz": table([[2]]) for each in (WRITES, CITES)},
-    **{f"{each}/edge_reltype.csv.gz": table([[0], [0]]) for each in (WRITES, CITES)},
+    **{f"{edge_type}/num-edge-list.csv.gz": table([[2]]) for edge_type in (WRITES, CITES)},
+    **{f"{edge_type}/edge_reltype.csv.gz": table([[0], [0]]) for edge_type in (WRITES, CITES)},
     "raw/node-feat/paper/node-feat.csv.gz": table([[node / 4, 1.5] for node in range(3)]),
     "raw/node-feat/paper/node_year.csv.gz": table([[2000], [2001], [2002]]),
     "raw/node-label/paper/node-label.csv.gz": table([[4], [348], [0]]),
@@ -394,8 +394,8 @@ def saved(pairs):
 def test_a_damaged_split_of_links_is_named(tmp_path, damage):
     folder = ogb_links.archive("ogbl-ddi", str(tmp_path)).folder
     file = io.BytesIO()
-    held = {"edge": HELD_OUT, "edge_neg": FIXED}
-    torch.save(held, file, _use_new_zipfile_serialization=False)
+    arrays = {"edge": HELD_OUT, "edge_neg": FIXED}
+    torch.save(arrays, file, _use_new_zipfile_serialization=False)
     key = str(HELD_OUT.untyped_storage()._cdata).encode()
     legacy = file.getvalue()
     damaged = legacy[:30] if damage == "cut" else legacy.replace(key, b"0" * len(key), 1)
@@ -413,11 +413,11 @@ def test_graphs_of_links_are_read_as_ogb_reads_them(tmp_path, name):
     files["raw/edge_weight.csv.gz"] = table([[edge + 1] for edge in range(12)])
     for part in ("train", "valid", "test"):
         edges = HELD_OUT if part == "test" else torch.tensor([[1, 6], [4, 10], [9, 11]])
-        held = {"edge": edges, "edge_neg": FIXED, "weight": np.ones(3, np.int64)}
+        arrays = {"edge": edges, "edge_neg": FIXED, "weight": np.ones(3, np.int64)}
         if name == "ogbl-citation2":
             ends = {"source_node": edges[:, 0].numpy(), "target_node": edges[:, 1].numpy()}
-            held = {**ends, "target_node_neg": negatives}
-        files[f"split/{source.split}/{part}.pt"] = saved(held)
+            arrays = {**ends, "target_node_neg": negatives}
+        files[f"split/{source.split}/{part}.pt"] = saved(arrays)
     write_files(folder, files)
     import_ogb()
     reader = importlib.import_module("ogb.io.read_graph_raw")
@@ -684,7 +684,7 @@ def test_no_code_in_a_file_is_run(tmp_path, name, folder, files, file, change):
 )
 @pytest.mark.parametrize("protocol", [0, 4])
 def test_a_pickle_of_arrays_names_nothing_else(tmp_path, module, name, protocol):
-    strings = [b"\x8c" + bytes([len(each)]) + each.encode() for each in (module, name)]
+    strings = [b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name)]
     named = f"c{module}\n{name}\n".encode() if protocol == 0 else b"".join([*strings, b"\x93"])
     (tmp_path / "file").write_bytes(named + b"(tR.")
     with pytest.raises(InputError, match=rf"file: .*it names {module}\.{name}, which is not run"):
@@ -706,9 +706,9 @@ def test_a_pickle_of_arrays_has_plain_keys(tmp_path):
 @given(st.binary(max_size=60), st.integers(0, 400), st.booleans())
 def test_a_damaged_pickle_of_arrays_is_an_input_error(tmp_path_factory, piece, place, cut):
     file = tmp_path_factory.getbasetemp() / "damaged"
-    whole = io.BytesIO()
-    PickledByPython2(whole, 2).dump(sp.csr_matrix(np.eye(3)))
-    content = whole.getvalue()
+    undamaged = io.BytesIO()
+    PickledByPython2(undamaged, 2).dump(sp.csr_matrix(np.eye(3)))
+    content = undamaged.getvalue()
     file.write_bytes(
         content[:place] + piece + content[len(content) if cut else place + len(piece) :]
     )

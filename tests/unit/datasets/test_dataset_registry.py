@@ -75,8 +75,10 @@ def test_symmetrized_has_each_edge_as_often_as_the_more_frequent_direction(edges
     expected = {(a, b): max(before[a, b], before[b, a]) for a in range(5) for b in range(5)}
     assert after == Counter({pair: count for pair, count in expected.items() if count})
     # the source's own edges come first, in their order
-    kept = list(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))[: len(edges)]
-    assert kept == edges
+    first_edges = list(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))[
+        : len(edges)
+    ]
+    assert first_edges == edges
 
 
 def test_symmetrize_follows_the_setting():
@@ -88,13 +90,13 @@ def random_sizes(nodes=500, edges=2000, features=8, classes=5, homophily=0.8, se
     return SyntheticSettings(nodes, edges, features, classes, homophily, seed)
 
 
-def assert_simple(graph, wanted):
+def assert_simple(graph, sizes):
     """Each of the undirected edges once in both directions, no self loops."""
     pairs = set(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
-    assert graph.num_edges == len(pairs) == 2 * wanted.edges
+    assert graph.num_edges == len(pairs) == 2 * sizes.edges
     assert all((b, a) in pairs and a != b for a, b in pairs)
     same = graph.labels[graph.edges.src] == graph.labels[graph.edges.dst]
-    assert same.sum() == 2 * round(wanted.homophily * wanted.edges)
+    assert same.sum() == 2 * round(sizes.homophily * sizes.edges)
 
 
 @given(
@@ -107,10 +109,10 @@ def assert_simple(graph, wanted):
 def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
     nodes, edges, classes, homophily, seed
 ):
-    wanted = random_sizes(nodes, edges, 2, classes, homophily, seed)
+    sizes = random_sizes(nodes, edges, 2, classes, homophily, seed)
     if classes > nodes:
         with pytest.raises(InputError, match="every class needs a node"):
-            generate(wanted)
+            generate(sizes)
         return
     class_sizes = np.bincount(
         generate(random_sizes(nodes, 0, 2, classes, homophily, seed)).labels, minlength=classes
@@ -118,13 +120,13 @@ def test_any_small_graph_is_as_asked_or_refused_because_it_cannot_be(
     assert class_sizes.min() >= 1
     inside = int((class_sizes * (class_sizes - 1) // 2).sum())
     between = nodes * (nodes - 1) // 2 - inside
-    kept = round(homophily * edges)
-    if kept > inside or edges - kept > between:
+    num_inside = round(homophily * edges)
+    if num_inside > inside or edges - num_inside > between:
         with pytest.raises(InputError, match="do not fit"):
-            generate(wanted)
+            generate(sizes)
         return
-    graph = generate(wanted)
-    assert_simple(graph, wanted)
+    graph = generate(sizes)
+    assert_simple(graph, sizes)
     assert graph.num_classes == classes
 
 
@@ -157,8 +159,8 @@ def test_what_does_not_fit_is_named(generate, sizes, message):
 
 
 def test_the_heterogeneous_graph_is_as_asked():
-    wanted = random_sizes(nodes=3000, edges=6000, features=9)
-    graph = synthetic_hetero.generate(wanted)
+    sizes = random_sizes(nodes=3000, edges=6000, features=9)
+    graph = synthetic_hetero.generate(sizes)
     assert [table.features.shape for table in graph.nodes.values()] == [
         (600, 9),
         (600, 4),
@@ -166,7 +168,7 @@ def test_the_heterogeneous_graph_is_as_asked():
         (600, 9),
         (600, 4),
     ]
-    assert [each[::2] for each in graph.relations] == [
+    assert [edge_type[::2] for edge_type in graph.relations] == [
         ("type1", "target"),
         ("type2", "target"),
         ("type3", "type1"),
@@ -179,7 +181,7 @@ def test_the_heterogeneous_graph_is_as_asked():
     same = (graph.labels[cites.src] == graph.labels[cites.dst]).mean()
     assert abs(same - 0.84) < 0.05  # .8, and a fifth of the rest
     assert np.bincount(cites.src).max() > 4 * np.bincount(cites.dst).mean()
-    again = synthetic_hetero.generate(wanted)
+    again = synthetic_hetero.generate(sizes)
     for edge_type, relation in graph.relations.items():
         assert_graph(again.relations[edge_type], src=relation.src, dst=relation.dst)
         assert relation.src.max() < graph.nodes[edge_type[0]].num_nodes

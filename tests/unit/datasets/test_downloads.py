@@ -56,7 +56,7 @@ def heterophilous_file(_name):
 
 def csr(name, matrix):
     parts = {"data": matrix.data, "indices": matrix.indices, "indptr": matrix.indptr}
-    return {f"{name}_{part}": held for part, held in parts.items()} | {
+    return {f"{name}_{part}": array for part, array in parts.items()} | {
         f"{name}_shape": matrix.shape
     }
 
@@ -82,8 +82,8 @@ def wikics_file(_name):
     masks["stopping_masks"] = (np.roll(SPLITS, 1, axis=1) == 1).tolist()
     masks["test_mask"] = [node > 9 for node in range(NUM_NODES)]
     features, labels = rng.random((NUM_NODES, 4)).tolist(), [node % 3 for node in range(NUM_NODES)]
-    held = {"features": features, "labels": labels, "links": links, **masks}
-    return json.dumps(held).encode()
+    fields = {"features": features, "labels": labels, "links": links, **masks}
+    return json.dumps(fields).encode()
 
 
 def hgb_file(name):
@@ -166,21 +166,21 @@ def test_the_same_as_torch_geometric(tmp_path, monkeypatch, name, module, make_f
         assert len(served.asked) == 1
         again = datasets.load_graph(settings)
         assert len(served.asked) == 1  # nothing is fetched twice
-    wanted = of_pyg(name, tmp_path)
-    is_loop = wanted.edge_index[0] == wanted.edge_index[1]
-    found = sorted(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
-    assert found == sorted(map(tuple, wanted.edge_index[:, ~is_loop].T.tolist()))
-    assert_graph(graph, features=wanted.x.numpy(), labels=wanted.y.numpy())
+    published = of_pyg(name, tmp_path)
+    is_loop = published.edge_index[0] == published.edge_index[1]
+    edges = sorted(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
+    assert edges == sorted(map(tuple, published.edge_index[:, ~is_loop].T.tolist()))
+    assert_graph(graph, features=published.x.numpy(), labels=published.y.numpy())
     assert_graph(again, labels=graph.labels)
     if module is gnn_benchmark:
         return
-    val = wanted.val_mask | wanted.stopping_mask if module is wikics else wanted.val_mask
+    val = published.val_mask | published.stopping_mask if module is wikics else published.val_mask
     for index in (0, 2):
         split = datasets.load_graph(with_index(settings, index))
-        assert_graph(split, train_mask=wanted.train_mask[:, index], val_mask=val[:, index])
-        test = wanted.test_mask if module is wikics else wanted.test_mask[:, index]
+        assert_graph(split, train_mask=published.train_mask[:, index], val_mask=val[:, index])
+        test = published.test_mask if module is wikics else published.test_mask[:, index]
         assert_graph(split, test_mask=test)
-    assert_graph(graph, train_mask=wanted.train_mask[:, 0])
+    assert_graph(graph, train_mask=published.train_mask[:, 0])
     with pytest.raises(InputError, match=r"split.index=3: .* has 3 masks, counted from 0"):
         datasets.load_graph(with_index(settings, 3))
 
@@ -283,7 +283,7 @@ def fetch(server, folder, **options):
 def test_a_file_is_fetched(tmp_path, server, trouble, limit, ranges):
     vars(server).update(trouble)
     assert fetch(server, tmp_path, limit=limit) == CONTENT
-    assert server.asked == [("/a.bin", each) for each in ranges]
+    assert server.asked == [("/a.bin", byte_range) for byte_range in ranges]
 
 
 def test_a_file_that_is_replaced_meanwhile_is_fetched_anew(tmp_path, server, monkeypatch):
@@ -352,15 +352,15 @@ def test_a_download_is_compared_with_the_published_checksum(tmp_path, server, mo
 
 def test_every_published_checksum_is_of_a_data_set():
     archives = [
-        each
+        remote
         for name in datasets.NAMES
-        for each in datasets.recipe(name).files(datasets.canonical_name(name), "folder")
+        for remote in datasets.recipe(name).files(datasets.canonical_name(name), "folder")
     ]
     lines = [line for line in PUBLISHED.read_text().splitlines() if line[0] != "#"]
     for line in lines:
         checksum, url = line.split("  ")
         assert re.fullmatch("[0-9a-f]{64}", checksum)
-        assert url in {each.url for each in archives}
+        assert url in {remote.url for remote in archives}
     assert len(lines) == len(set(lines)) == 35
-    assert all(each.url.startswith("https://") for each in archives)
-    assert all(isinstance(each, Remote) for each in archives)
+    assert all(remote.url.startswith("https://") for remote in archives)
+    assert all(isinstance(remote, Remote) for remote in archives)

@@ -59,8 +59,8 @@ def read(folder: Path, nodes: str, **columns: Any) -> GraphData:
 
 def values(graph: GraphData) -> Array:
     features: Any = graph.features
-    made: Array = features.toarray() if isinstance(features, EncodedFeatures) else features
-    return made
+    rows: Array = features.toarray() if isinstance(features, EncodedFeatures) else features
+    return rows
 
 
 TABLE = """id,label,age,city,vip,zip
@@ -75,7 +75,7 @@ TRAIN = np.array([True, True, True, True, False])
 
 def test_each_column_is_encoded_by_its_role(tmp_path: Path) -> None:
     graph = read(tmp_path, TABLE, categorical=("z*",))
-    made, states = encode_tables(graph, settings(), TRAIN)
+    encoded, states = encode_tables(graph, settings(), TRAIN)
     known = np.array([20, 40, 60])
     ages = (np.array([20, 40, 40, 60, 90]) - known.mean()) / known.std()
     expected = np.column_stack(
@@ -88,7 +88,7 @@ def test_each_column_is_encoded_by_its_role(tmp_path: Path) -> None:
             [[1, 0], [0, 1], [1, 0], [0, 1], [0, 0]],
         ]
     )
-    assert np.allclose(values(made), expected)
+    assert np.allclose(values(encoded), expected)
     assert "\n".join(describe(states)).splitlines() == [
         "nodes: id id; label label",
         "nodes: numeric (standardised, blanks filled, 1 of the fitted rows): age",
@@ -102,7 +102,7 @@ def test_the_stored_state_encodes_another_table_by_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = read(tmp_path, TABLE, categorical=("zip",))
-    made, states = encode_tables(graph, settings(), TRAIN)
+    encoded, states = encode_tables(graph, settings(), TRAIN)
     state = json.loads(json.dumps(states))["nodes"]
     again = read(tmp_path / "later", "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n")
     with pytest.raises(InputError, match=r"column `zip` is numeric; it was categorical"):
@@ -113,7 +113,7 @@ def test_the_stored_state_encodes_another_table_by_name(
         categorical=("zip",),
     )
     row = apply_pipeline(state, again.features, again.target_nodes.schema).toarray()[0]
-    assert np.allclose(row, [values(made)[3, 0], 0, 0, 0, 0, 0, 0, 1])
+    assert np.allclose(row, [values(encoded)[3, 0], 0, 0, 0, 0, 0, 0, 1])
     assert "`city`: 1 rows have a category that the model does not know" in caplog.text
     assert "columns `extra`: left out" in caplog.text
     without = read(tmp_path / "less", "id,label,city,vip,zip\n7,0,Rome,no,0100\n")
@@ -159,8 +159,8 @@ def test_columns_are_scaled_filled_and_merged(
     columns: list[Any],
 ) -> None:
     monkeypatch.setattr(encoder, "MAX_CATEGORIES", 2)
-    made = values(encode_tables(read(tmp_path, nodes), settings(**fields), None)[0])
-    np.testing.assert_allclose(made, np.column_stack(columns), atol=1e-6)
+    encoded = values(encode_tables(read(tmp_path, nodes), settings(**fields), None)[0])
+    np.testing.assert_allclose(encoded, np.column_stack(columns), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_a_matrix_is_scaled_only_if_its_columns_differ(matrix: Array, is_scaled:
     rows = matrix.astype(np.float32)
     schema = Schema.of_matrix("x.npy", 4)
     state = fit_pipeline(rows, schema, settings())
-    made = apply_pipeline(state, rows, schema).toarray()
+    scaled = apply_pipeline(state, rows, schema).toarray()
     expected = (matrix - matrix.mean(axis=0)) / matrix.std(axis=0) if is_scaled else rows
-    assert np.allclose(made, expected, atol=1e-3)
-    assert made.tolist() == apply_pipeline(state, rows, schema)[np.arange(50)].tolist()
+    assert np.allclose(scaled, expected, atol=1e-3)
+    assert scaled.tolist() == apply_pipeline(state, rows, schema)[np.arange(50)].tolist()
 
 
 def test_a_sparse_matrix_stays_as_it_is() -> None:
@@ -263,10 +263,10 @@ def test_positional_is_the_sum_of_normalised_averages() -> None:
 def test_a_list_is_side_by_side(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "partitioning")
     graph = random_graph()
-    made = with_features(graph, ("degree", "given", "random"))
-    assert made.features.shape[1] == 2 + graph.num_features + WIDTH
-    assert (made.features[:, 2 : 2 + graph.num_features] == graph.features).all()
-    assert not made.features_of_ids
+    joined = with_features(graph, ("degree", "given", "random"))
+    assert joined.features.shape[1] == 2 + graph.num_features + WIDTH
+    assert (joined.features[:, 2 : 2 + graph.num_features] == graph.features).all()
+    assert not joined.features_of_ids
     assert "not used" not in caplog.text
     assert with_features(graph, ("random",)).features_of_ids
     assert f"the {graph.num_features} features of the data are not used" in caplog.text
@@ -307,7 +307,7 @@ SIZES = (300, 200, 401)
 def table(rows: int, seed: int) -> Array:
     """[rows, W]: columns of all kinds, whose distribution depends on the seed."""
     rng = np.random.default_rng(seed)
-    made = np.column_stack(
+    columns = np.column_stack(
         [
             rng.integers(18, 91, rows) + 10 * seed,
             rng.lognormal(7, 1.5, rows),
@@ -320,11 +320,11 @@ def table(rows: int, seed: int) -> Array:
             rng.integers(0, 2 + seed, rows),
         ]
     ).astype(np.float32)
-    made[rng.random(rows) < 0.1, 0] = np.nan
+    columns[rng.random(rows) < 0.1, 0] = np.nan
     blank = rng.random(rows) < 0.1
-    made[blank, 1] = made[blank, 6] = np.nan
-    made[rng.random(rows) < 0.05, -1] = np.nan
-    return made
+    columns[blank, 1] = columns[blank, 6] = np.nan
+    columns[rng.random(rows) < 0.05, -1] = np.nan
+    return columns
 
 
 TABLES = [table(rows, seed) for seed, rows in enumerate(SIZES)]
@@ -386,7 +386,9 @@ def test_the_pipeline_of_all_sites_is_that_of_all_rows(
     one |= {"roles": {}, "ignored": {}}
     for key in ("version", "fitted_on", "num_rows", "missing", "roles", "ignored"):
         assert merged[key] == one[key]
-    for column, expected, found in zip(COLUMNS, one["columns"], merged["columns"], strict=True):
+    for column, expected, merged_column in zip(
+        COLUMNS, one["columns"], merged["columns"], strict=True
+    ):
         by_quantile = {
             "center": scale == "robust",
             "scale": scale == "robust",
@@ -394,33 +396,38 @@ def test_the_pipeline_of_all_sites_is_that_of_all_rows(
         }
         for name, value in expected.items():
             if value is None or name not in by_quantile:
-                assert found[name] == value, (column.name, name)
+                assert merged_column[name] == value, (column.name, name)
             elif by_quantile[name]:
                 bin_width = np.ptp(RANGES[column.name]) / BINS
-                assert (np.abs(np.subtract(found[name], value)) <= 2 * bin_width + 1e-9).all()
+                assert (
+                    np.abs(np.subtract(merged_column[name], value)) <= 2 * bin_width + 1e-9
+                ).all()
             else:
-                assert np.allclose(found[name], value, rtol=1e-8, atol=0), (column.name, name)
-    assert [each["indicator"] for each in merged["columns"][:2]] == [True, True]
+                assert np.allclose(merged_column[name], value, rtol=1e-8, atol=0), (
+                    column.name,
+                    name,
+                )
+    assert [column["indicator"] for column in merged["columns"][:2]] == [True, True]
     assert not merged["columns"][6]["indicator"]  # blank where `balance` is
 
 
 def test_moments_of_blocks_are_those_of_all_rows() -> None:
     """Blocks of other sizes and means; blanks are left out."""
     blocks = [table[:, :2].astype(np.float64) for table in TABLES]
-    found, rows = Moments.of(blocks, 2), np.concatenate(blocks)
-    np.testing.assert_allclose(found.mean, np.nanmean(rows, axis=0), rtol=1e-12)
-    np.testing.assert_allclose(found.deviation, np.nanstd(rows, axis=0), rtol=1e-12)
+    moments, rows = Moments.of(blocks, 2), np.concatenate(blocks)
+    np.testing.assert_allclose(moments.mean, np.nanmean(rows, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.deviation, np.nanstd(rows, axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[1, 2", "not a readable"),
         ('{"features": 5}', "damaged"),
         ('{"features": {}, "sha256": "0"}', "was changed since it was written"),
     ],
 )
-def test_a_damaged_pipeline_is_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_a_damaged_pipeline_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match=rf"x\.json: {said}"):
+    with pytest.raises(InputError, match=rf"x\.json: {message}"):
         read_spec(settings(spec=str(tmp_path / "x.json")))

@@ -96,11 +96,11 @@ def test_of_several_masks_of_pyg_one_is_asked_for(tmp_path):
         load(path)
 
 
-def read_to_predict(given, **fields):
+def read_to_predict(graph_object, **fields):
     """A path, or an object, as a graph to predict."""
     settings = dataset_settings("file", None, **fields)
     settings = replace(settings, split=replace(settings.split, kind="none"))
-    return prediction_graph.read_prediction_graph(given, settings, {}).graph
+    return prediction_graph.read_prediction_graph(graph_object, settings, {}).graph
 
 
 def make_pyg(_folder, feat):
@@ -323,8 +323,8 @@ def test_pyg_of_several_types(tmp_path, caplog):
         movie.values()
     )[2:]
     data["person"].num_nodes = 2
-    for each, ends in edges.items():
-        data[each].edge_index = torch.tensor(ends)
+    for edge_type, ends in edges.items():
+        data[edge_type].edge_index = torch.tensor(ends)
     data["person", "acts_in", "movie"].edge_weight = torch.tensor([1.0, 2, 3])
     data["person", "acts_in", "movie"].edge_attr = EDGE_FEAT
     data.y, data.num_classes = torch.tensor([1]), 3
@@ -342,7 +342,7 @@ def test_pyg_of_several_types(tmp_path, caplog):
 
 def test_dgl_of_several_types(tmp_path):
     edges, movie = heterograph()
-    ends = {each: tuple(map(torch.tensor, pair)) for each, pair in edges.items()}
+    ends = {edge_type: tuple(map(torch.tensor, pair)) for edge_type, pair in edges.items()}
     g = dgl.heterograph(ends, {"movie": 3, "person": 2})
     g.nodes["movie"].data.update(movie)
     g.edges["acts_in"].data["weight"] = torch.tensor([1.0, 2, 3])
@@ -446,9 +446,9 @@ def test_odd_nodes_of_pyg_are_named_and_nothing_is_left(
     tmp_path: Path, typed: bool, changed: dict[str, Any], message: str
 ) -> None:
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
-    given = {"x": torch.eye(4), "y": torch.tensor([0, 1, 0, 1]), "val_idx": torch.tensor([2])}
+    valid = {"x": torch.eye(4), "y": torch.tensor([0, 1, 0, 1]), "val_idx": torch.tensor([2])}
     data = pyg.data.HeteroData() if typed else pyg.data.Data()
-    for name, value in (given | changed).items():
+    for name, value in (valid | changed).items():
         (data["a"] if typed else data)[name] = value
     (data["a", "to", "a"] if typed else data).edge_index = torch.tensor([[0, 1], [1, 2]])
     message = message.replace("data", r"data\['a'\]") if typed else message
@@ -461,7 +461,7 @@ def test_the_name_feature_of_dgls_data_sets(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends = torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0])
-    kinds = [("review", each, "review") for each in ("rur", "rtr")]
+    kinds = [("review", relation, "review") for relation in ("rur", "rtr")]
     for at, g in enumerate((dgl.graph(ends), dgl.heterograph(dict.fromkeys(kinds, ends)))):
         g.ndata.update({"feature": torch.eye(3), "label": torch.tensor([0, 1, 0]), "age": ends[0]})
         dgl.save_graphs(str(tmp_path / f"{at}.dgl"), [g])
@@ -511,7 +511,7 @@ def test_frames_to_predict_are_read_in_memory(
 
 
 @pytest.mark.parametrize(
-    "given", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.ones((3, 4)), int]
+    "no_graph", [None, "graph", [1], {"a": 1}, pd.Series([1]), np.ones((3, 4)), int]
 )
 @pytest.mark.parametrize(
     ("write", "message"),
@@ -520,23 +520,23 @@ def test_frames_to_predict_are_read_in_memory(
         (retexo.from_dgl, "this {}: expected a DGLGraph"),
         (retexo.from_networkx, "this {}: expected a graph of networkx"),
         (
-            lambda given, path: retexo.from_pandas(given, FRAMES[1], path),
+            lambda no_graph, path: retexo.from_pandas(no_graph, FRAMES[1], path),
             "nodes: {}; expected a data frame",
         ),
         (
-            lambda given, path: retexo.from_pandas(FRAMES[0], given, path),
+            lambda no_graph, path: retexo.from_pandas(FRAMES[0], no_graph, path),
             "edges: {}; expected a data frame",
         ),
         (
-            lambda given, path: retexo.from_scipy(given, None, [0, 1], path),
+            lambda no_graph, path: retexo.from_scipy(no_graph, None, [0, 1], path),
             "^A.*; (expected|give) .*nodes, nodes",
         ),
     ],
     ids=["pyg", "dgl", "networkx", "nodes", "edges", "scipy"],
 )
-def test_what_is_no_graph_at_all(tmp_path: Path, given: Any, write: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message.format(type(given).__name__)):
-        write(given, tmp_path / "g.npz")
+def test_what_is_no_graph_at_all(tmp_path: Path, no_graph: Any, write: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message.format(type(no_graph).__name__)):
+        write(no_graph, tmp_path / "g.npz")
     assert not [*tmp_path.iterdir()]
 
 
@@ -599,4 +599,4 @@ def test_what_is_no_path_to_write(tmp_path: Path, path: Any, write: Any) -> None
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"^path="):
         write(tmp_path / path if isinstance(path, str) else path)
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

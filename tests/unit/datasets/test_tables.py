@@ -968,8 +968,8 @@ def test_what_looks_like_a_table_and_is_not_read_is_named(tmp_path, caplog, name
     splits = {"train.csv": "ann\n", "test.txt": "007\n"}
     others = {".nodes.csv.swp": "", "README.md": "", name: "id\tx\nann\t1\n"}
     load(write_files(tmp_path, PEOPLE | splits | others), **NAMED)
-    (told,) = [line for line in caplog.messages if "left out" in line]
-    assert told.startswith(f"{tmp_path}: {name}: left out; tables are called edges, nodes")
+    (message,) = [line for line in caplog.messages if "left out" in line]
+    assert message.startswith(f"{tmp_path}: {name}: left out; tables are called edges, nodes")
 
 
 def test_tables_that_settings_name_are_not_left_out(tmp_path, caplog):
@@ -1033,16 +1033,16 @@ def test_dates_are_read_by_the_whole_column(tmp_path, cells, days):
     graph = load(
         write_files(tmp_path, {name: nodes, "edges.csv": ONE_EDGE}), columns={"time": "day"}
     )
-    found = (graph.node_time - JANUARY) / DAY
-    np.testing.assert_allclose(found, days, atol=1e-9)
+    times = (graph.node_time - JANUARY) / DAY
+    np.testing.assert_allclose(times, days, atol=1e-9)
 
 
 def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
     nodes = "id,label,when\n0,0,2024-01-01T00:00:00.125\n1,1,2024-01-01\n2,0,2024-01-01T00:00:01\n"
     folder = write_files(tmp_path, {"nodes.csv": nodes, "edges.csv": ONE_EDGE})
     graph = datasets.read_graph(dataset_settings("file", str(folder), columns={"date": ("when",)}))
-    found = graph.features[:, 0].astype(np.float64) + graph.target_nodes.schema.columns[0].offset
-    np.testing.assert_allclose(found - JANUARY, [0.125, 0, 1], atol=1e-6)
+    times = graph.features[:, 0].astype(np.float64) + graph.target_nodes.schema.columns[0].offset
+    np.testing.assert_allclose(times - JANUARY, [0.125, 0, 1], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def directory(tmp_path: Path) -> PartitionDirectory:
 @pytest.fixture
 def dgls(tmp_path: Path) -> Path:
     """Only what DGL's users have: its files, and nothing of ours."""
-    made = write_partitions(tmp_path / "dgl", GRAPH, MASKS, PARTS, 3, with_dgl_files=True).path
-    for file in (made / "meta.json", *made.rglob("*.npy")):
+    directory = write_partitions(tmp_path / "dgl", GRAPH, MASKS, PARTS, 3, with_dgl_files=True).path
+    for file in (directory / "meta.json", *directory.rglob("*.npy")):
         file.unlink()
-    return made
+    return directory
 
 
 def global_ids(parts: list[Partition], part: Partition) -> list[int]:
@@ -71,11 +71,13 @@ def test_round_trip(directory: PartitionDirectory) -> None:
         masks = {name: mask[nodes] for name, mask in MASKS.items()}
         assert_graph(part, features=GRAPH.features[nodes], labels=GRAPH.labels[nodes], **masks)
         everyone = np.array(global_ids(parts, part)) - 1000
-        held, out_degree = part.edges, part.target_nodes.out_degree
-        assert held.sum_at(held.dst, part.num_inner).tolist() == into[nodes].tolist()
+        part_edges, out_degree = part.edges, part.target_nodes.out_degree
+        assert part_edges.sum_at(part_edges.dst, part.num_inner).tolist() == into[nodes].tolist()
         assert out_degree.tolist() == out[everyone].tolist()
-        assert (held.halo_owner != rank).all()
-        edges += list(zip(everyone[held.src].tolist(), everyone[held.dst].tolist(), strict=True))
+        assert (part_edges.halo_owner != rank).all()
+        edges += list(
+            zip(everyone[part_edges.src].tolist(), everyone[part_edges.dst].tolist(), strict=True)
+        )
     pairs = zip(GRAPH.edges.src.tolist(), GRAPH.edges.dst.tolist(), strict=True)
     assert sorted(edges) == sorted(pair for pair in pairs if pair[0] != pair[1])
     assert sum(part.self_loops for part in parts) == int((GRAPH.edges.src == GRAPH.edges.dst).sum())
@@ -103,20 +105,22 @@ def test_parts_are_mapped(directory: PartitionDirectory) -> None:
 def test_edges_come_sorted_and_chunks_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
+    unsplit = write_partitions(tmp_path / "whole", GRAPH, MASKS, PARTS, 3)
     monkeypatch.setattr(sort_edges, "CHUNK", 13)
     monkeypatch.setattr(sort_edges, "BLOCK", 5)
-    assert write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == whole.digest()
-    all_bounds = whole.own_meta.bounds[PLAIN_TYPE]
+    assert (
+        write_partitions(tmp_path / "chunks", GRAPH, MASKS, PARTS, 3).digest() == unsplit.digest()
+    )
+    all_bounds = unsplit.own_meta.bounds[PLAIN_TYPE]
     for rank, (part, bounds) in enumerate(
-        (whole.path / f"part{rank}", all_bounds[rank:]) for rank in range(3)
+        (unsplit.path / f"part{rank}", all_bounds[rank:]) for rank in range(3)
     ):
         src, dst, halo = (np.load(part / f"{name}.npy") for name in ("src", "dst", "halo"))
         ids = np.concatenate((np.arange(bounds[0], bounds[1]), halo))
         edges = list(zip(dst.tolist(), ids[src].tolist(), strict=True))
         assert edges == sorted(edges)
-        assert (dst < whole.read_part(rank).num_inner).all()
-    assert whole.meta.cut_edges == int((PARTS[GRAPH.edges.src] != PARTS[GRAPH.edges.dst]).sum())
+        assert (dst < unsplit.read_part(rank).num_inner).all()
+    assert unsplit.meta.cut_edges == int((PARTS[GRAPH.edges.src] != PARTS[GRAPH.edges.dst]).sum())
 
 
 # --- damage ----------

@@ -133,12 +133,12 @@ class Model:
                 ids, names = hash_names(texts), Names.of(texts)
             tables[name] = NodeTable(random_rows(ids, 128) if self.of_ids else feat, ids, names)
         relations = {}
-        for each, edges in self.edges.items():
-            src = np.array([position[each[0]][edge["src"]] for edge in edges], np.int64)
-            dst = np.array([position[each[2]][edge["dst"]] for edge in edges], np.int64)
+        for edge_type, edges in self.edges.items():
+            src = np.array([position[edge_type[0]][edge["src"]] for edge in edges], np.int64)
+            dst = np.array([position[edge_type[2]][edge["dst"]] for edge in edges], np.int64)
             weight = np.array([edge.get("weight") for edge in edges], np.float32)
             feat = np.array([edge.get("feat") for edge in edges], np.float32)
-            relations[each] = Relation(
+            relations[edge_type] = Relation(
                 src,
                 dst,
                 weight if self.weighted else None,
@@ -251,20 +251,20 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assignment_of(path: Path, model: Model) -> dict[str, np.ndarray]:
     """The partition of each node of the model, as a directory has it."""
-    found = {}
+    parts_by_type = {}
     for name in model.widths:
         part_of = {
             int(node): part
             for part in range(model.num_parts)
             for node in np.load(node_folder(path / f"part{part}", name) / "orig_id.npy")
         }
-        found[name] = np.array([part_of[node] for node in model.keys(name)], np.int64)
-    return found
+        parts_by_type[name] = np.array([part_of[node] for node in model.keys(name)], np.int64)
+    return parts_by_type
 
 
 def contents(path: Path) -> dict[str, bytes]:
     return {
-        each.relative_to(path).as_posix(): each.read_bytes() for each in sorted(path.rglob("*.npy"))
+        file.relative_to(path).as_posix(): file.read_bytes() for file in sorted(path.rglob("*.npy"))
     }
 
 
@@ -297,8 +297,8 @@ def test_updates_equal_partitioning_from_scratch(
 ) -> None:
     model = make(seed, kind, num_parts)
     path, scratch = tmp_path / "graph", tmp_path / "scratch"
-    for each in (path, scratch, tmp_path / "tables"):
-        shutil.rmtree(each, ignore_errors=True)
+    for folder in (path, scratch, tmp_path / "tables"):
+        shutil.rmtree(folder, ignore_errors=True)
     model.write(
         path,
         {name: model.rng.integers(num_parts, size=len(rows)) for name, rows in model.nodes.items()},
@@ -307,11 +307,11 @@ def test_updates_equal_partitioning_from_scratch(
         change = model.write_tables(tmp_path / "tables" / str(step), model.mutate())
         if change == UpdateSettings(**NO_CHANGE):
             continue
-        made = update_directory(path, change, "test")[0]
-        wanted = model.write(scratch, assignment_of(path, model))
+        updated = update_directory(path, change, "test")[0]
+        from_scratch = model.write(scratch, assignment_of(path, model))
         assert contents(path) == contents(scratch)
         for name in ("num_nodes", "cut_edges", "checksums", "types", "relations"):
-            assert getattr(made, name, None) == getattr(wanted, name, None), name
+            assert getattr(updated, name, None) == getattr(from_scratch, name, None), name
         assert stored_graph.read_meta(path).first_damaged(path) is None
 
 
@@ -328,8 +328,10 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
             model.edges[relation] += [
                 {"src": src, "dst": dst, **model.edge_values()} for src, dst in ends if src != dst
             ]
-    for each in model.relations:
-        model.edges[each] = [edge for edge in model.edges[each] if edge["src"] != edge["dst"]]
+    for relation in model.relations:
+        model.edges[relation] = [
+            edge for edge in model.edges[relation] if edge["src"] != edge["dst"]
+        ]
     parts = {name: model.rng.integers(3, size=len(rows)) for name, rows in model.nodes.items()}
     parts[target] = np.repeat([0, 1, 2], [len(group) for group in groups])
     parts[target][[0, 25, 26, 50, 51, 52]] = [1, 0, 0, 0, 0, 0]  # six strayed; part 0 is too large
@@ -341,12 +343,12 @@ def test_rebalancing_moves_few_nodes_and_keeps_the_graph(tmp_path: Path, kind: s
         ordered = np.array([*rows])[np.argsort(parts[name], kind="stable")]
         model.nodes[name] = {int(node): rows[int(node)] for node in ordered}
     overrides = [f"partition.from={path}"]
-    made = apps.run(compose(["app=partition_data", *overrides]), tmp_path)
-    moved = made.history[-1]["moved"]
+    updated = apps.run(compose(["app=partition_data", *overrides]), tmp_path)
+    moved = updated.history[-1]["moved"]
     assert 0 < moved <= 12
-    assert made.cut_edges < before.cut_edges / 2
-    assert made.num_edges == before.num_edges  # with the self loop
-    assert max(part.nodes for part in made.parts) <= max(part.nodes for part in before.parts)
+    assert updated.cut_edges < before.cut_edges / 2
+    assert updated.num_edges == before.num_edges  # with the self loop
+    assert max(part.nodes for part in updated.parts) <= max(part.nodes for part in before.parts)
     model.write(tmp_path / "scratch", assignment_of(path, model))
     assert contents(path) == contents(tmp_path / "scratch")
 
@@ -400,9 +402,9 @@ def update_settings(path: Path) -> Settings:
     return compose(["app=update", f"partition_dir={path}"])
 
 
-def update(path: Path, **given: Path | str | bool) -> Any:
+def update(path: Path, **fields: Path | str | bool) -> Any:
     settings = update_settings(path)
-    changes = {name: str(of) if isinstance(of, Path) else of for name, of in given.items()}
+    changes = {name: str(of) if isinstance(of, Path) else of for name, of in fields.items()}
     settings = replace(settings, update=replace(settings.update, **changes))
     return apps.run(settings, path.parent)
 
@@ -434,7 +436,7 @@ def test_tables_are_read_as_those_of_the_graph(
     now.loc["gus"], now.loc["hal"] = [28.5, "x", "blue", None], [None, "q", None, None]
     edges = [("ann", "bob", 9.0), *EDGES[1:2]]
     edges += [("gus", "ann", 3.0), ("hal", "gus", 4.0), ("eve", "gus", 0.25)]
-    given = write_folder(tmp_path / "again", now.reset_index(), edges)
+    dataset_file = write_folder(tmp_path / "again", now.reset_index(), edges)
     part_of = {
         name: part
         for part in range(2)
@@ -442,7 +444,9 @@ def test_tables_are_read_as_those_of_the_graph(
     }
     np.save(tmp_path / "of.npy", [part_of[name] for name in now.index])
     scratch = ["partition_method=file", f"partition_file={tmp_path / 'of.npy'}", "num_partitions=2"]
-    apps.run(compose([*MADE, given, f"partition_dir={tmp_path / 'scratch'}", *scratch]), tmp_path)
+    apps.run(
+        compose([*MADE, dataset_file, f"partition_dir={tmp_path / 'scratch'}", *scratch]), tmp_path
+    )
     assert contents(path) == contents(tmp_path / "scratch" / "again-file-vol-2")
 
 
@@ -536,14 +540,14 @@ def test_edges_of_new_nodes_are_told_apart(tmp_path: Path) -> None:
         new_nodes=write_csv(tmp_path / "a.csv", f"id,age,town {count},3,x {count + 1},3,x"),
         new_edges=write_csv(tmp_path / "b.csv", new_edges),
     )
-    made = Meta.read(path)
-    assert made.num_edges > len(edges)
+    updated = Meta.read(path)
+    assert updated.num_edges > len(edges)
     again = update(  # an edge that the same change deletes may be there
         path,
         deleted_edges=write_csv(tmp_path / "c.csv", "src,dst 0,1"),
         new_edges=write_csv(tmp_path / "d.csv", "src,dst,weight 0,1,5"),
     )
-    assert again.num_edges == made.num_edges
+    assert again.num_edges == updated.num_edges
     with pytest.raises(InputError, match="between 0 and 4 is in the graph already"):
         update(path, new_edges=write_csv(tmp_path / "e.csv", "src,dst,weight 0,4,5"))
     with pytest.raises(InputError, match="its ids are names; those of the directory are integers"):
@@ -555,19 +559,19 @@ def test_the_table_of_a_type_is_not_of_a_type_with_a_shorter_name(tmp_path: Path
     table = write_csv(tmp_path / "user.csv.gz", "id 1")
     (tmp_path / ".DS_Store").touch()
     meta: Any = SimpleNamespace(node_counts=["user", "user.vip"], edge_types=[])
-    given = UpdateSettings(**(NO_CHANGE | {"new_nodes": str(tmp_path)}))
-    assert find_tables(given, meta)["new_nodes", "user"] == table
+    settings_given = UpdateSettings(**(NO_CHANGE | {"new_nodes": str(tmp_path)}))
+    assert find_tables(settings_given, meta)["new_nodes", "user"] == table
     table.unlink()
-    assert ("new_nodes", "user") not in find_tables(given, meta)
+    assert ("new_nodes", "user") not in find_tables(settings_given, meta)
 
 
 @pytest.mark.parametrize("name", ["edges.npy", "edges.npz", "edges.xlsx"])
 def test_a_change_in_another_format_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     meta: Any = SimpleNamespace(node_counts=[PLAIN_TYPE], edge_types=[PLAIN_RELATION])
-    given = UpdateSettings(**(NO_CHANGE | {"new_edges": str(tmp_path / name)}))
+    settings_given = UpdateSettings(**(NO_CHANGE | {"new_edges": str(tmp_path / name)}))
     with pytest.raises(InputError, match=rf"new_edges=.*{name}: expected a \.csv, .*\.parquet"):
-        find_tables(given, meta)
+        find_tables(settings_given, meta)
 
 
 def write_change(folder: Path, change: dict[str, str]) -> dict[str, Any]:
@@ -602,7 +606,7 @@ def test_wrong_changes_are_named_and_lose_nothing(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("matrix", "message"),
     [
         (
             [[1, 2], [math.nan, math.nan]],
@@ -612,8 +616,8 @@ def test_wrong_changes_are_named_and_lose_nothing(
         (None, "new edges: no features; the model was trained with 2"),
     ],
 )
-def test_later_rows_of_a_matrix_have_all_its_numbers(given: Any, message: str) -> None:
-    rows = None if given is None else np.array(given, np.float32)
+def test_later_rows_of_a_matrix_have_all_its_numbers(matrix: Any, message: str) -> None:
+    rows = None if matrix is None else np.array(matrix, np.float32)
     with pytest.raises(InputError, match=message):
         encode_later_rows(rows, None, 2, 2, None, "new edges")
 
@@ -623,14 +627,14 @@ def test_a_change_is_applied_once_by_one_process(path: Path, tmp_path: Path) -> 
     change = write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1 bob,bob,1"})
     with writing(path), pytest.raises(InputError, match="in use by process"):
         update(path, **change)
-    made = update(path, **change)
-    assert made.num_edges == before.num_edges + 3
+    updated = update(path, **change)
+    assert updated.num_edges == before.num_edges + 3
     with pytest.raises(InputError, match="this change was applied at"):
         update(path, **change)
     other = {"new_edges": "src,dst,weight bob,bob,1 ann,eve,1"}
     again = update(path, **write_change(tmp_path, other))
     assert len(again.history) == 2
-    assert again.num_edges == made.num_edges + 3  # self loops are counted, and not stored
+    assert again.num_edges == updated.num_edges + 3  # self loops are counted, and not stored
 
 
 def write_half_a_file(path: Path, array: np.ndarray) -> None:
@@ -682,9 +686,11 @@ def test_a_killed_update_leaves_the_old_directory_or_the_new_one(
 def test_files_that_stay_are_links_and_a_change_needs_all_parts(path: Path, tmp_path: Path) -> None:
     numbers = {file: (path / file).stat().st_ino for file in contents(path)}
     update(path, **write_change(tmp_path, {"new_edges": "src,dst,weight ann,eve,1"}))
-    kept = {file for file, number in numbers.items() if (path / file).stat().st_ino == number}
-    assert {"part0/feat.npy", "part1/label.npy", "part0/name_text.npy"} <= kept
-    assert not {"part0/src.npy", "part1/src.npy"} <= kept
+    unchanged_files = {
+        file for file, number in numbers.items() if (path / file).stat().st_ino == number
+    }
+    assert {"part0/feat.npy", "part1/label.npy", "part0/name_text.npy"} <= unchanged_files
+    assert not {"part0/src.npy", "part1/src.npy"} <= unchanged_files
     shutil.rmtree(path / "part1")
     change = write_change(tmp_path, {"deleted_edges": "src,dst ann,eve"})
     assert_refused(path, "part1 is not on this machine, and a change needs all", **change)
@@ -705,8 +711,8 @@ def test_a_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     table = tmp_path / "deleted.parquet"
     pd.DataFrame({"id": np.zeros(500_000, np.int8)}).to_parquet(table)
     assert table.stat().st_size < 10_000
-    given = ["app=update", f"partition_dir={path}", f"update.deleted_nodes={table}"]
+    overrides = ["app=update", f"partition_dir={path}", f"update.deleted_nodes={table}"]
     before = snapshot(tmp_path)
     with pytest.raises(InputError, match=r"deleted\.parquet: grows by 0\.0037"):
-        apps.run(compose([*given, "dataset_max_gib=0.001"]), tmp_path / "out")
+        apps.run(compose([*overrides, "dataset_max_gib=0.001"]), tmp_path / "out")
     assert snapshot(tmp_path) == before

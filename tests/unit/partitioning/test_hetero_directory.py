@@ -61,8 +61,8 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
     sizes = {name: (count, SIZES[name][1]) for name, count in zip(SIZES, counts, strict=True)}
     empty = {name for name, (count, _) in sizes.items() if not count}
     relations = {
-        each: 0 if {each[0], each[2]} & empty else number
-        for each, number in zip(RELATIONS, edges, strict=True)
+        edge_type: 0 if {edge_type[0], edge_type[2]} & empty else number
+        for edge_type, number in zip(RELATIONS, edges, strict=True)
     }
     graph = random_hetero(
         sizes, relations, seed=seed, multi=multi, weighted=[("studio", "makes", "movie")]
@@ -72,10 +72,10 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
     meta: Any = directory.meta
     num_directs = relations["person", "directs", "movie"]
     assert sum(meta.relations["person__directs__movie"]["edges"]) == num_directs
-    whole, again = reassembled(read), reassembled(hetero_parts(graph, 1))
-    assert whole == again
-    assert [len(whole["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
-    assert sum(map(len, whole["edges"].values())) + sum(part.self_loops for part in read) == (
+    of_parts, of_one = reassembled(read), reassembled(hetero_parts(graph, 1))
+    assert of_parts == of_one
+    assert [len(of_parts["rows"][name]) for name in sizes] == [count for count, _ in sizes.values()]
+    assert sum(map(len, of_parts["edges"].values())) + sum(part.self_loops for part in read) == (
         graph.num_edges
     )
     directory.verify(range(directory.num_parts))
@@ -83,8 +83,8 @@ def test_what_is_split_and_written_is_read_and_put_together_again(
 
 def test_the_target_may_be_named_again_and_no_other(tmp_path: Path) -> None:
     path = write_hetero(tmp_path, random_hetero(), 2).path
-    given = ("dataset_name=file", "dataset_file=gone.npz", "num_partitions=2")
-    settings = compose([*given, f"partition_dir={path}", "target=movie"])
+    overrides = ("dataset_name=file", "dataset_file=gone.npz", "num_partitions=2")
+    settings = compose([*overrides, f"partition_dir={path}", "target=movie"])
     settings = replace(settings, given=settings.given - {"dataset_file"})
     assert find_or_make_partitions(settings).path == path
     with pytest.raises(
@@ -106,9 +106,9 @@ def write(base: Path, graph: GraphData, num_parts: int = 3) -> list[Path]:
 
 
 def hetero(base: Path, num_parts: int = 3) -> PartitionDirectory:
-    found = find_sites(base, num_parts)
-    assert not found.is_plain
-    return found
+    sites = find_sites(base, num_parts)
+    assert not sites.is_plain
+    return sites
 
 
 def ask(base: Path) -> list[Partition | str]:
@@ -130,14 +130,14 @@ OF_NODES = ("features", "node_ids", "halo_owner", "halo_index")
 OF_EDGES = ("src", "dst", "edge_weight")
 
 
-def assert_same_part(found: Partition | str, expected: Partition) -> None:
-    assert isinstance(found, Partition), found
-    assert_same(found, expected, *OF_PART, "self_loops")
-    assert (*found.nodes, *found.relations) == (*expected.nodes, *expected.relations)
+def assert_same_part(actual: Partition | str, expected: Partition) -> None:
+    assert isinstance(actual, Partition), actual
+    assert_same(actual, expected, *OF_PART, "self_loops")
+    assert (*actual.nodes, *actual.relations) == (*expected.nodes, *expected.relations)
     for name, nodes in expected.nodes.items():
-        assert_same(found.nodes[name], nodes, *OF_NODES)
+        assert_same(actual.nodes[name], nodes, *OF_NODES)
     for edge_type, edges in expected.relations.items():
-        assert_same(found.relations[edge_type], edges, *OF_EDGES)
+        assert_same(actual.relations[edge_type], edges, *OF_EDGES)
 
 
 @pytest.mark.parametrize("multi", [False, True])
@@ -145,8 +145,8 @@ def test_a_part_is_that_of_the_partition_directory(tmp_path: Path, multi: bool) 
     graph = random_hetero(multi=multi, weighted=SITES_WEIGHTED)
     directory = write_hetero(tmp_path, graph, 3)
     write(tmp_path / "sites", graph)
-    for rank, found in enumerate(ask(tmp_path / "sites")):
-        assert_same_part(found, directory.read_part(rank))
+    for rank, site_part in enumerate(ask(tmp_path / "sites")):
+        assert_same_part(site_part, directory.read_part(rank))
 
 
 def test_what_a_site_has_none_of_may_be_left_out(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_what_a_site_has_none_of_may_be_left_out(tmp_path: Path) -> None:
     with np.load(south / "part.npz") as file:
         assert all(not len(array) for array in file.values())
     np.savez(south / "part.npz")
-    found = ask(tmp_path)[2]
-    assert isinstance(found, Partition)
-    assert [nodes.features.shape for nodes in found.nodes.values()] == [(0, 6), (0, 4), (0, 0)]
+    empty_part = ask(tmp_path)[2]
+    assert isinstance(empty_part, Partition)
+    assert [nodes.features.shape for nodes in empty_part.nodes.values()] == [(0, 6), (0, 4), (0, 0)]
 
 
 def test_ids_that_contradict_are_named_with_their_type(tmp_path: Path) -> None:
@@ -304,8 +304,8 @@ def folder(tmp_path: Path) -> Path:
     return write_files(tmp_path, files | BY)
 
 
-def made(folder: Path, by: str = "by", *more: str) -> Meta:
-    given = [
+def partition_films(folder: Path, by: str = "by", *more: str) -> Meta:
+    overrides = [
         "app=partition_data",
         "dataset_name=file",
         f"dataset_file={folder}/films",
@@ -319,11 +319,11 @@ def made(folder: Path, by: str = "by", *more: str) -> Meta:
         "partition_method=file",
         f"partition_file={folder}/{by}",
     ]
-    return partition_data.run(compose([*given, *more]))
+    return partition_data.run(compose([*overrides, *more]))
 
 
 def test_nodes_go_where_their_files_say(folder: Path) -> None:
-    directory = find_partition_directory([folder / "parts" / made(folder).name], 3)
+    directory = find_partition_directory([folder / "parts" / partition_films(folder).name], 3)
     assert not directory.is_plain
     for part in map(directory.read_part, range(3)):
         for name, nodes in part.nodes.items():
@@ -352,7 +352,7 @@ def test_a_wrong_file_is_named(folder: Path, name: str, values: Any, message: st
     (folder / "by" / name).unlink(missing_ok=True)
     write_files(folder, {f"by/{name}": values})
     with pytest.raises(InputError, match=f"partition_file={folder}/by{message}"):
-        made(folder)
+        partition_films(folder)
     assert not (folder / "parts").exists()
 
 
@@ -361,7 +361,7 @@ def test_a_folder_is_asked_for(folder: Path, by: str) -> None:
     with pytest.raises(
         InputError, match=r"no such folder; expected one with TYPE\.npy or TYPE\.csv"
     ):
-        made(folder, by)
+        partition_films(folder, by)
 
 
 @pytest.fixture(scope="module")
@@ -380,10 +380,10 @@ def test_the_parts_are_those_of_the_graph(tmp_path: Path, graph: GraphData, halo
     assignment = random_assignment(graph, 3)
     directory = dgl_directory(tmp_path, graph, thirds(len(graph.labels)), assignment, halo_hops)
     parts, ours = [directory.read_part(part) for part in range(3)], hetero_parts(graph, 3)
-    found, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
-    assert found["edges"] == expected["edges"]
-    del found["rows"]["studio"], expected["rows"]["studio"]  # which has no features
-    assert found["rows"] == expected["rows"]
+    actual, expected = reassembled(parts), reassembled(hetero_parts(graph, 1))
+    assert actual["edges"] == expected["edges"]
+    del actual["rows"]["studio"], expected["rows"]["studio"]  # which has no features
+    assert actual["rows"] == expected["rows"]
     assert all(
         torch.equal(part.nodes["studio"].features, torch.zeros_like(part.nodes["studio"].features))
         for part in parts
@@ -414,7 +414,7 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             edit(lambda content: content["node_map"].pop("studio")),
@@ -451,10 +451,10 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
             "'' cannot be the name",
         ),
         (edit(lambda content: content.update(num_parts="3")), "not a readable partition config"),
-        (tensors(lambda held: held.pop("movie/val_mask")), "movie: has no `val_mask`"),
-        (tensors(lambda held: held.pop("movie/label")), "one type of nodes with label"),
+        (tensors(lambda arrays: arrays.pop("movie/val_mask")), "movie: has no `val_mask`"),
+        (tensors(lambda arrays: arrays.pop("movie/label")), "one type of nodes with label"),
         (
-            tensors(lambda held: held.update({"movie/feat": held["movie/feat"][1:]})),
+            tensors(lambda arrays: arrays.update({"movie/feat": arrays["movie/feat"][1:]})),
             "movie/feat has",
         ),
         (lambda path: (path / "part1" / "graph.dgl").write_bytes(b"nothing"), "part1"),
@@ -468,17 +468,17 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
     ],
 )
 def test_damage_of_dgls_files_is_named(
-    directory: PartitionDirectory, change: Callable[[Path], None], said: str
+    directory: PartitionDirectory, change: Callable[[Path], None], message: str
 ) -> None:
     change(directory.dgl_folder)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_1(directory.dgl_folder)
 
 
 def read_1(path: Path) -> None:
-    found = find_partition_directory([path], None)
-    assert not found.is_plain
-    found.read_part(1)
+    directory = find_partition_directory([path], None)
+    assert not directory.is_plain
+    directory.read_part(1)
 
 
 def test_a_relation_that_has_the_name_of_the_target_is_not_labelled_by_it() -> None:

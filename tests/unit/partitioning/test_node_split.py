@@ -25,9 +25,9 @@ GIVEN = SplitSettings("given")
 
 def graph(labels, num_classes=None, node_ids=None, node_names=None, **fields) -> GraphData:
     """Nodes 0, 1, ... without edges; -1 is no label."""
-    made = make_graph([], np.ones((len(labels), 1)), labels, num_classes)
+    plain = make_graph([], np.ones((len(labels), 1)), labels, num_classes)
     ids = np.arange(len(labels)) if node_ids is None else node_ids
-    return replace(with_arrays(made, node_ids=ids, node_names=node_names), **fields)
+    return replace(with_arrays(plain, node_ids=ids, node_names=node_names), **fields)
 
 
 def masked(train, val, test) -> GraphData:

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def made(folder: Path, *overrides: str) -> Meta:
+def make_partitions(folder: Path, *overrides: str) -> Meta:
     arguments = [
         "app=partition_data",
         "dataset_name=file",
@@ -62,15 +62,15 @@ def modified(folder: Path) -> list[int]:
 
 def test_dgls_files_are_written_where_they_are_wanted(folder: Path) -> None:
     need_dgl()
-    made(folder, "partition.dgl_files=false")
+    make_partitions(folder, "partition.dgl_files=false")
     parts = folder / "parts" / "toy-random-vol-2"
     assert not [*parts.rglob("*.dgl"), *parts.glob("toy*.json")]
     before = Meta.read(parts)
-    after = made(folder, "partition.dgl_files=true")
+    after = make_partitions(folder, "partition.dgl_files=true")
     assert len([*parts.rglob("*.dgl")]) == 6
     assert after.digest() == before.digest()
     assert dgl.distributed.load_partition(f"{parts}/{parts.name}.json", 1)[0].num_edges() > 0
-    anew = made(folder, "partition.dgl_files=true", "overwrite=true")
+    anew = make_partitions(folder, "partition.dgl_files=true", "overwrite=true")
     assert anew.digest() == after.digest()
 
 
@@ -91,7 +91,7 @@ def test_the_same_command_completes_dgls_files(
     parts = folder / "parts" / "toy-random-vol-2"
     command = command.format(parts=parts)
     if first is not None:
-        made(folder, first)
+        make_partitions(folder, first)
     call = getattr(dgl_files, name)
 
     def interrupted(path: Path, *args: Any) -> None:
@@ -102,11 +102,11 @@ def test_the_same_command_completes_dgls_files(
     with monkeypatch.context() as patched:
         patched.setattr(dgl_files, name, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            made(folder, command)
+            make_partitions(folder, command)
     before = Meta.read(parts)
     assert (before is None) == (first is None)
     assert before is None or not [file for file in before.checksums if file.endswith(".dgl")]
-    meta = made(folder, command)
+    meta = make_partitions(folder, command)
     files = sorted([*parts.glob("part*/*.dgl"), parts / f"{parts.name}.json"])
     assert len(files) == 7
     assert {file.relative_to(parts).as_posix() for file in files} <= meta.checksums.keys()
@@ -126,14 +126,14 @@ def test_training_writes_dgls_files_for_the_trainer_that_reads_them(
 
 
 def test_the_same_settings_use_what_is_there(folder: Path) -> None:
-    first = made(folder)
+    first = make_partitions(folder)
     before = modified(folder)
-    assert made(folder) == first
+    assert make_partitions(folder) == first
     assert modified(folder) == before
 
 
 def test_a_damaged_directory_is_refused(folder: Path) -> None:
-    made(folder)
+    make_partitions(folder)
     parts = folder / "parts" / "toy-random-vol-2"
     named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
     commands = ("app=partition_data", *named), ("app=train", "num_rounds=[1]", *named)
@@ -164,8 +164,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(
     monkeypatch.setattr(np, "save", Mock(side_effect=error))
     named = "dataset_name=file", "dataset_file=toy.npz", "num_partitions=2", "partition_dir=parts"
     full = run_main("app=partition_data", *named, cwd=folder, rc=1)
-    told = f"error: parts/toy-random-vol-2: cannot be written: {cause}; free some space\n"
-    assert full.stderr.endswith(told)
+    message = f"error: parts/toy-random-vol-2: cannot be written: {cause}; free some space\n"
+    assert full.stderr.endswith(message)
     assert not list((folder / "parts").iterdir())
 
 
@@ -176,32 +176,32 @@ def test_a_full_disk_is_named_and_leaves_nothing(
 def test_other_settings_are_refused_and_named(
     folder: Path, override: str, name: str, value: Any
 ) -> None:
-    made(folder)
+    make_partitions(folder)
     before = modified(folder)
     with pytest.raises(InputError, match=rf"{name}.*{value}.*overwrite=true"):
-        made(folder, override)
+        make_partitions(folder, override)
     assert modified(folder) == before
-    assert made(folder, override, "overwrite=true").request[name] == value
+    assert make_partitions(folder, override, "overwrite=true").request[name] == value
 
 
 @pytest.mark.parametrize(
-    ("given", "graph"),
+    ("overrides", "graph"),
     [
         (("task=link_prediction", "dataset_file=none.npz"), "link prediction"),
         (("dataset_name=synthetic_hetero", "dataset_file=null"), "a heterogeneous graph"),
     ],
 )
 def test_dgls_files_are_refused_for_graphs_that_they_cannot_hold(
-    folder: Path, given: tuple[str, ...], graph: str
+    folder: Path, overrides: tuple[str, ...], graph: str
 ) -> None:
     need_dgl()
     with pytest.raises(InputError, match=f"not written for {graph}"):
-        made(folder, "partition.dgl_files=true", *given)
+        make_partitions(folder, "partition.dgl_files=true", *overrides)
 
 
 def requested_files(folder: Path) -> Any:
-    given = compose(["dataset_name=file", f"dataset_file={folder}"])
-    return requested_settings(given)["dataset_file"]
+    composed = compose(["dataset_name=file", f"dataset_file={folder}"])
+    return requested_settings(composed)["dataset_file"]
 
 
 TABLES = {
@@ -255,20 +255,20 @@ def test_what_cannot_be_a_path(folder: Path, override: str) -> None:
     (folder / "loop.npz").symlink_to(folder / "loop.npz")
     name = override.split()[-1].split("=")[0]
     with pytest.raises(InputError, match=name):
-        made(folder, *override.format(folder=folder).split())
+        make_partitions(folder, *override.format(folder=folder).split())
 
 
 def test_what_is_easily_overlooked_in_a_graph_is_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made(folder)
+    make_partitions(folder)
     graph = random_graph()
     loops = int((graph.edges.src == graph.edges.dst).sum())
     pairs = set(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert (
         f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which"
-        " count" in said
+        " count" in printed
     )
 
 
@@ -276,7 +276,7 @@ def test_a_foreign_directory_is_not_replaced(folder: Path) -> None:
     thesis = {"parts/toy-random-vol-2/thesis.txt": "years of work"}
     write_files(folder, thesis)
     with pytest.raises(InputError, match="not written by this program"):
-        made(folder)
+        make_partitions(folder)
     assert [*(folder / "parts").rglob("*.txt")]
 
 
@@ -290,7 +290,7 @@ def test_a_missing_extra_is_named_before_the_data_are_loaded(
     monkeypatch.setattr(datasets, "load_graph", lambda _: pytest.fail("loaded"))
     remedy = r"partition_method=km1.* pip install -e '\.\[km1\]' -c constraints\.txt"
     with pytest.raises(InputError, match=remedy):
-        made(folder, "partition_method=km1")
+        make_partitions(folder, "partition_method=km1")
 
 
 @pytest.mark.parametrize("method", ["metis", "km1"])
@@ -304,9 +304,9 @@ def test_a_method_that_does_not_fit_the_memory_is_refused(
         InputError,
         match=f"partition_method={method}: .* GiB are available; use partition_method=rand",
     ):
-        made(folder, f"partition_method={method}")
+        make_partitions(folder, f"partition_method={method}")
     assert not (folder / "parts").exists()
-    assert made(folder).num_nodes == 40  # random needs none
+    assert make_partitions(folder).num_nodes == 40  # random needs none
 
 
 DATA = (
@@ -334,14 +334,16 @@ def make(number: int, *overrides: str) -> None:
 
 def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    made = find_or_make_partitions(settings())
-    assert made.path == Path("data/partitions/synthetic-random-vol-4")
-    assert f"no partition directory at {made.path}" in caplog.text
+    directory = find_or_make_partitions(settings())
+    assert directory.path == Path("data/partitions/synthetic-random-vol-4")
+    assert f"no partition directory at {directory.path}" in caplog.text
     caplog.clear()
-    assert find_or_make_partitions(settings()).digest() == made.digest()
+    assert find_or_make_partitions(settings()).digest() == directory.digest()
     assert "no partition directory" not in caplog.text
     shutil.rmtree("data")
-    assert find_or_make_partitions(settings()).digest() == made.digest(), "made again it is another"
+    assert find_or_make_partitions(settings()).digest() == directory.digest(), (
+        "made again it is another"
+    )
 
 
 @pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
@@ -356,12 +358,12 @@ def test_a_file_beside_another_name_is_not_ignored(name: str) -> None:
 
 def test_the_number_of_parts_of_the_only_directory() -> None:
     make(3)
-    found = settings()
-    assert (found.num_partitions, found.workers_per_node) == (3, 3)
-    assert found.stored["num_partitions"] == 3
-    assert find_or_make_partitions(found).num_parts == 3
-    for given in ("num_partitions=2", "parts_per_node=2"):
-        assert settings(given).num_partitions == (2 if given.startswith("num") else 4)
+    completed = settings()
+    assert (completed.num_partitions, completed.workers_per_node) == (3, 3)
+    assert completed.stored["num_partitions"] == 3
+    assert find_or_make_partitions(completed).num_parts == 3
+    for override in ("num_partitions=2", "parts_per_node=2"):
+        assert settings(override).num_partitions == (2 if override.startswith("num") else 4)
     make(2)
     assert settings().num_partitions == 4, "two fit, so neither is taken"
     make(4)
@@ -398,12 +400,16 @@ def test_a_run_records_how_its_directory_was_made(named: str) -> None:
     tables = {"nodes.csv": f"id,zip,city,label\n{nodes}", "edges.csv": f"src,dst\n{edges}"}
     write_files(Path("tables"), tables)
     data = ("dataset_name=file", "dataset_file=tables")
-    made = ("features=[given,degree]", "columns.categorical=zip", "columns.ignore=[city]")
+    features_of_data = (
+        "features=[given,degree]",
+        "columns.categorical=zip",
+        "columns.ignore=[city]",
+    )
     split = ("split=fraction", "split.train=0.5", "split.val=0.25", "split.test=0.25")
     how = ("symmetrize=true", "duplicates=merge", "partition_method=random", "seed=3")
-    partition_data.run(compose([*data, *made, *split, *how, "partition_dir=made"]))
-    given = data if named == "made" else ()
-    composed = with_found_parts(compose([*given, f"partition_dir={named}", "seed=5"]))
+    partition_data.run(compose([*data, *features_of_data, *split, *how, "partition_dir=made"]))
+    data_given = data if named == "made" else ()
+    composed = with_found_parts(compose([*data_given, f"partition_dir={named}", "seed=5"]))
     recorded = flatten(open_partitions(composed)[1].stored)
     expected = {
         "features.kind": ["given", "degree"],
@@ -446,7 +452,7 @@ def test_several_nodes_and_a_download_are_refused_with_a_remedy() -> None:
 @pytest.mark.parametrize("width", [0, 4])
 def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
     data = [*DATA, "synthetic.nodes=60", f"task.spectral={width}", "num_partitions=2"]
-    data = [each for each in data if not each.startswith("split.")]
+    data = [override for override in data if not override.startswith("split.")]
     directory = find_or_make_partitions(compose(data, "link_prediction_gcn"))
     links = directory.read_part(1).links
     assert links["spectral"].shape == (directory.read_part(1).num_inner, width)
@@ -454,7 +460,7 @@ def test_pairs_are_read_without_a_spectral_embedding(width: int) -> None:
 
 def test_partitioning_chooses_the_spectral_embedding_by_stopping_metric() -> None:
     """Training may stop by another metric than the embedding was chosen by."""
-    data = [each for each in DATA if not each.startswith("split.")]
+    data = [override for override in DATA if not override.startswith("split.")]
     data += ["synthetic.nodes=60", "num_partitions=2", "task=link_prediction"]
     chosen = partition_data.run(compose(data)).links["spectral_metric"]
     by_auc = [*data, "stopping.metric=auc"]

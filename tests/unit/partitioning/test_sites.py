@@ -62,10 +62,10 @@ def compare(graph: GraphData, assignment: np.ndarray, num_parts: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = write_partitions(Path(folder), graph, masks, assignment, num_parts)
         write_sites(Path(folder) / "sites", graph, masks, assignment, NAMES[:num_parts])
-        for rank, found in enumerate(parts_of(Path(folder) / "sites", num_parts)):
+        for rank, site_part in enumerate(parts_of(Path(folder) / "sites", num_parts)):
             # a site without nodes need not know the width
-            names = SAME if len(found.features) else set(SAME) - {"features"}
-            assert_same(found, directory.read_part(rank), *names)
+            names = SAME if len(site_part.features) else set(SAME) - {"features"}
+            assert_same(site_part, directory.read_part(rank), *names)
 
 
 @st.composite

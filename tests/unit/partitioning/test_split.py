@@ -116,8 +116,10 @@ def test_the_latest_pairs_of_a_relation_are_the_test(
     assert "the weights of user__knows__user, user__rev_knows__user are left out" in caplog.text
     split = split_links(graph, split_settings(edges=(0.34, 0.33, 0.33), by="time"))
     items = [name.removeprefix("item:i") for name in graph.target_nodes.node_names.tolist()]
-    found = [sorted(days[int(items[item])] for item in split.rows[part][:, 1]) for part in PARTS]
-    assert found == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    days_by_part = [
+        sorted(days[int(items[item])] for item in split.rows[part][:, 1]) for part in PARTS
+    ]
+    assert days_by_part == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 def test_of_each_source_its_share_is_held_out() -> None:
@@ -189,8 +191,8 @@ def test_filters_find_the_eigenvectors_of_a_flat_spectrum() -> None:
     degrees = np.maximum(adjacency.sum(axis=1), 1)
     matrix = adjacency / np.sqrt(degrees * degrees[:, None])
     spectrum = decompose(pairs, 600, 8, 0.5)
-    wanted = np.linalg.eigvalsh(matrix)[::-1][:8]
-    np.testing.assert_allclose(spectrum.values, wanted, atol=1e-4)
+    eigenvalues = np.linalg.eigvalsh(matrix)[::-1][:8]
+    np.testing.assert_allclose(spectrum.values, eigenvalues, atol=1e-4)
     residual = matrix @ spectrum.vectors - spectrum.vectors * spectrum.values
     assert np.abs(np.linalg.norm(residual, axis=0)).max() < 5e-3
 
@@ -202,9 +204,9 @@ def test_fewer_eigenvalues_than_columns_are_found() -> None:
     spectrum = decompose(pairs, 1200, 4, 0.5)
     np.testing.assert_allclose(spectrum.values, [1, 1, 0, 0], atol=1e-3)
     products = spectrum.embed(4, 0.0, 1.0) @ spectrum.vectors.T
-    wanted = np.zeros((1200, 1200))
-    wanted[tuple(pairs.T)] = 1 / 600
-    np.testing.assert_allclose(products[:600, 600:], wanted[:600, 600:], atol=1e-4)
+    expected = np.zeros((1200, 1200))
+    expected[tuple(pairs.T)] = 1 / 600
+    np.testing.assert_allclose(products[:600, 600:], expected[:600, 600:], atol=1e-4)
 
 
 @pytest.mark.parametrize("metric", ["mrr", "auc", "recall@20"])
@@ -222,7 +224,7 @@ def test_a_metric_chooses_the_spectral_embedding(metric: str, of_relation: bool)
     }
 
     def measure(embedding: np.ndarray) -> float:
-        own, other = (np.einsum("nk,nk->n", *embedding[each.T]) for each in (val, negatives))
+        own, other = (np.einsum("nk,nk->n", *embedding[pairs.T]) for pairs in (val, negatives))
         if metric == "auc":
             return score_ranks.auc(own, other)
         every = np.concatenate((train, val, test)).T
@@ -244,9 +246,9 @@ def test_a_metric_chooses_the_spectral_embedding(metric: str, of_relation: bool)
     again = decompose(known, 100, chosen["spectral"], power).embed(
         chosen["spectral"], share / power, chosen["spectral_eigenvalue_power"]
     )
-    products, wanted = refitted @ refitted.T, again @ again.T
-    mean = wanted[tuple(known.T)].mean()
-    np.testing.assert_allclose(products, wanted / mean, atol=1e-4 * abs(products).max())
+    products, expected = refitted @ refitted.T, again @ again.T
+    mean = expected[tuple(known.T)].mean()
+    np.testing.assert_allclose(products, expected / mean, atol=1e-4 * abs(products).max())
 
 
 def test_fewer_pairs_are_ranked_in_a_larger_graph(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,27 +274,33 @@ def test_weights_of_neighbours_add_up_to_networkx_adamic_adar(data: st.DataObjec
     networkx = pytest.importorskip("networkx")
     node = st.integers(0, 9)
     edges = data.draw(st.lists(st.tuples(node, node), min_size=1, max_size=40))
-    made = weighted_neighbours(make_graph(edges, np.zeros((10, 1)), [0] * 10), np.array(edges))
-    whole = networkx.Graph(pair for pair in edges if pair[0] != pair[1])
-    whole.add_nodes_from(range(10))
+    neighbours = weighted_neighbours(
+        make_graph(edges, np.zeros((10, 1)), [0] * 10), np.array(edges)
+    )
+    nx_graph = networkx.Graph(pair for pair in edges if pair[0] != pair[1])
+    nx_graph.add_nodes_from(range(10))
     every = [(u, v) for u in range(10) for v in range(10) if u != v]
-    wanted = {(u, v): score for u, v, score in networkx.adamic_adar_index(whole, every)}
+    adamic_adar = {(u, v): score for u, v, score in networkx.adamic_adar_index(nx_graph, every)}
     mean = np.mean(
         [
-            wanted.get(
+            adamic_adar.get(
                 pair,
-                sum(1 / np.log(whole.degree(z)) for z in whole[pair[0]] if whole.degree(z) > 1),
+                sum(
+                    1 / np.log(nx_graph.degree(z))
+                    for z in nx_graph[pair[0]]
+                    if nx_graph.degree(z) > 1
+                ),
             )
             for pair in edges
         ]
     )
     weight, near = (
-        {z: w for _, z, w in made.tolist()},
-        [set(made[made[:, 0] == v, 1].tolist()) for v in range(10)],
+        {z: w for _, z, w in neighbours.tolist()},
+        [set(neighbours[neighbours[:, 0] == v, 1].tolist()) for v in range(10)],
     )
-    for (u, v), score in wanted.items():
-        found = sum(weight[z] for z in near[u] & near[v])
-        assert found / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
+    for (u, v), score in adamic_adar.items():
+        total = sum(weight[z] for z in near[u] & near[v])
+        assert total / ONE == pytest.approx(score / mean if mean else 0, abs=1e-4)
 
 
 def test_users_and_items_alone_have_no_neighbours_to_send() -> None:
@@ -358,12 +366,12 @@ def test_a_wrong_file_of_pairs_is_named(
 
 def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     split = split_links(random_graph(30, 120), split_settings(edges=(0.6, 0.1, 0.3)))
-    found = link_baselines.baselines(split)
+    scores_by_method = link_baselines.baselines(split)
     monkeypatch.setattr(score_ranks, "MAX_SCORES", 40)  # a row at a time
-    assert link_baselines.baselines(split) == found
+    assert link_baselines.baselines(split) == scores_by_method
     expected = by_loops(split)
     for name, scores in expected.items():
-        assert found["common neighbours"][name] == pytest.approx(scores), name
+        assert scores_by_method["common neighbours"][name] == pytest.approx(scores), name
 
 
 def test_baselines_of_users_and_items(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,17 +385,17 @@ def test_baselines_of_users_and_items(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make_graph(pairs.tolist(), features, np.zeros(len(features), np.int64))
     graph = replace(graph, relation=relation | {"names": ["a"]})
     split = split_links(graph, split_settings(edges=(0.6, 0.1, 0.3)))
-    found = link_baselines.baselines(split)
-    assert set(found) == {"popularity", "item-kNN"}
+    scores_by_method = link_baselines.baselines(split)
+    assert set(scores_by_method) == {"popularity", "item-kNN"}
     monkeypatch.setattr(link_baselines, "MAX_PRODUCTS", 0)  # products of a block at a time
     again = link_baselines.baselines(split)["item-kNN"]
-    assert again == pytest.approx(found["item-kNN"])
+    assert again == pytest.approx(scores_by_method["item-kNN"])
     rows = np.zeros((users, items))
     rows[tuple((split.rows["train"] - [0, users]).T)] = 1
     unit = rows / np.sqrt(np.maximum(rows.sum(axis=0), 1))
     scores = rows @ (unit.T @ unit)
     own, other = (scores[tuple((split.rows[k] - [0, users]).T)] for k in ("test", "test_neg"))
-    assert found["item-kNN"]["auc"] == pytest.approx(score_ranks.auc(own, other))
+    assert scores_by_method["item-kNN"]["auc"] == pytest.approx(score_ranks.auc(own, other))
 
 
 def test_scores_of_lists_are_those_by_hand() -> None:
@@ -425,10 +433,10 @@ def test_lists_are_those_of_sorting_dense_scores() -> None:
     matrix = np.random.default_rng(1).standard_normal((60, 60))
     pairs = sp.csr_array((np.ones(len(known)), np.array(sorted(known)).T), shape=(60, 60))
     rows = split.rows["test"]
-    found, *_ = score_ranks.rank_rows(
+    ranks, *_ = score_ranks.rank_rows(
         lambda nodes: matrix[nodes].copy(), rows, pairs, split.destinations
     )
-    scores = score_ranks.measure_ranks(rows[:, 0], found)
+    scores = score_ranks.measure_ranks(rows[:, 0], ranks)
     for name, value in lists_by_sorting(split, matrix, "test", known).items():
         assert scores[name] == pytest.approx(value), name
 
@@ -445,7 +453,7 @@ def by_loops(split: LinkSplit) -> dict[str, float]:
         own = len(near[u] & near[v])
         others = [len(near[u] & near[w]) for w in range(30) if w != u and (u, w) not in known]
         ranks.append(
-            1 + sum(each > own for each in others) + sum(each == own for each in others) / 2
+            1 + sum(score > own for score in others) + sum(score == own for score in others) / 2
         )
         drawn = [len(near[a] & near[b]) for a, b in split.rows["test_neg"].tolist()]
         wins += [(own > other) + (own == other) / 2 for other in drawn]
