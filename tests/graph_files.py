@@ -103,7 +103,7 @@ def assert_graph(graph: Any, **expected: Any) -> None:
 
 
 def assert_same(actual: Any, expected: Any, *names: str) -> None:
-    """Compare attributes exactly, tensors with their dtypes."""
+    """Assert that the named attributes are equal, tensors with their dtypes."""
     for name in names:
         one, other = attrgetter(name)(actual), attrgetter(name)(expected)
         if isinstance(other, torch.Tensor):

@@ -69,8 +69,8 @@ from retexo.worker.graph import make_architecture, read_graph
 from retexo.worker.make_context import link_task, make_context
 
 THREADS = 2
-"""Of torch, in the tests' process and in the commands it starts: what goes wrong with more than one
-shall be seen.
+"""Threads of torch in the tests' process and in the commands it starts: more than one, so that
+errors that need several are seen.
 """
 torch.set_num_threads(THREADS)
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,7 +90,7 @@ Masks = dict[str, np.ndarray]
 
 @contextlib.contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """So many of torch's threads within."""
+    """Set the number of torch's threads within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -103,7 +103,7 @@ def torch_threads(count: int) -> Iterator[None]:
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
-    """Call all at once, each in a thread; return their results."""
+    """Call all functions at the same time, each in a thread; return their results in order."""
     pool = ThreadPoolExecutor(len(calls))
     try:
         return [future.result(90) for future in [pool.submit(call) for call in calls]]
@@ -114,9 +114,9 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 def over_sockets(
     world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0
 ) -> list[Future[Any]]:
-    """work(transport) in a thread for each rank, over pairs of sockets.
+    """Call work(transport) in a thread for each rank, over pairs of sockets.
 
-    By rank what came of it, when all ended.
+    Return the finished futures by rank, once all threads have ended.
     """
     with ExitStack() as stack, ThreadPoolExecutor(world) as pool:
         streams = add_local_streams(range(world), {}, stack)
@@ -129,7 +129,7 @@ def over_sockets(
 def swap(
     transport: Transport, to_peers: Sequence[torch.Tensor], from_sizes: Sequence[int]
 ) -> list[torch.Tensor]:
-    """An all-to-all of tensors over a transport alone; what a rank has for itself stays."""
+    """Do an all-to-all of tensors over a transport; a rank's tensor for itself is not sent."""
     own = to_peers[transport.rank]
     received = [torch.empty(size, dtype=own.dtype) for size in from_sizes]
     outgoing: list[Pieces] = [[as_bytes(tensor)] for tensor in to_peers]
@@ -141,7 +141,7 @@ def swap(
 
 
 RANDOM_STATE = threading.Lock()
-"""Held while a worker draws: torch's random state is all threads' in common."""
+"""A worker acquires it before it draws: all threads share torch's random state."""
 
 
 def worker_context(
@@ -153,9 +153,9 @@ def worker_context(
     dtype: torch.dtype = torch.float32,
     **more: Any,
 ) -> tuple[Context, list[Stage]]:
-    """The context of a worker, and the network before training; all workers call it.
+    """Return the context of a worker, and the network before training; all workers call it.
 
-    part: in place of what the directory has; more: as make_context takes it.
+    part: used in place of the directory's; more: further arguments of make_context.
     """
     part = part or read_graph(directory, comm.rank, task=settings.task)
     info = agree_on_graph_info(comm, part, directory, task=link_task(settings))
@@ -175,7 +175,7 @@ def make_graph(
     labels: Any,
     num_classes: int | None = None,
 ) -> GraphData:
-    """A graph from literals; labels of one row per node are multi-label."""
+    """Make a graph from literals; labels with one row per node are multi-label."""
     ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
     label = np.array(labels)
     label = label.astype(np.float32 if label.ndim == 2 else np.int64)
@@ -186,7 +186,7 @@ def make_graph(
 
 
 def with_arrays(graph: GraphData, **arrays: Any) -> GraphData:
-    """A plain graph with other arrays of its nodes and edges, by their names there."""
+    """Replace arrays of a plain graph's nodes and edges, by their names there."""
     of_edges = {name: arrays.pop(name) for name in vars(graph.edges).keys() & arrays.keys()}
     edges, nodes = replace(graph.edges, **of_edges), replace(graph.target_nodes, **arrays)
     return replace(graph, nodes={PLAIN_TYPE: nodes}, relations={PLAIN_RELATION: edges})
@@ -217,7 +217,7 @@ def random_graph(
 
 
 def count_edges(graph: GraphData) -> torch.Tensor:
-    """How many edges there are, by [to, from], without self loops."""
+    """Count the edges between each two nodes, [to, from], without self loops."""
     counts = torch.zeros(graph.num_nodes, graph.num_nodes, dtype=torch.float64)
     ends = torch.from_numpy(graph.edges.dst), torch.from_numpy(graph.edges.src)
     ones = torch.ones(graph.num_edges, dtype=torch.float64)
@@ -225,7 +225,7 @@ def count_edges(graph: GraphData) -> torch.Tensor:
 
 
 def thirds(num_nodes: int) -> Masks:
-    """Every third node trains, the next ones validate and test."""
+    """Return masks: every third node trains, the next one validates, and the one after it tests."""
     return {name: np.arange(num_nodes) % 3 == place for place, name in enumerate(MASKS)}
 
 
@@ -294,9 +294,10 @@ dgl: Any = _LazyDGL()
 def dgl_directory(
     folder: Path, graph: GraphData, masks: Masks, parts: Any, halo_hops: int = 1
 ) -> PartitionDirectory:
-    """What DGL's own partition_graph makes of an assignment: of the nodes, or by type.
+    """Partition a graph with DGL's own partition_graph, and open the directory.
 
-    Weights of typed edges are called w.
+    parts: the partition of each node, or such an array by node type. Weights of typed edges are
+    called w.
     """
     by_type = parts if isinstance(parts, dict) else {"_N": parts}
     relations = {
@@ -331,7 +332,7 @@ def dgl_directory(
 
 
 def save_npz(path: Path, graph: GraphData, masks: Masks | None = None) -> Path:
-    """The graph as a file of dataset_name=file."""
+    """Write the graph as a file of dataset_name=file; return its path."""
     features = (
         graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
     )
@@ -364,7 +365,7 @@ SHORT = {
 
 
 def dataset_settings(name: str, file: str | None = None, **fields: Any) -> DatasetSettings:
-    """The settings of a data set whose features are neither scaled nor completed."""
+    """Make the settings of a data set whose features are neither scaled nor filled in."""
     columns = ColumnSettings(**fields.pop("columns", {}))
     features_given = fields.pop("features", ("given",))
     names = {field.name for field in dataclasses.fields(FeatureSettings)}
@@ -392,7 +393,7 @@ def dataset_settings(name: str, file: str | None = None, **fields: Any) -> Datas
 
 
 def graph_info(**known: Any) -> GraphInfo:
-    """What workers agree on, zero or none but for what is given."""
+    """Make what workers agree on about a graph; fields that are not named are zero or None."""
     nothing = {field.name: 0 for field in dataclasses.fields(GraphInfo)}
     return GraphInfo(**{**nothing, "untrained_ranks": frozenset(), "ogb_name": None, **known})  # type: ignore[arg-type]
 
@@ -417,7 +418,10 @@ def _composed(*overrides: str) -> TrainSettings:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """sha256 of every file by its path; a lock is none, it names its last owner."""
+    """Return the sha256 of every file below a folder by its path.
+
+    Locks are left out, because they name their last owner.
+    """
     files = (
         path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")
     )
@@ -480,7 +484,7 @@ def running_cli(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start main.py, in the end kill what is left of its process group.
 
-    trains_in: the directory of a run, of whose rounds some are waited for.
+    trains_in: the directory of the run; then wait until it has written some rounds.
     """
     process = start_cli(*arguments, cwd=cwd)
     try:
@@ -542,7 +546,7 @@ def run_main(
 
 @contextlib.contextmanager
 def _hydra_alone() -> Iterator[None]:
-    """Hydra finds nothing of an earlier command, and leaves nothing (state, log handlers)."""
+    """Keep Hydra's state and log handlers of one command from the next one in this process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     GlobalHydra.instance().clear()
@@ -559,7 +563,7 @@ def _hydra_alone() -> Iterator[None]:
 
 
 def make_credentials(folder: Path, *sites: str) -> list[Path]:
-    """Folders of credentials, by node; skips the test where cryptography is not installed."""
+    """Make credentials; return the folders by node. Skips the test without cryptography."""
     pytest.importorskip("cryptography")
     from retexo.apps import credentials
 
@@ -592,7 +596,7 @@ def group_members(group: int) -> list[psutil.Process]:
 
 
 def wait_until(condition: Callable[[], Any], what: str) -> None:
-    """Ask until the answer is true, for less long than a test may take."""
+    """Wait until a condition is true, for less time than a test may take."""
     deadline = time.monotonic() + 100
     while not condition():
         assert time.monotonic() < deadline, f"it never came: {what}"
@@ -602,7 +606,7 @@ def wait_until(condition: Callable[[], Any], what: str) -> None:
 def save_untrained(
     run_dir: Path, shape: Architecture, answer: dict[str, Any], **described: Any
 ) -> Path:
-    """Write the checkpoint of a network that nobody trained; return the run's directory."""
+    """Write the checkpoint of an untrained network; return the run's directory."""
     for layer, stage in enumerate(build_network(shape, seed=3)):
         save_layer(run_dir / "checkpoint", layer, stage)
     about = {"multilabel": False, "partition_digest": "none", "answer": answer, **described}
@@ -612,7 +616,7 @@ def save_untrained(
 
 @contextlib.contextmanager
 def refusing(*words: str, begins: str = "") -> Iterator[None]:
-    """What is done within is refused, in one line that begins so and has all these words."""
+    """Expect an InputError of one line that begins with `begins` and has all these words."""
     with pytest.raises(InputError) as caught:
         yield
     for word in words:
@@ -691,10 +695,10 @@ class RoundRecorder:
 def dense_conv(
     conv: Any, weight: torch.Tensor, rows: torch.Tensor, degrees: Any = None
 ) -> torch.Tensor:
-    """What retexo.models says that a convolution is, with matrices [N, N].
+    """Compute a convolution of retexo.models by its equation, with dense matrices [N, N].
 
-    weight: [to, from] how many edges; degrees: in and out, that sums are normalised by; None: of
-    these edges.
+    weight: the number of edges [to, from]; degrees: in- and out-degrees that normalise sums; None:
+    those of these edges.
     """
     name, own = type(conv).__name__, torch.eye(len(weight), dtype=weight.dtype)
     in_degree, out_degree = degrees or (weight.sum(1), weight.sum(0))
@@ -722,7 +726,7 @@ def dense_conv(
 
 
 def make_plan(part: Partition, options: PlanOptions, comm: Communicator) -> ExchangePlan:
-    """The exchange plan of a plain graph, as retexo.worker.make_context makes it."""
+    """Make the exchange plan of a plain graph, as retexo.worker.make_context does."""
     edges = {PLAIN_TYPE: OutEdges.of_plain_graph(part.edges, None)}  # type: ignore[arg-type]
     required = find_required_layers(part, PLAIN_TYPE, edges, {PLAIN_TYPE: options}, comm)
     return edges[PLAIN_TYPE].make_plan(required, options, comm)

@@ -61,7 +61,7 @@ def settings(folder: Path, parts: int, *overrides: str) -> Settings:
     return compose([*data, *SMALL, *overrides])
 
 
-def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor:
+def train_losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor:
     """Training losses of all rounds, in order."""
     if not list(folder.glob(f"*-{parts}")):
         write_partitions(
@@ -72,8 +72,8 @@ def losses(folder: Path, parts: int, name: str, *overrides: str) -> torch.Tensor
             parts,
         )
     train.run(settings(folder, parts, *overrides), folder / name)
-    losses = [line["train_loss"] for line in read_rounds(folder / name)]
-    return torch.tensor([loss for loss in losses if loss is not None])
+    values = [line["train_loss"] for line in read_rounds(folder / name)]
+    return torch.tensor([loss for loss in values if loss is not None])
 
 
 LONG = pytest.mark.long("other models multiply likewise")
@@ -86,9 +86,10 @@ LONG = pytest.mark.long("other models multiply likewise")
 def test_bfloat16_is_near_and_batches_train(tmp_path: Path, model: str) -> None:
     common = (*MODELS[model], "device=cpu")
     exact, rounded = (
-        losses(tmp_path, 2, name, *common, f"compute.precision={name}") for name in ("fp32", "bf16")
+        train_losses(tmp_path, 2, name, *common, f"compute.precision={name}")
+        for name in ("fp32", "bf16")
     )
-    batches = losses(tmp_path, 2, "batches", *common, "batch_size=3")
+    batches = train_losses(tmp_path, 2, "batches", *common, "batch_size=3")
     assert not torch.equal(exact, rounded)
     torch.testing.assert_close(rounded, exact, rtol=0.03, atol=0)
     assert not torch.equal(batches, exact)
@@ -100,11 +101,11 @@ def test_bfloat16_is_near_and_batches_train(tmp_path: Path, model: str) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, device: str) -> None:
     """One worker, or two that share it."""
-    expected = losses(tmp_path, parts, "cpu", *MODELS[model], "device=cpu")
+    expected = train_losses(tmp_path, parts, "cpu", *MODELS[model], "device=cpu")
     torch.testing.assert_close(
-        losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4
+        train_losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4
     )
-    rounded = losses(
+    rounded = train_losses(
         tmp_path,
         parts,
         "rounded",

@@ -70,7 +70,7 @@ class Run:
 OneNode = Callable[[int], tuple[Path, Run]]
 
 
-def left_by(run_dir: Path, sent: list[tuple[int, int]]) -> Run:
+def read_run(run_dir: Path, sent: list[tuple[int, int]]) -> Run:
     layers = {
         path.name: path.read_bytes() for path in (run_dir / "checkpoint").glob("*.safetensors")
     }
@@ -104,7 +104,7 @@ def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str)
             processes.append(start_cli(*command, cwd=folder, prefix=node.prefix))
         for process in processes:
             finish(process)
-        return left_by(folder / "run0", [node.sent() for node in nodes])
+        return read_run(folder / "run0", [node.sent() for node in nodes])
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
         partition_data.run(settings)
         train.run(settings, folder / "run")
         (directory,) = (folder / "parts").iterdir()
-        return directory, left_by(folder / "run", [])
+        return directory, read_run(folder / "run", [])
 
     return run
 
@@ -137,7 +137,7 @@ PLACEMENTS = [
 ]
 
 
-def crossing(by_peer: list[list[int]], own: range) -> int:
+def bytes_to_other_nodes(by_peer: list[list[int]], own: range) -> int:
     """Bytes that the workers of a node sent to workers of other nodes, by their account."""
     return sum(
         by_peer[rank][peer]
@@ -157,13 +157,13 @@ def test_parameters_are_those_of_one_node_and_the_wire_agrees_with_the_account(
     The interface counts before a packet is cut into frames. Frames of 1,500 bytes would have a
     header each: 94 %.
     """
-    directory, alone = one_node(placement[0])
+    directory, one_run = one_node(placement[0])
     several = run_on_nodes(directory, tmp_path, placement[1])
-    assert sorted(alone.parameters) == ["layer0.safetensors", "layer1.safetensors"]
-    assert several.parameters == alone.parameters
-    assert several.summary["test"] == alone.summary["test"]
+    assert sorted(one_run.parameters) == ["layer0.safetensors", "layer1.safetensors"]
+    assert several.parameters == one_run.parameters
+    assert several.summary["test"] == one_run.summary["test"]
     for own, (wire, packets) in zip(ranks_of(*placement), several.sent, strict=True):
-        payload = crossing(several.summary["bytes"]["by_peer"], own)
+        payload = bytes_to_other_nodes(several.summary["bytes"]["by_peer"], own)
         rest = wire - HEADERS * packets - payload
         assert payload >= 0.95 * wire
         assert 0 <= rest <= 0.01 * payload

@@ -162,7 +162,9 @@ def test_features_of_a_part_go_without_their_zeros(tmp_path: Path) -> None:
 # --- memory ----------
 
 
-def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, width: int = 6) -> int:
+def measure_memory(
+    folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, width: int = 6
+) -> int:
     graph = random_graph(nodes, edges, width)
     name = f"{nodes}-{edges}-{width}"
     directory = write_partitions(folder, graph, thirds(nodes), np.arange(nodes) % 2, 2, name)
@@ -175,11 +177,11 @@ def needed(folder: Path, *overrides: str, nodes: int = 40, edges: int = 160, wid
 
 @pytest.mark.parametrize("model", ["gcn", "sage", "gat", "gin"])
 def test_more_of_anything_takes_more_memory(tmp_path: Path, model: str) -> None:
-    least = needed(tmp_path, f"model={model}")
+    least = measure_memory(tmp_path, f"model={model}")
     assert BASE < least < BASE + 200_000
     for more in ({"nodes": 80}, {"edges": 320}, {"width": 60}):
-        assert needed(tmp_path / str(more), f"model={model}", **more) > least
-    assert needed(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
+        assert measure_memory(tmp_path / str(more), f"model={model}", **more) > least
+    assert measure_memory(tmp_path / "wide", f"model={model}", "hidden_dim=16") > least
 
 
 CASE = by_size.Case(

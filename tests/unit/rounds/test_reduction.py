@@ -56,11 +56,11 @@ class Added:
     """[rounds, TAIL]"""
     error: Tensor
     """[12, 10] PowerSGD error of the first weight."""
-    sent: list[int]
+    bytes_by_peer: list[int]
     """Bytes by peer."""
 
 
-def summed_by(shares: Tensor, way: Way) -> list[Added]:
+def sum_shares(shares: Tensor, way: Way) -> list[Added]:
     """Sum shares [W, rounds, P]; the tail of rank r in round n is r + n / 2 everywhere."""
     world, rounds, _ = shares.shape
 
@@ -73,17 +73,17 @@ def summed_by(shares: Tensor, way: Way) -> list[Added]:
         wire = AllReduce(comm, GRADIENTS, way.wire, frozenset())
         compression = "powersgd" if way.rank else "none"
         settings = GradientSettings("sync", "fp32", compression, max(way.rank, 1))
-        summed = build_reduction(settings, flat, wire)
+        reduction = build_reduction(settings, flat, wire)
         sums, tails = [], []
         for number in range(rounds):
             flat.gradient.copy_(shares[comm.rank, number])
             tail = torch.full((TAIL,), comm.rank + number / 2, dtype=shares.dtype)
-            summed.reduce(tail)
+            reduction.reduce(tail)
             sums.append(flat.gradient.clone())
             tails.append(tail)
         error = (
-            summed._low[0].error
-            if isinstance(summed, PowerSGDReduction) and summed._low
+            reduction._low[0].error
+            if isinstance(reduction, PowerSGDReduction) and reduction._low
             else torch.zeros(12, 10)
         )
         return Added(
@@ -106,8 +106,8 @@ def weight_of(flat: Tensor) -> Tensor:
     return flat[..., :120].reshape(*flat.shape[:-1], 12, 10)
 
 
-def sent(added: list[Added]) -> int:
-    return sum(sum(worker.sent) for worker in added)
+def bytes_sent(added: list[Added]) -> int:
+    return sum(sum(worker.bytes_by_peer) for worker in added)
 
 
 def assert_agreed(added: list[Added]) -> None:
@@ -130,13 +130,13 @@ USED = tuple(row in (0, 3, 4, 11) for row in range(12))
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_bf16_rounds_shares_and_sum_and_not_the_tail(world: int) -> None:
     shares = random_shares(world, rounds=2)
-    added = summed_by(shares, Way(wire=torch.bfloat16))
+    added = sum_shares(shares, Way(wire=torch.bfloat16))
     assert_agreed(added)  # the tail is exact
     error = (added[0].sums - shares.sum(dim=0)).abs()
     rounded = shares.abs().sum(dim=0) * 2**-8
     assert (error <= rounded + (shares.sum(dim=0).abs() + rounded) * 2**-8).all()
     assert error.max() > 0
-    assert sent(added) == 2 * (2 * (world - 1) * (Model.SIZE * 2 + TAIL * 4))
+    assert bytes_sent(added) == 2 * (2 * (world - 1) * (Model.SIZE * 2 + TAIL * 4))
 
 
 @pytest.mark.parametrize("world", [2, 3, 8])
@@ -146,7 +146,7 @@ def test_codes_are_within_their_scales_of_the_sum(
 ) -> None:
     """A share is off by at most half a code of its block, and the sum by half a code more."""
     shares = random_shares(world)
-    added = summed_by(shares, Way(wire=wire))
+    added = sum_shares(shares, Way(wire=wire))
     assert_agreed(added)
     largest = shares.abs().amax(dim=-1).sum() + shares.sum(dim=0).abs().max()
     assert float((added[0].sums - shares.sum(dim=0)).abs().max()) <= 1.1 * float(largest) / (
@@ -155,7 +155,7 @@ def test_codes_are_within_their_scales_of_the_sum(
     assert not torch.equal(added[0].sums, shares.sum(dim=0))
     scales = (2 if wire == "int6" else 4) * -(-Model.SIZE // BLOCK)  # chunks are whole blocks
     rounded = size + scales
-    assert sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
+    assert bytes_sent(added) == 2 * (world - 1) * (rounded + TAIL * 4)
 
 
 @pytest.mark.parametrize("wire", [torch.bfloat16, "int8", "int6"])
@@ -178,9 +178,6 @@ def test_the_rounded_share_is_what_arrives(wire: WireFormat) -> None:
     assert not torch.equal(results[1][0], share)
 
 
-# --- workers that send nothing ----------
-
-
 # --- low-rank factors ----------
 
 
@@ -194,7 +191,7 @@ def test_a_sum_of_low_rank_comes_whole(world: int, true_rank: int, rank: int) ->
         torch.randn(3, true_rank, 10, dtype=F64),
     )
     weight_of(shares)[:] = left @ right  # the sum over the workers has the rank of a share
-    added = summed_by(shares, Way(rank=rank))
+    added = sum_shares(shares, Way(rank=rank))
     assert_agreed(added)
     torch.testing.assert_close(added[0].sums, shares.sum(dim=0), rtol=1e-10, atol=1e-10)
 
@@ -206,7 +203,7 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     shares = random_shares(world, rounds=20, dtype=F64)
     if used is not None:
         weight_of(shares)[:, :, ~torch.tensor(used)] = 0.0
-    added = summed_by(shares, Way(rank=2, used=used))
+    added = sum_shares(shares, Way(rank=2, used=used))
     assert_agreed(added)
     rows = torch.tensor(used or (True,) * 12)
     owed = sum(worker.error for worker in added)
@@ -219,7 +216,7 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("way", "num_values"),
+    ("way", "num_bytes"),
     [
         (
             Way(rank=1),
@@ -233,9 +230,9 @@ def test_what_is_not_sent_is_owed(world: int, used: tuple[bool, ...] | None) -> 
     ],
 )
 @pytest.mark.parametrize("world", [2, 3])
-def test_bytes_of_factors(way: Way, num_values: int, world: int) -> None:
-    added = summed_by(random_shares(world, rounds=2), way)
-    assert sent(added) == 2 * (2 * (world - 1) * num_values)
+def test_bytes_of_factors(way: Way, num_bytes: int, world: int) -> None:
+    added = sum_shares(random_shares(world, rounds=2), way)
+    assert bytes_sent(added) == 2 * (2 * (world - 1) * num_bytes)
 
 
 def test_a_row_is_used_if_any_input_of_any_worker_needs_it() -> None:

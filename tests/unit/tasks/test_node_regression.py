@@ -18,7 +18,7 @@ from retexo.tasks.node_regression import NodeRegression, agree_on_scale
 SCALE = TargetScale((1e6, -3.0), (2e4, 0.5))
 
 
-def drawn(num_nodes: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_targets(num_nodes: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
     """Outputs and labels [N, 2], of which a third are unknown."""
     rng = torch.Generator().manual_seed(0)
     outputs, errors = torch.randn(2, num_nodes, 2, generator=rng, dtype=torch.float64)
@@ -28,7 +28,7 @@ def drawn(num_nodes: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_scores_equal_scikit_learn_where_targets_are_known() -> None:
-    outputs, labels = drawn()
+    outputs, labels = draw_targets()
     task = NodeRegression(SCALE, ("price", "area"))
     rows = task.compute_rows(task.sum_errors(outputs, task.make_targets(labels, torch.float64)))
     values = task.predict(outputs).numpy()
@@ -65,15 +65,15 @@ def test_scores_of_no_node_and_of_equal_targets_are_unknown() -> None:
     ],
 )
 def test_losses_skip_unknown_targets(loss: str, function: Any) -> None:
-    outputs, labels = drawn()
+    outputs, labels = draw_targets()
     task = NodeRegression(SCALE, loss_name=loss, huber_delta=0.7)
     targets = task.make_targets(labels, torch.float64)
     known = ~targets.isnan()
     outputs.requires_grad_()
-    loss = task.loss_sum(outputs, targets)
+    total = task.loss_sum(outputs, targets)
     expected = function(outputs[known], targets[known], reduction="sum") / 2
-    torch.testing.assert_close(loss, expected)
-    gradients = [torch.autograd.grad(value, outputs)[0] for value in (loss, expected)]
+    torch.testing.assert_close(total, expected)
+    gradients = [torch.autograd.grad(value, outputs)[0] for value in (total, expected)]
     torch.testing.assert_close(*gradients)
 
 
