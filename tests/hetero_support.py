@@ -94,7 +94,7 @@ def hetero_parts(
 
 
 def reassembled(parts: list[Partition]) -> dict:
-    """By type the rows by id, and by relation the pairs of ids with weights, sorted."""
+    """Return by type the rows with ids, and by relation the pairs of ids with weights, sorted."""
     ids = {name: [part.nodes[name].node_ids.tolist() for part in parts] for name in parts[0].nodes}
     rows = {
         name: sorted(

@@ -33,7 +33,7 @@ class Node:
 
     @property
     def prefix(self) -> list[str]:
-        """What to put before a command so that it runs on this node, as one process."""
+        """Return what to put before a command so that it runs on this node, as one process."""
         return ["ip", "netns", "exec", self.namespace]
 
     def sent(self) -> tuple[int, int]:

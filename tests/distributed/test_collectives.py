@@ -61,7 +61,7 @@ def over_gloo(rank: int, rendezvous: Rendezvous) -> bytes:
 
 
 def collectives(transport: Transport) -> dict[str, Any]:
-    """What each collective gives on this worker, and the bytes that were counted, by peer."""
+    """Run each collective; return by name its result on this worker, and the bytes by peer."""
     results: dict[str, Any] = {}
     rank, world_size = transport.rank, transport.world_size
 
@@ -259,7 +259,7 @@ OF_THIS_WORKER = (
 def test_a_peer_that_is_gone_and_a_failure_of_this_worker_are_told_apart(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the texts of torch's errors."""
+    """The texts of torch's errors decide which of the two happened."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError(text)
@@ -273,7 +273,7 @@ def test_a_peer_that_is_gone_and_a_failure_of_this_worker_are_told_apart(
 
 
 def at_once(world: int, work: Callable[[SocketTransport], Any], timeout: float = 30.0) -> list[Any]:
-    """What ended each rank, or None."""
+    """Return the exception that ended each rank, or None."""
     return [future.exception() for future in over_sockets(world, work, timeout)]
 
 

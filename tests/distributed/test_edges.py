@@ -108,7 +108,7 @@ def test_parts_equal_one_part(trained: Any, case: str, num_parts: int) -> None:
 
 @pytest.mark.parametrize("case", ["gcn", "gat", "gcn-features", "gat-features"])
 def test_edges_make_a_difference(trained: Any, case: str) -> None:
-    """Else the tests above would show nothing."""
+    """Weights and features change the network; otherwise the tests above would prove nothing."""
     plain = {
         "gcn": "gcn-spread",
         "gat": "gat-features",
@@ -299,7 +299,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_they_tell_is_learned_on_any_number_of_parts(
     tables: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also predicted of tables with their columns in another order, and one more; not of fewer."""
+    """Reordered and additional columns change no prediction; a missing column is refused."""
     probabilities = {}
     for parts in (1, 3):
         run_dir = tmp_path / f"run{parts}"

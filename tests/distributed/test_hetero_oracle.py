@@ -318,7 +318,7 @@ def test_closed_form(case: str) -> None:
 
 
 def test_smoothing() -> None:
-    """One step from all movies: over persons and studios, and over sequels."""
+    """One step of smoothing is the mean over persons, studios and sequels."""
     before, after, *_ = outcome_of_one_part("sage")["rows"][-4:]
     mean = means()
     reached = {name: (matrix.sum(1, keepdim=True) > 0).double() for name, matrix in mean.items()}
@@ -446,7 +446,7 @@ def test_local_training_has_the_edges_within_parts() -> None:
 
 
 def test_plain_bytes_are_those_by_hand() -> None:
-    """Of persons, studios and sequels one layer's rows forth and back.
+    """The bytes are one layer's halo rows of persons, studios and sequels, forth and back.
 
     The parameters' gradients.
     """
@@ -516,7 +516,7 @@ def settings(parts: Path, app: str, *more: str) -> Settings:
 
 @pytest.fixture(scope="module")
 def trained(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """By settings, the folder of a run and its summary."""
+    """Train once for each choice of settings; return the run's folder and its summary."""
 
     @functools.cache
     def run(*overrides: str) -> tuple[Path, dict[str, Any]]:
@@ -552,7 +552,7 @@ def refused(*arguments: Any, folder: Path) -> str:
 
 
 def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
-    """One kind of graph with the other's model, trainers and layers that there are not."""
+    """Models of the other kind of graph, unsupported trainers and wrong directories are refused."""
     assert "node_classification_rgcn" in refused(parts, "train", "model=gcn", folder=tmp_path)
     write_partitions(tmp_path, random_graph(30, 90), thirds(30), np.arange(30) % 3, 3)
     assert "node_classification_gcn" in refused(tmp_path, "train", "model=rgcn", folder=tmp_path)
@@ -578,7 +578,7 @@ def test_refusals(parts: Path, trained: Any, tmp_path: Path) -> None:
 
 
 def test_sites(parts: Path, trained: Any, tmp_path: Path) -> None:
-    """By the command: partitions of the same assignment, rows to those who asked."""
+    """Sites equal partitions of the same assignment, and give rows only to those who asked."""
     write_hetero_sites(
         tmp_path / "sites",
         RUN_GRAPH,

@@ -116,7 +116,7 @@ def link_settings(*overrides: str) -> TrainSettings:
 
 
 def train_workers(directory: PartitionDirectory, overrides: tuple[str, ...]) -> list[Any]:
-    """By rank: ids of nodes, losses and metrics, embeddings of all stages, scores."""
+    """Train; return by rank the nodes' ids, losses and metrics, all embeddings, and scores."""
     settings = link_settings(*overrides, f"num_partitions={directory.num_parts}")
     trainer = registry.find_trainer(settings)
     registry.check_trainer_settings(settings)
@@ -228,7 +228,7 @@ def test_neighbour_dropout_leaves_what_a_node_without_neighbours_has(
 
 
 def test_scores_are_those_of_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the embeddings of two stages, the spectral ones, paths of two and the split."""
+    """Loops over embeddings, spectral products and paths of two edges give the same scores."""
     split = split_links(graph(), split_settings(edges=(0.7, 0.1, 0.2)), width=WIDTH)
     monkeypatch.setattr(ranking, "SHARES", (0.5, 0.9))
     # Of two sources, and 4 to 12 of 15 destinations.
@@ -485,7 +485,7 @@ def test_a_graph_in_memory_has_the_spectral_filter_of_training(run: Any, tmp_pat
 def test_a_loaded_model_scores_pairs_of_a_relation_as_its_partitions_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a model that does not read relations, whose edges have one all the same."""
+    """The model does not read relations, though its edges have one."""
     monkeypatch.setattr(embedded_nodes, "MAX_SCORES", 4)
     monkeypatch.setattr(embedded_nodes, "MIN_SOURCES", 1)
     rng, data = np.random.default_rng(0), tmp_path / "shop"

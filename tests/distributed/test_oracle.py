@@ -169,7 +169,7 @@ def oracle_graph(kind: str) -> GraphData:
 
 
 def oracle_masks(kind: str = "dense") -> dict[str, np.ndarray]:
-    """Of 40-49 none trains, of 30-39 none validates.
+    """Return masks in which no node of 40-49 trains and none of 30-39 validates.
 
     Of the kind "third" a third of the nodes is in no mask.
     """
@@ -320,7 +320,7 @@ def join_workers(workers: list[Any]) -> tuple[list[Any], list[np.ndarray], list[
 
 
 def assert_same(actual: Any, expected: Any) -> None:
-    """Also NaN in the same embeddings."""
+    """Assert equal rounds, embeddings (NaN in the same places) and parameters."""
     assert [line[:2] for line in actual[0]] == [line[:2] for line in expected[0]]
     for place in (2, 3):  # the loss and the metric; None becomes NaN
         scores = [[line[place] for line in rounds] for rounds in (actual[0], expected[0])]

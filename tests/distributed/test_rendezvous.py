@@ -82,7 +82,7 @@ def connect_node(
 
 
 def attend(settings: ClusterSettings, *run: Any, **state: Any) -> Outcome:
-    """How the rendezvous of a node ends. The node leaves at once."""
+    """Return how a node's rendezvous ends. The node leaves at once."""
     try:
         with connect_node(settings, *run, **state) as node:
             assert node.rendezvous.run_id == node.run_id
@@ -221,7 +221,7 @@ def test_a_node_alone_says_what_is_wrong(
 
 
 def test_a_name_that_is_known_later_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a container that starts after the others; a name that stays unknown is refused."""
+    """A container may start after the others; a name that stays unknown is refused."""
     lookup, asked = socket.getaddrinfo, []
 
     def late(host: str, *others: Any, **named: Any) -> Any:
@@ -270,7 +270,7 @@ def test_an_error_closes_only_its_connection_and_tells_it() -> None:
 
 
 def stream_to(port: int) -> socket.socket:
-    """As soon as somebody listens there."""
+    """Connect to a port as soon as somebody listens there."""
     for _ in range(1000):
         with contextlib.suppress(ConnectionRefusedError):
             return socket.create_connection(("127.0.0.1", port), 20)
@@ -316,7 +316,7 @@ def test_who_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def answering(*answers: bytes | None) -> Outcome:
-    """What becomes of node 1 where a program at node 0's address answers so.
+    """Return how node 1 ends if a program at node 0's address gives this answer.
 
     None: it closes the connection.
     """

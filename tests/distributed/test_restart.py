@@ -211,7 +211,7 @@ def on_node(base: Path, backend: str, node: int, port: int) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """By task, the run directory of a run on one node."""
+    """Make, by task, the directory of a run on one node that nothing interrupts."""
     folder = tmp_path_factory.mktemp("undisturbed")
 
     def run(task: str) -> Path:

@@ -149,7 +149,7 @@ def assert_same_run_and_bytes(resumed: Path, uninterrupted: Path) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted_run(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> UninterruptedRun:
-    """By its options, a run that nothing happened to."""
+    """Make, by options, the directory of a run that nothing interrupts."""
 
     @functools.cache
     def run(options: tuple[str, ...]) -> Path:
@@ -275,7 +275,7 @@ def test_a_part_that_was_replaced_after_its_check_is_refused(
 def test_a_state_without_a_description_is_of_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As left by a kill before run.json was there: the same command begins anew, and says so."""
+    """A kill before run.json was written leaves this: the same command begins anew, and says so."""
     (tmp_path / "state" / "rank0").mkdir(parents=True)
     (tmp_path / "state" / "rank0" / "tape").write_bytes(b"1")
     for setting in (None, "auto"):

@@ -146,7 +146,7 @@ def claim(stream: socket.socket, node: int) -> str:
 
 
 def secured(stream: socket.socket, own: Path | None) -> ssl.SSLSocket:
-    """By TLS, as one whose certificate is in this folder; None: as one who has none."""
+    """Wrap a stream in TLS with the certificate of a folder; None: without a certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if own is not None:
@@ -186,7 +186,7 @@ def test_who_is_turned_away(folder: Path, caplog: pytest.LogCaptureFixture, own:
 
 @pytest.mark.parametrize("own", ["elsewhere/north", "expired", "revoked", "unlisted", "south"])
 def test_a_node_does_not_talk_to_a_false_node_0(folder: Path, own: str) -> None:
-    """And ends at once: it says whose certificate it saw."""
+    """The node ends at once, without having sent anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / own / "certificate.pem", folder / own / "key.pem")
     heard = []
@@ -210,7 +210,7 @@ def test_a_node_does_not_talk_to_a_false_node_0(folder: Path, own: str) -> None:
 
 
 def test_a_stream_to_another_worker_than_expected_is_lost(folder: Path) -> None:
-    """As when somebody who sees the connection of two parents gets there first."""
+    """Somebody who sees the connection of two parents may get there first."""
     tls = [read_credentials(folder / site, node, 3) for node, site in enumerate(SITES)]
     near, far = socket.socketpair()
     with near, far, ThreadPoolExecutor(2) as pool:
@@ -259,7 +259,7 @@ def test_credentials_that_cannot_be_used(folder: Path, tmp_path: Path, words: st
 def test_a_certificate_that_ended_is_refused_before_anything_is_sent(
     folder: Path, tmp_path: Path
 ) -> None:
-    """By its own node: it is among the members, and was revoked, or has expired, since."""
+    """A member's own node refuses its certificate once it was revoked or has expired."""
     with contextlib.redirect_stdout(io.StringIO()):
         place = make_credentials(tmp_path / "keys", "a", "b")[0].parent
         authority.revoke(place / "authority", "b")
@@ -449,7 +449,7 @@ def link_of(server: socket.socket, tls: Tls) -> Channel:
 
 
 def test_a_hub_that_ends_is_named(hub_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that only closed the link, as when strangers flood it, is asked again."""
+    """A hub that only closed the link, because strangers flood it, is asked again first."""
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         there = Served(hub_folder, server.getsockname()[1], [])
         waiting = pool.submit(HubListener, there.seen_by(0), 5.0)
@@ -535,7 +535,7 @@ def in_the_open(rank: int, job: Any, parent: socket.socket, streams: Streams | N
 def test_masks_change_no_bit_and_the_plan_knows_the_bytes(
     parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what is the default otherwise: low-rank factors with error feedback, smoothing."""
+    """The other settings are the defaults: low-rank factors with error feedback, smoothing."""
     overrides = arguments(parts, *SECURE, "stopping=none")
     secure = train.run(compose(overrides), tmp_path / "secure")
     with monkeypatch.context() as patched:

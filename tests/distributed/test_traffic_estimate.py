@@ -129,7 +129,7 @@ def toy_graph(words: list[str]) -> GraphData:
 
 
 def directory_of(folder: Path, words: list[str]) -> PartitionDirectory:
-    """None trains in part 1; of the others every fourth.
+    """Partition the toy graph: no node of part 1 trains, of the others every fourth.
 
     Ours has an empty part, 3; DGL makes none of these. But for `all` and `blind`, half of those
     that neither train nor validate are in no mask.

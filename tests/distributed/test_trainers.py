@@ -113,7 +113,7 @@ columns: some that no training node has; sparse: sparse features, and nodes in n
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one worker."""
+    """What one worker trained, predicted and sent."""
 
     nodes: np.ndarray
     round_state: list[tuple[float | None, float | None]]
@@ -225,7 +225,7 @@ def dense_network(model: str, stages: list[Stage], features: Tensor, edges: list
 
 @dataclass(frozen=True)
 class Expected:
-    """What one process makes of it."""
+    """What one process on the whole graph arrives at."""
 
     parameters: list[np.ndarray]
     logits: np.ndarray
@@ -316,7 +316,7 @@ def assert_close(outcomes: list[Outcome], expected: Expected, masks: str = "dens
 
 
 def edges_seen(settings: TrainSettings, graph: GraphData) -> tuple[list[Edges], list[Edges]]:
-    """Of each layer in training, and when it is scored.
+    """Return the edges that each layer sees in training, and those it is scored with.
 
     The first layers see all edges, the others those within a part.
     """
@@ -506,7 +506,7 @@ def test_plain_bytes_of_full_graph_are_those_by_hand_and_of_the_plan(tmp_path: P
 
 
 def test_rounded_rows_of_full_graph_have_the_bytes_by_hand(tmp_path: Path) -> None:
-    """In each pass the vectors of fp32 with half a byte per value, in whole bytes, and a scale."""
+    """Each pass sends as many vectors as fp32 does, of half a byte per value and a scale."""
     sent = {}
     for precision in ("fp32", "int4"):
         settings = settings_of(

@@ -188,7 +188,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("what", ["fail", "no memory"])
 def test_a_death_is_named_with_rank_node_and_phase(what: str) -> None:
-    """As soon as it is known: the other worker waits as long as a test may take.
+    """The death is reported at once, though the other worker waits as long as a test may take.
 
     test_restart.py has stops and kills.
     """
@@ -264,7 +264,7 @@ def test_a_death_ends_both_nodes_with_the_same_sentence(what: str, victim: int) 
 
 @pytest.mark.parametrize(("victim", "how"), [(0, "closed"), (1, "silent")])
 def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
-    """Its parent died, or its link says nothing any more: no packet, no end."""
+    """A node is lost when its parent died, or when its link is silent without having closed."""
     warm_up()
     with node_pair() as pair, ThreadPoolExecutor(1) as pool:
         gone = next(iter(pair[victim].links.values()))
@@ -279,7 +279,7 @@ def test_a_node_that_goes_is_noticed(victim: int, how: str) -> None:
 
 
 def test_a_link_between_two_nodes_that_both_reach_node_0() -> None:
-    """Of three nodes, two no longer hear each other; node 0 hears both and ends all."""
+    """Two of three nodes no longer hear each other; node 0 hears both and ends all."""
     warm_up()
     cluster = nodes_of(3, 1, heartbeat_timeout=TIMEOUT)
     links: list[dict[int, Channel]] = [{}, {}, {}]

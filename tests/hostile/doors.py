@@ -130,7 +130,7 @@ class Valid:
 
 
 def compare(valid: Content, content: Content, change: Change) -> str:
-    """What differs and was not touched."""
+    """Return what differs though the mutation did not touch it; empty: nothing."""
     if change.touched is None:
         return ""
     names = [name for name in {**valid, **content} if valid.get(name) != content.get(name)]

@@ -114,7 +114,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def damage(folder: Path, rng: Random) -> list[str]:
-    """One or two mutations of files below a folder."""
+    """Apply one or two mutations to files below a folder; return their names."""
     done = []
     for _ in range(rng.choice([1, 1, 2])):
         paths = files(folder)
@@ -327,7 +327,7 @@ def rng_permuted(array: np.ndarray, rng: Random) -> np.ndarray:
 
 
 def save_npz(path: Path, arrays: Arrays, rng: Random | None = None) -> str:
-    """As an npz.
+    """Write arrays as an npz file; with `rng` sometimes a malformed one.
 
     With `rng` sometimes with a member twice, one that is no array, or one whose header lies.
     """

@@ -105,7 +105,7 @@ def dataset_of(*overrides: str) -> Any:
 
 
 def read_tables(path: Path) -> Content:
-    """What a data set holds before its features are encoded, which has to be possible, too."""
+    """Read a data set; its features must also be encodable, but are compared before."""
     settings = replace(dataset_of(), dataset_file=str(path))
     graph = read_graph(settings)
     encoded, _ = encode_tables(graph, settings.features, None)

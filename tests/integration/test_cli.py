@@ -174,7 +174,7 @@ def test_an_argument_that_is_no_utf_8_is_named(tmp_path: Path, arguments: str) -
 
 
 def test_a_refused_command_leaves_nothing(place: Path, tmp_path: Path) -> None:
-    """Nor a line in the log of the run that has the directory.
+    """A refusal writes no file, nor a line in the log of the run that owns the directory.
 
     An empty directory of the user's stays.
     """
@@ -430,7 +430,7 @@ def test_an_unexpected_error_shows_its_traceback(
     error: Exception,
     last: str,
 ) -> None:
-    """Of an error of a worker, the worker's alone."""
+    """An error in a worker shows the worker's traceback alone."""
     module, name = (train, "check_trainer_settings") if where is train else (retexo_main, where)
     monkeypatch.setattr(module, name, mock.Mock(side_effect=error))
     ended = run_main("app=train", *DATA, f"hydra.run.dir={tmp_path}", cwd=place, rc=1)
@@ -449,7 +449,7 @@ def test_what_hydra_refuses_is_one_line(tmp_path: Path) -> None:
 def test_a_callback_ends_a_run_in_the_middle_of_a_layer(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all its processes, as pruning a trial does."""
+    """The run ends with all its processes, as when a trial is pruned."""
 
     class Prune(retexo.Callback):
         def on_round(self, line: Mapping[str, Any]) -> None:

@@ -207,7 +207,7 @@ def launch(project: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def refused(project: Path, *arguments: str) -> Ended:
-    """How the same command ends within this process."""
+    """Run the launcher's command within this process, which must end with status 2."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         return run_main(
@@ -222,7 +222,7 @@ def refused(project: Path, *arguments: str) -> Ended:
 
 
 def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
-    """With a configuration of the user's own."""
+    """The command uses a configuration in the user's own folder."""
     (project / "own" / "experiment").mkdir(parents=True)
     (project / "own" / "experiment" / "short.yaml").write_text(
         "# @package _global_\nnum_rounds: [3]\n"
@@ -247,7 +247,7 @@ def test_each_host_gets_its_parts_and_all_train(project: Path) -> None:
 
 
 def workers(project: Path) -> list[psutil.Process]:
-    """What still runs in the project's folder."""
+    """Return the processes that run in the project's folder."""
     processes = psutil.process_iter(["cwd"])
     return [process for process in processes if process.info["cwd"] == str(project)]
 
@@ -372,7 +372,7 @@ def slurm() -> tuple[list[str], dict[str, str]]:
 def test_the_environment_of_a_scheduler_becomes_settings(
     case: Any, address: str, port: int, key: str
 ) -> None:
-    """Of the second of two nodes, which resumes after a failure."""
+    """The settings are those of the second of two nodes, which resumes after a failure."""
     settings, run_dir = settings_of(*case())
     cluster = settings
     assert (cluster.num_nodes, cluster.node_rank, cluster.parts_per_node) == (2, 1, 1)

@@ -100,7 +100,7 @@ def test_bfloat16_is_near_and_batches_train(tmp_path: Path, model: str) -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("model", MODELS)
 def test_a_gpu_trains_as_the_cpu_does(tmp_path: Path, model: str, parts: int, device: str) -> None:
-    """One worker, or two that share it."""
+    """A GPU is used by one worker, or shared by two."""
     expected = train_losses(tmp_path, parts, "cpu", *MODELS[model], "device=cpu")
     torch.testing.assert_close(
         train_losses(tmp_path, parts, "gpu", *MODELS[model], device), expected, rtol=1e-3, atol=1e-4

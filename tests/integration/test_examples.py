@@ -107,7 +107,7 @@ def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
 
 
 def places(ids: Any) -> Any:
-    """Of nodes that are named by a letter and their place."""
+    """Return the places of nodes that are named by a letter and their place."""
     return ids.str[1:].astype(int)
 
 
@@ -182,7 +182,7 @@ print(retexo.__file__, summary["status"], summary["rounds"], summary["seconds"][
 
 
 def call(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """What a command prints; its status has to be 0."""
+    """Return what a command prints; its status has to be 0."""
     ended = subprocess.run(
         [sys.executable, *command],
         cwd=cwd,

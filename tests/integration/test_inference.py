@@ -387,7 +387,7 @@ def test_what_a_killed_prediction_left_is_removed(place: Path, tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def rounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `place`, with a smoothed run whose rows had four bits."""
+    """Make the same as `place`, with a smoothed run whose rows had four bits."""
     return train_toy(tmp_path_factory.mktemp("rounded"), "smoothing.alphas=[0.3]")
 
 
@@ -484,7 +484,7 @@ def test_predict_writes_all_nodes_by_original_id(place: Path, written: Path) -> 
 def test_scores_are_computed_again_from_predictions(
     kind: str, trained_on_tables: Path, tmp_path: Path
 ) -> None:
-    """By sklearn, from the known labels and the split in predictions.csv."""
+    """scikit-learn computes the same scores from predictions.csv alone."""
     folder = trained_on_tables if kind == "names" else tmp_path
     file = f"dataset_file={folder}/known"
     data = (*TABLES, file, f"partition_dir={folder}/parts", "split=fraction")

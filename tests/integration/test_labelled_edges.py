@@ -122,7 +122,7 @@ def test_an_edge_is_a_node_that_its_ends_send_to(bank: pd.DataFrame) -> None:
 def test_edges_that_are_held_out_carry_no_messages(
     bank: pd.DataFrame, settings: tuple[str, ...], last_kept: int
 ) -> None:
-    """Of a split by time, also those that are later than the first one held out."""
+    """With a split by time, edges later than the first one held out carry none either."""
     composed = compose(
         ["dataset_name=file", "dataset_file=bank", *BANK_SETTINGS[2:], *settings], TASK
     )

@@ -280,7 +280,7 @@ def test_what_an_address_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_training_from_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As https://, which loopback has no certificate for."""
+    """http:// on loopback stands for https://, which it has no certificate for."""
     monkeypatch.setattr(object_store, "SCHEMES", (*object_store.SCHEMES, "http"))
     maker = tmp_path / "maker"
     maker.mkdir()
@@ -319,7 +319,7 @@ HOSTILE_NAMES = ["part0/../../../x.npy", "/tmp/x.npy", "part0//x.npy", "./part0/
 def test_a_name_in_meta_json_that_is_no_plain_path_is_refused(
     tmp_path: Path, field: str, name: str
 ) -> None:
-    """Else a partition directory at an address would write files elsewhere."""
+    """Otherwise a partition directory at an address could write files elsewhere."""
     if field == "checksums":
         directory = write_partitions(tmp_path, random_graph(), thirds(40), np.arange(40) % 2, 2)
     else:

@@ -688,7 +688,7 @@ def test_the_network_is_that_of_the_graph_without_held_out_nodes(runs: Path) -> 
 
 
 def test_scores_of_nodes_that_join_and_of_the_whole_graph(runs: Path) -> None:
-    """By the predictor: a test node alone, with its edges from training nodes; and all at once."""
+    """The predictor gives both: each test node joins alone, and all are there at once."""
     graph, masks = random_graph(), thirds(40)
     summary = json.loads((runs / "hidden-sage" / "summary.json").read_text())
     assert summary["test"] != summary["transductive"]["test"]

@@ -74,7 +74,7 @@ def test_tables_from_training_to_predictions(
 
 
 def _check_predictions(houses: pd.DataFrame) -> None:
-    """Of the same houses without prices, with one process of each partition and from Python."""
+    """Predict the same houses without prices, by the command and from Python."""
     edges = Path("houses/edges.csv").read_text(encoding="utf-8")
     nodes = houses.drop(columns=["price", "age"])
     write_files(Path("unknown"), {"nodes.csv": nodes, "edges.csv": edges})

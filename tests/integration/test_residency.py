@@ -233,7 +233,7 @@ def test_aggregates_leave_a_site_only_where_it_allows_them(tmp_path: Path) -> No
 
 
 def test_what_would_leave_one_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an undirected graph, as many nodes as the others ask for then.
+    """For an undirected graph, the plan of one site names as many nodes as the others then ask for.
 
     Nothing but its own folder is read.
     """
@@ -449,7 +449,7 @@ def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
     rows = table.read_text().splitlines()
 
     def refuse(message: str, lines: list[str] | None = None, *, spec: bool = True) -> None:
-        """With such a table of north, if any."""
+        """Expect a refusal with these lines as north's table, or without the table."""
         table.write_text("\n".join(lines)) if lines else table.unlink(missing_ok=True)
         with pytest.raises(InputError, match=message):
             find_or_make_partitions(compose(data(sites, spec=spec))).read_part(0)
@@ -474,7 +474,7 @@ def test_what_one_site_finds(tables: Path, tmp_path: Path) -> None:
 def test_tables_of_several_types_are_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With what reading decides; also that settings which a stored pipeline decides are named."""
+    """What reading decides is printed, and settings that a stored pipeline overrides are named."""
     rng = np.random.default_rng(0)
     films = pd.DataFrame({"id": range(30), "label": rng.integers(0, 2, 30), "year": range(30)})
     films["shown"] = [f"2024-01-{1 + day:02d}" for day in range(30)]

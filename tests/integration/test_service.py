@@ -312,7 +312,7 @@ def test_connections_without_a_whole_header_are_closed(
 
 
 def test_a_new_model_in_the_same_folder_is_loaded(tmp_path: Path) -> None:
-    """Neither one that cannot be read nor one of another kind."""
+    """A model that cannot be read or is of another kind is not loaded."""
     run = run_of_tables(tmp_path / "run")
     with contextlib.closing(Service(run, tables())) as started:
         before = started.ask("/predict", {"ids": ["c05"]})[1]

@@ -71,7 +71,7 @@ def test_every_trainer_says_the_same_things(place: Place, name: str) -> None:
 
 
 def test_evaluate_says_what_the_run_said(place: Place, tmp_path: Path) -> None:
-    """Of a network that was trained end to end, on other edges than it is evaluated on."""
+    """The network was trained end to end on other edges than it is evaluated on."""
     summary = place.summary("bns")
     asked = ("app=evaluate", f"checkpoint_dir={place.run_of('bns')}")
     with pytest.raises(InputError, match=r"^trainer=local: the model of .* by trainer=bns;"):

@@ -106,7 +106,7 @@ def test_a_package_is_imported_only_where_it_belongs(package: str, files: str) -
 
 
 def test_only_its_trainer_loads_dgls_engine() -> None:
-    """And only when it trains: by an import within a function."""
+    """The engine is imported within a function, so only when it trains."""
     for path in FILES:
         if not path.relative_to(ROOT).as_posix().startswith("retexo/trainers/sampled_dgl/"):
             lines = [

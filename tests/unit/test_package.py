@@ -99,7 +99,7 @@ LOADED = {
 
 
 def test_an_import_and_each_command_load_only_what_they_use(tmp_path: Path) -> None:
-    """In a fresh process, one after the other."""
+    """Fresh processes run the commands, one after the other."""
     light = {*HEAVY, "numpy", "multiprocessing", "subprocess"}
     code = (
         f"import sys, retexo\nassert not {light} & sys.modules.keys()\n"

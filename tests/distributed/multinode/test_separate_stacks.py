@@ -46,7 +46,7 @@ def readme_command(**changes: Any) -> list[str]:
 
 
 def copy_for(node: range, parts: Path, folder: Path) -> Path:
-    """What a node needs of a partition directory: its two descriptions and the node's own parts."""
+    """Copy what a node needs of a partition directory: its two descriptions and its own parts."""
     (folder / parts.name).mkdir(parents=True)
     for path in parts.iterdir():
         if path.is_file():
@@ -109,7 +109,7 @@ def run_on_nodes(partitions: Path, folder: Path, per_node: int, *arguments: str)
 
 @pytest.fixture(scope="module")
 def one_node(tmp_path_factory: pytest.TempPathFactory) -> OneNode:
-    """Of a number of parts: Cora's partition directory, and the same run on one node."""
+    """Make, by number of parts, Cora's partition directory and the same run on one node."""
 
     @functools.cache
     def run(parts: int) -> tuple[Path, Run]:

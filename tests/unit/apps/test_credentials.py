@@ -60,7 +60,7 @@ def garbage(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    """Of another authority."""
+    """Replace a file by that of another authority."""
     shutil.copy("other" / path, path)
 
 

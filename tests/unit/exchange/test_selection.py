@@ -345,7 +345,7 @@ def test_what_was_chosen_before_is_chosen_again_only_where_it_is_the_shortest(
 @quickly
 @given(cases(), st.booleans())
 def test_a_message_is_as_long_as_was_weighed(case: Case, projected: bool) -> None:
-    """Or shorter: a sparse sum without the rows that are sent may have fewer values."""
+    """A sparse message may be shorter: a sum without the sent rows may have fewer values."""
     chosen = case.select_vectors(projected=projected)
     length = len(case.write(chosen))
     assert length == case.weight(chosen) or (

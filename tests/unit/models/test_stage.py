@@ -51,7 +51,7 @@ def zero_where(matrices: tuple[Any, ...], which: list[bool]) -> tuple[Any, ...]:
 def assert_drops(
     stage: Stage, inputs: Inputs, of_matrices: list[bool], of_skips: list[bool]
 ) -> Tensor:
-    """In training the hidden vector equals that of inputs with some zeros; returns it."""
+    """Assert that dropout equals zeros in these inputs; return the hidden vector."""
     own, by_hand = copy.deepcopy(stage).train(), copy.deepcopy(stage).eval()
     own.is_last = by_hand.is_last = False  # else `embed` is the logits
     for weight, dropped in zip(by_hand.skips.values(), of_skips, strict=True):
@@ -130,7 +130,7 @@ def test_of_relations(
 
 @pytest.mark.parametrize("name", ["gcn", "gin"])
 def test_the_activation_follows_the_norm(name: str) -> None:
-    """Also in the MLP of GIN."""
+    """The MLP of GIN has the same order."""
     stage = build_network(
         Architecture(model_of(name, activation="tanh"), Schema.of_plain_graph(WIDTH), CLASSES), 0
     )[0]

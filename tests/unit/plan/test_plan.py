@@ -287,7 +287,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch, options: dict[str, str]) -> None
 def test_bytes_memory_and_the_networks_least_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of four workers on two nodes two thirds of a worker's bytes leave its node."""
+    """With four workers on two nodes, two thirds of a worker's bytes leave its node."""
     options = {"rounds": "10 20", "hidden": "5", "zeros": "0", "train": "0.05", "val": "0.05"}
     run_script(monkeypatch, SIZES | options | {"per-node": "2", "bandwidth": "0.01"})
     printed = dict(

@@ -120,7 +120,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def statuses_told(callback: Mock) -> list[Any]:
-    """With which statuses a run ended."""
+    """Return the statuses with which a callback was told that the run ended."""
     return [call.args[0].get("status") for call in callback.on_end.call_args_list]
 
 

@@ -557,7 +557,7 @@ def test_figures_of_one_run_show_its_counts(tmp_path: Path) -> None:
 
 
 def test_curves_of_a_rare_class(tmp_path: Path) -> None:
-    """As sklearn draws them."""
+    """The areas under both curves are those of scikit-learn."""
     rng = np.random.default_rng(0)
     truth = rng.random(4000) < 0.04
     margin = torch.from_numpy(rng.normal(size=4000) + 1.5 * truth - 3).float()
@@ -634,7 +634,7 @@ def standard_error_of_ranking(scores: np.ndarray, truth: np.ndarray, score: Any)
 
 @pytest.mark.parametrize("name", SCORES)
 def test_a_standard_error_is_the_deviation_over_other_test_nodes(name: str) -> None:
-    """Of 600 nodes, a fifth of them positive, drawn 200 times."""
+    """600 nodes, a fifth of them positive, are drawn 200 times."""
     rng = np.random.default_rng(0)
     values, errors = [], []
     for _ in range(200):

@@ -72,7 +72,7 @@ def test_an_owner_that_cannot_be_read(tmp_path: Path, content: str) -> None:
 
 
 def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
-    """And nothing else."""
+    """Nothing else in the folder is removed."""
     leftovers, others = (
         [],
         [tmp_path / "summary.json", tmp_path / ".hidden", tmp_path / "other" / f"{UNFINISHED}file"],

@@ -43,7 +43,7 @@ def shares(world: int, rounds: int, scale: tuple[float, ...] = (1.0, 1e-3, 1.0, 
 
 
 def sum_securely(updates: Tensor, *, hidden: bool, first_limit: float = 1024.0) -> list[Tensor]:
-    """By rank, [rounds, n + 1]: the sums, and the sum of round numbers as the tail."""
+    """Return by rank [rounds, n + 1]: the sums, and as the tail the sum of the round numbers."""
 
     def work(comm: Communicator) -> Tensor:
         way, sums = SecureSum(comm, GRADIENTS, first_limit).for_sizes(SIZES), []

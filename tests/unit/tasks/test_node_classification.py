@@ -256,7 +256,7 @@ def test_offsets_undo_the_class_weights(multi: bool) -> None:
 def test_class_scaling_is_the_optimum_whatever_the_partitions(
     num_classes: int, multi: bool
 ) -> None:
-    """Of the log loss with the penalty, as scipy finds it; a class without nodes stays finite."""
+    """scipy finds the same minimum of the penalised log loss, finite without nodes of a class."""
     logits, labels = draw_logits(600, num_classes, multi, 5)
     logits = 3 * logits + torch.arange(num_classes)
     if multi:
