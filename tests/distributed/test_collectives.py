@@ -1,7 +1,7 @@
 """Each collective alone: the worked answers of its docstring, and its bytes by hand.
 
-Plain sockets, where a peer that is gone, silent or out of step is noticed; the bytes of a whole run
-by hand.
+Over plain sockets a peer that is gone, silent or out of step is noticed. The bytes of a whole run
+are added up by hand.
 """
 
 import gc

@@ -1,6 +1,7 @@
 """Weights and features of edges: P parts equal one, and a weight of k is k edges.
 
-Also who is told which weights, and features of typed edges in tables, from training to prediction.
+The exchange sends weights only where that saves bytes. Features of typed edges are followed from
+tables to predictions.
 """
 
 import functools

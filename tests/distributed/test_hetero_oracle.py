@@ -1,7 +1,7 @@
 """Heterogeneous graphs, in float64 with plain SGD: P partitions equal one.
 
-One equals a closed form on dense matrices; end-to-end training, and its bytes; whole runs, and
-their plans.
+One partition equals a closed form on dense matrices. End-to-end training is compared likewise, its
+bytes are counted by hand, and whole runs send what app=plan says.
 """
 
 import copy

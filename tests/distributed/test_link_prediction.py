@@ -1,6 +1,6 @@
-"""Link prediction over parts: what one part gives, exactly.
+"""Link prediction on P partitions equals that on one.
 
-Ranks and areas as loops count them; bytes as planned.
+Loops give the same ranks and areas, and a run sends the bytes of its plan.
 """
 
 import dataclasses

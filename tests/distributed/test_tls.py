@@ -1,6 +1,7 @@
 """Nodes with certificates find each other, and nobody else takes a seat, reads, or interferes.
 
-A hub joins nodes that only open connections, and cannot read them; sums with masks.
+A hub joins nodes that only open connections, and cannot read what they send. Masks hide the shares
+of sums.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""The rivals of the lazy trainer against one process on the whole graph, with dense matrices.
+"""Other trainers than lazy equal one process on the whole graph, with dense matrices.
 
-The bytes they send. trainer=sampled: full neighbourhoods equal full-graph training; dead processes
-are named.
+Bytes are counted by hand. trainer=sampled with full neighbourhoods equals full-graph training,
+and names processes that die.
 """
 
 import functools

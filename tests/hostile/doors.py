@@ -40,7 +40,7 @@ Content = dict[str, Any]
 class Change:
     """What a mutation did."""
 
-    said: str
+    description: str
     touched: frozenset[str] | None = frozenset()
     """Names of the content that may differ from that of the valid input; None: all."""
     refused: bool = False
@@ -67,7 +67,7 @@ class Tried:
     """How one input ended."""
 
     seed: int
-    said: str
+    description: str
     accepted: bool = False
     message: str = ""
     seconds: float = 0.0
@@ -113,7 +113,11 @@ class Valid:
             (place.parent / "precious.txt").write_text("precious")
             with _in(beside):
                 change = mutate(place, Random(seed))
-            before, tried, content = _list_files(sandbox), Tried(seed, change.said), Content()
+            before, tried, content = (
+                _list_files(sandbox),
+                Tried(seed, change.description),
+                Content(),
+            )
             with _in(beside), _watched(tried):
                 content = self.door.read(place)
                 tried.accepted = True

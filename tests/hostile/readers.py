@@ -299,7 +299,7 @@ def edit_table(place: Path, rng: Random) -> Change:
         touched = frozenset(
             {f"{prefix}{name}" for prefix in prefixes for name in touched} | of_target
         )
-    return Change(f"{path.name}: {change.said} {written.said}", touched)
+    return Change(f"{path.name}: {change.description} {written.description}", touched)
 
 
 # --- parquet ----------

@@ -1,7 +1,7 @@
-"""Several nodes that differ, as parents on loopback.
+"""Ways to start a run on several nodes.
 
-A run under torchrun; scripts/launch.py with an ssh and an rsync that stay here; the files of
-deploy/, of which no container runs.
+They are torchrun, scripts/launch.py with an ssh and an rsync that stay here, and the files
+of deploy/, whose settings are read without running a container.
 """
 
 import contextlib

@@ -107,7 +107,7 @@ def test_learnt_vectors_by_dgl(tmp_path: Path) -> None:
 
 
 def places(ids: Any) -> Any:
-    """Return the places of nodes that are named by a letter and their place."""
+    """Return the number after the letter of each id."""
     return ids.str[1:].astype(int)
 
 

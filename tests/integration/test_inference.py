@@ -1,6 +1,6 @@
-"""A trained network in use: app=evaluate, app=predict, the class for notebooks.
+"""A trained network in use: app=evaluate, app=predict and retexo.load_run.
 
-What they send; what is refused.
+They repeat the predictions of training, and refuse what does not fit the model.
 """
 
 import errno

@@ -1,6 +1,7 @@
 """A model in memory (retexo.load) predicts what a partition directory's workers predict.
 
-For known and new nodes, as a torch module and exported; and split.inductive, in both views.
+This holds for known and new nodes, for the torch module and for exported files. split.inductive is
+scored with new nodes and on the whole graph.
 """
 
 import dataclasses

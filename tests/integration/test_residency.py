@@ -1,6 +1,7 @@
 """dataset_name=parts: training, plan and predictions are those of the same assignment.
 
-Sites on nodes of their own; sites with tables describe them and train with the pipeline of all.
+Sites can be on nodes of their own. Sites with tables describe them and train with the pipeline that
+they fitted together.
 """
 
 import json

@@ -1,6 +1,6 @@
 """One layer's exchange on random graphs: its output, and which rows are sent in how many bytes.
 
-Also training on a device beside the host.
+Training on a simulated device gives the results of the host.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Vertex covers compared with brute force, networkx and their own bounds.
 
-Selections with every other selection, and messages with dense sums.
+Selections are compared with every other selection, and messages with dense sums.
 """
 
 from dataclasses import dataclass, replace

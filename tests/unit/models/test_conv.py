@@ -1,6 +1,6 @@
 """Convolutions compared with closed forms on dense matrices.
 
-And what they are made of: sums over in-edges, products and dropout.
+Their building blocks, too: sums over in-edges, products and dropout.
 """
 
 from typing import Any

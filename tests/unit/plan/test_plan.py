@@ -1,6 +1,6 @@
-"""app=plan: the prediction beside a run of the same command, options and memory.
+"""app=plan: what it prints, the other ways to train, and memory.
 
-Bytes and memory from sizes alone.
+benchmarks/estimate.py computes bytes and memory from sizes alone.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The rounds of a layer: messages, updates by hand, the best round.
 
-And the predictions of +experiment=exact, compared with closed forms on dense matrices.
+The predictions of +experiment=exact equal closed forms on dense matrices.
 """
 
 import copy

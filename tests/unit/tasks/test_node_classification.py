@@ -1,6 +1,7 @@
 """Losses, counts, scores and label propagation of node classification.
 
-ROC AUC, average precision and thresholds by histograms; against torch and scikit-learn.
+They are compared with torch and scikit-learn; ROC AUC, average precision and thresholds come from
+histograms.
 """
 
 import math
