@@ -294,7 +294,7 @@ def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
 
 def _nodes_with_ids(graph: GraphData) -> Nodes | None:
     """Return the nodes, to look up their ids; None where they are known by position."""
-    ids, names = graph.node_ids, graph.target_nodes.node_names
-    if names is None and (ids == np.arange(len(ids))).all():
+    table = graph.target_nodes
+    if table.node_names is None and (table.node_ids == np.arange(table.num_nodes)).all():
         return None
-    return Nodes.of_table(ids, names)
+    return Nodes.of_table(table)

@@ -9,6 +9,7 @@ import numpy as np
 
 from partitioning.errors import InputError
 from partitioning.graph.array_checks import Array, Ints, check_integers, check_unique, refuse
+from partitioning.graph.graph_data import NodeTable
 from partitioning.graph.node_names import Names, decode_names, hash_names
 
 
@@ -49,11 +50,9 @@ class Nodes:
         return nodes
 
     @classmethod
-    def of_table(cls, ids: Ints, names: Names | None) -> "Nodes":
+    def of_table(cls, table: NodeTable) -> "Nodes":
         """Return the nodes [N] of a graph by the ids, or names, of the data set."""
-        return cls(
-            len(ids), ids if names is None else np.array(names.tolist(), object), grows=False
-        )
+        return cls(table.num_nodes, table.given_ids, grows=False)
 
     @property
     def named(self) -> bool:

@@ -42,11 +42,6 @@ from partitioning.read.raw import RawRelation, check_and_merge_edges, check_tabl
 from partitioning.update.prediction_graph import PredictionGraph
 
 
-def known_nodes(table: NodeTable) -> Nodes:
-    """Return the nodes of a type, to look up the ends of new edges."""
-    return Nodes.of_table(table.node_ids, table.node_names)
-
-
 @dataclass(frozen=True, eq=False)
 class Addition:
     """New nodes with their edges, whose ends are positions in the grown graph."""

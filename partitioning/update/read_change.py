@@ -143,10 +143,10 @@ class Change:
     def show(self, name: str, node: int) -> str:
         """Return the id of a node, of the graph or a new one, as the data set has it."""
         table, change = self.stored.graph.nodes[name], self.nodes[name]
-        ids, names = table.node_ids, table.node_names
         if node >= table.num_nodes:
-            ids, names, node = change.new_ids, change.new_names, node - table.num_nodes
-        return str(ids[node]) if names is None else names.take(np.array([node])).tolist()[0]
+            node -= table.num_nodes
+            table = replace(table, node_ids=change.new_ids, node_names=change.new_names)
+        return str(table.shown_id(node))
 
 
 def find_tables(settings: UpdateSettings, meta: Meta) -> Tables:

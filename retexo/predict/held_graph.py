@@ -24,6 +24,7 @@ from partitioning.directory.partition import PartEdges, Partition, PartNodes
 from partitioning.directory.read_directory import complete_edges
 from partitioning.errors import InputError
 from partitioning.graph.graph_data import PLAIN_RELATION, PLAIN_TYPE, EdgeType, GraphData, Relation
+from partitioning.read.nodes import Nodes
 from partitioning.update import graph_addition
 from partitioning.update.graph_addition import Addition
 from partitioning.update.prediction_graph import PredictionGraph
@@ -191,9 +192,7 @@ class HeldGraph:
         self.inferred = infer(self.context, run.stages, run.checkpoint.heads, keeps_rows=True)
         table = read.graph.target_nodes
         self.ids = NodeIds(table.given_ids, "the graph", read.types_of_pairs)
-        self.known = {
-            name: graph_addition.known_nodes(nodes) for name, nodes in read.graph.nodes.items()
-        }
+        self.known = {name: Nodes.of_table(nodes) for name, nodes in read.graph.nodes.items()}
         """partitioning's Nodes by type, to look up the ends of new edges."""
         self._lock = threading.Lock()
         """Messages of one call at a time pass between the only worker and itself."""
