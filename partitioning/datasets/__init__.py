@@ -3,7 +3,7 @@
 | name | source | licence or origin |
 |---|---|---|
 | cora, cora_torch | bundled: assets/cora.npz | Sen et al. 2008 |
-| file | the user's own: `dataset_file=`, see file.py | |
+| file | the user's own: `dataset_file=`, see read/file.py | |
 | parts | the folder of one site: `dataset_file=`, see partitioning/sites/site_folders.py | |
 | synthetic, synthetic_hetero | synthetic.py, synthetic_hetero.py | |
 | reddit, yelp, flickr | dgl.data | Hamilton et al. 2017; Zeng et al. 2020 |

@@ -33,7 +33,7 @@ PLAIN_TYPE = ""
 PLAIN_RELATION: EdgeType = ("", "", "")
 """Edge type of a plain graph."""
 SOURCE, DESTINATION = "source", "destination"
-"""Relations from the ends of a labelled edge to it (datasets/labelled_edges.py)."""
+"""Relations from the ends of a labelled edge to it (read/labelled_edges.py)."""
 Features = NDArray[np.float32] | sp.csr_array
 """Dense or CSR. After `encode_tables` also an EncodedFeatures, which encodes rows on access."""
 Endpoints = NDArray[np.signedinteger[Any]]
@@ -175,7 +175,7 @@ class GraphData:
     node_time: NDArray[np.float64] | None = None
     """[N] for a split by time; None: no times."""
     labelled_edges: EdgeType | None = None
-    """The relation whose edges are the target's nodes (datasets/labelled_edges.py); None: none."""
+    """The relation whose edges are the target's nodes (read/labelled_edges.py); None: none."""
     links: Mapping[str, Any] | None = None
     """The data set's own split of pairs, int64 [n, 2]: train (optional), val, test, val_neg,
     test_neg."""
