@@ -89,8 +89,8 @@ def encode_tables(
         )
         if not graph.is_plain or kinds[name] != ("given",):
             features = to_array(features)
-        elif table.schema is not None and not features.shape[1] and table.schema.ignored:
-            left, why = next(iter(table.schema.ignored.items()))
+        elif state is not None and not features.shape[1] and state["ignored"]:
+            left, why = next(iter(state["ignored"].items()))
             raise InputError(
                 f"{graph.name}: no node has features: `{left}` is left out, {why}; or set"
                 " features=degree, features=positional or features=random (docs/data.md)"

@@ -142,7 +142,7 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
 
 
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
-    """Warn of classes that may be none: negative numbers, lists, and nearly one for each node."""
+    """Warn of classes that may be none, lists, nearly one for each node, or differ in capitals."""
     names = labels.names or ()
     doubtful = [name for name in names if _may_be_unknown(name)]
     if doubtful:
@@ -160,6 +160,17 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             labels.num_classes,
             num_labelled,
         )
+    by_letters: dict[str, Any] = {}
+    for name in names:
+        other = by_letters.setdefault(str(name).casefold(), name)
+        if other != name:
+            log.warning(
+                "%s: %s and %s are two classes; write them alike if they are one",
+                where,
+                other,
+                name,
+            )
+            break
     lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
     if lists:
         log.warning(

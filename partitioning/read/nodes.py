@@ -3,6 +3,8 @@
 N nodes.
 """
 
+import re
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from partitioning.errors import InputError
 from partitioning.graph.array_checks import Array, Ints, check_integers, check_unique, refuse
 from partitioning.graph.graph_data import NodeTable
 from partitioning.graph.node_names import Names, decode_names, hash_names
+from partitioning.read.cells import NUMBER
 
 
 class Nodes:
@@ -154,7 +157,7 @@ class Nodes:
     def _hint_of_spelling(self, unknown: Any) -> str:
         """Return what a message says of an unknown name that is one of the names but for its form.
 
-        That is blanks around it, leading zeros, or capitals.
+        That is blanks around it, leading zeros, capitals, or another way to write a number.
         """
         names = ((str(name), _plain_name(name)) for piece in self._names for name in piece)
         known = next((name for name, plain in names if plain == _plain_name(unknown)), None)
@@ -164,7 +167,9 @@ class Nodes:
 
 
 def _plain_name(name: Any) -> str:
-    return str(name).strip().lstrip("0").casefold()
+    """Return a name as other spellings of it have it, too: 1E+05 is that of 100000."""
+    text = str(name).strip().lstrip("0").casefold()
+    return str(Decimal(text).normalize()) if re.fullmatch(NUMBER, text) else text
 
 
 def check_ids(array: Array, where: str) -> Array:

@@ -297,15 +297,20 @@ def _unify(path: Source, name: str, pieces: list["pa.Array"]) -> "pa.ChunkedArra
 
 
 def _plain(cells: "pa.Array") -> "pa.Array":
-    """Return categories as their values, and each kind of text and of decimal numbers as one."""
+    """Return categories as their values, and each kind of text, list and number as one."""
     import pyarrow as pa
     from pyarrow import types
 
+    if isinstance(cells.type, pa.BaseExtensionType):  # such as the intervals of pandas
+        cells = cells.storage
     if types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     if types.is_large_string(cells.type) or types.is_string_view(cells.type):
         return cells.cast(pa.string())
-    return cells.cast(pa.float64()) if types.is_decimal(cells.type) else cells
+    if types.is_large_list(cells.type):  # as polars writes them
+        return cells.cast(pa.list_(cells.type.value_type))
+    has_other_form = types.is_decimal(cells.type) or types.is_float16(cells.type)
+    return cells.cast(pa.float64()) if has_other_form else cells
 
 
 def _explain_errors(path: Source) -> contextlib.AbstractContextManager[None]:

@@ -281,6 +281,7 @@ def _new_edges(
         ends,
         drop_unknown=held.settings.edges.unknown == "drop",
         with_features=relation.edge_feat is not None,
+        remedy="; give it among the new nodes, or leave the edge out",
     )
     first = known[edge_type[0]].num_nodes, known[edge_type[2]].num_nodes
     between = (table.src < first[0]) & (table.dst < first[1])

@@ -364,7 +364,10 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "no column": (lambda p: p.predict(new=(new_node(age=None), edge())), "no column `age`"),
     "text": (lambda p: p.predict(new=(new_node(age="old"), edge())), "new nodes.*`age`"),
-    "no such end": (lambda p: p.predict(new=(new_node(), edge(dst="c99"))), "new edges.*c99"),
+    "no such end": (
+        lambda p: p.predict(new=(new_node(), edge(dst="c99"))),
+        "new edges.*c99; .*; give it among the new nodes, or leave the edge out",
+    ),
     "old ends": (lambda p: p.predict(new=(new_node(), edge("c02"))), "row 0 joins two nodes"),
     "weights": (lambda p: p.predict(new=(new_node(), edge(weight=[2]))), "new edges: have weights"),
     "mixed cells": (

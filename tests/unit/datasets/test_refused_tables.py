@@ -214,6 +214,14 @@ def dated(*cells):
                     r"row 0 is 7; .* 3 node ids; '007' is another one: write it in the same way",
                 ),
                 (
+                    {
+                        "nodes.csv": "id,x,label\n1E+05,1,0\n2E+05,2,1\n",
+                        "edges.csv": "src,dst\n100000,200000\n",
+                    },
+                    {},
+                    r"row 0 is 100000; .*'1E\+05' is another one: write it in the same way",
+                ),
+                (
                     PEOPLE | {"edges.csv": "src,dst\nann,bob\n,bob\n"},
                     NAMED,
                     r"edges\.csv: column `src`, row 1 is blank; expected a node's id",
@@ -563,6 +571,19 @@ def dated(*cells):
                     },
                     {},
                     "no node has features: `x` is left out, a date: columns.date=x",
+                ),
+                (
+                    {
+                        "nodes.parquet": FRAME.assign(x=pd.interval_range(0, 2)),
+                        "edges.csv": "src,dst\n0,7\n",
+                    },
+                    {},
+                    "column `x`, row 0 is .* of type struct.*columns.ignore=x leaves it out",
+                ),
+                (
+                    {"nodes.csv": of_column(["", ""], ","), "edges.csv": "src,dst\n0,1\n"},
+                    {"features.missing": "median"},
+                    "no node has features: `x` is left out, blank in every row",
                 ),
                 (
                     {"nodes.csv": of_column(["1", "?"], ","), "edges.csv": "src,dst\n0,1\n"},

@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from graph_files import assert_graph, load, write_files
@@ -356,6 +357,7 @@ def masked(*cells):
                 (["low", "high", "No label"], "labels.unknown=[No label] if it"),
                 (["low", "high", "-100"], "labels.unknown=[-100] if it"),
                 ([0, 1, 999], "labels.unknown=[999] if the largest"),
+                (["Yes", "no", "yes"], "Yes and yes are two classes; write them alike"),
                 (["low", "high", "low;high"], "`low;high` is one class; labels=multilabel"),
                 (["low", "high", '"low, high"'], "`low, high` is one class; labels=multilabel"),
             )
@@ -572,6 +574,26 @@ def masked(*cells):
             {"features": [[1, 2], [3, 4]], "labels": [0, -1]},
             [],
             id="a column of lists",
+        ),
+        pytest.param(
+            {
+                "nodes.parquet": pd.DataFrame(
+                    {
+                        "id": [0, 1],
+                        "label": [0, 1],
+                        "emb": pd.Series(
+                            [[1.0, 2.0], [3.0, 4.0]],
+                            dtype=pd.ArrowDtype(pa.large_list(pa.float32())),
+                        ),
+                        "x": np.array([5, 6], np.float16),
+                    }
+                ),
+                "edges.csv": "src,dst\n1,0\n",
+            },
+            {},
+            {"features": [[1, 2, 5], [3, 4, 6]]},
+            [],
+            id="lists as polars writes them, and numbers of 16 bits",
         ),
         pytest.param(
             {
