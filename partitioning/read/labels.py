@@ -161,16 +161,12 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             num_labelled,
         )
     by_letters: dict[str, Any] = {}
-    for name in names:
-        other = by_letters.setdefault(str(name).casefold(), name)
-        if other != name:
-            log.warning(
-                "%s: %s and %s are two classes; write them alike if they are one",
-                where,
-                other,
-                name,
-            )
-            break
+    firsts = [by_letters.setdefault(str(name).casefold(), name) for name in names]
+    alike = [pair for pair in zip(firsts, names, strict=True) if pair[0] != pair[1]]
+    if alike:
+        log.warning(
+            "%s: %s and %s are two classes; write them alike if they are one", where, *alike[0]
+        )
     lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
     if lists:
         log.warning(

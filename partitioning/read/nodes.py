@@ -4,13 +4,19 @@ N nodes.
 """
 
 import re
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from partitioning.errors import InputError
-from partitioning.graph.array_checks import Array, Ints, check_integers, check_unique, refuse
+from partitioning.graph.array_checks import (
+    MAX_EXACT,
+    Array,
+    Ints,
+    check_integers,
+    check_unique,
+    refuse,
+)
 from partitioning.graph.graph_data import NodeTable
 from partitioning.graph.node_names import Names, decode_names, hash_names
 from partitioning.read.cells import NUMBER
@@ -159,17 +165,22 @@ class Nodes:
 
         That is blanks around it, leading zeros, capitals, or another way to write a number.
         """
-        names = ((str(name), _plain_name(name)) for piece in self._names for name in piece)
-        known = next((name for name, plain in names if plain == _plain_name(unknown)), None)
+        plain = _plain_name(unknown)
+        names = (str(name) for piece in self._names for name in piece)
+        known = next((name for name in names if _plain_name(name) == plain), None)
         if known is None:
             return ""
         return f"; {known!r} is another one: write it in the same way in both tables"
 
 
 def _plain_name(name: Any) -> str:
-    """Return a name as other spellings of it have it, too: 1E+05 is that of 100000."""
+    """Return the form that all spellings of a name share: 100000 and 1E+05, 007 and 7, Bob and bob.
+
+    Numbers that float64 does not hold exactly stay as they are written.
+    """
     text = str(name).strip().lstrip("0").casefold()
-    return str(Decimal(text).normalize()) if re.fullmatch(NUMBER, text) else text
+    number = float(text) if re.fullmatch(NUMBER, text) else float("nan")
+    return str(int(number)) if number.is_integer() and abs(number) < MAX_EXACT else text
 
 
 def check_ids(array: Array, where: str) -> Array:

@@ -221,6 +221,20 @@ def dated(*cells):
                     {},
                     r"row 0 is 100000; .*'1E\+05' is another one: write it in the same way",
                 ),
+                *(
+                    (
+                        {
+                            "nodes.csv": f"id,x,label\n{known},1,0\nB,2,1\n",
+                            "edges.csv": f"src,dst\n{unknown},B\n",
+                        },
+                        {},
+                        f"row 0 is {unknown}; expected one of the 2 node ids; edges.unknown=drop",
+                    )
+                    for known, unknown in (
+                        ("1e999999999999999999999", "1e9999999"),
+                        ("12345678901234567891", "12345678901234567892"),
+                    )
+                ),
                 (
                     PEOPLE | {"edges.csv": "src,dst\nann,bob\n,bob\n"},
                     NAMED,
