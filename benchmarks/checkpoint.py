@@ -24,11 +24,14 @@ from retexo.settings.compose import compose
 from retexo.worker import train as train_worker
 from retexo.worker.process import serve
 
+WRITERS = ((Recovery, "save_round"), (Recovery, "save_layer"), (ReplayLog, "append"))
+"""What writes the state of a run."""
+
 
 def timed(rank: int, job: train_worker.TrainJob, parent: socket, streams: Any) -> None:
     """Run a worker that also reports the seconds it spent writing."""
-    watch, writers = Stopwatch(), [(Recovery, "save_round"), (Recovery, "save_layer")]
-    for owner, name in (*writers, (ReplayLog, "append")):
+    watch = Stopwatch()
+    for owner, name in WRITERS:
         setattr(owner, name, watch.timed("writing", getattr(owner, name)))
 
     def run(*arguments: Any) -> dict[str, Any]:

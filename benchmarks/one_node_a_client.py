@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import common
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partitioning import datasets, node_split
 from partitioning.errors import InputError
 from partitioning.graph.graph_data import GraphData
 from partitioning.node_split import Split
@@ -137,10 +137,8 @@ def simulate(
     offline: the share of clients that are not there, drawn anew for each round and each exchange.
     """
     torch.manual_seed(seed)
-    features = (
-        graph.features if isinstance(graph.features, np.ndarray) else graph.features.toarray()
-    )
-    own, labels = torch.from_numpy(features), torch.from_numpy(graph.labels)
+    own = torch.from_numpy(common.dense_features(graph))
+    labels = torch.from_numpy(graph.labels)
     train, test = (torch.from_numpy(mask.nonzero()[0]) for mask in (split.train, split.test))
     src, dst = neighbours(graph)
     inputs, found, sent = own, [], 0
@@ -249,10 +247,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     for seed in range(options.seeds):
         try:
             settings = compose([*options.one_node_a_client, f"seed={seed}"])
-            graph = datasets.load_graph(settings)
-            split = node_split.draw(
-                graph, settings.split, datasets.recipe(settings.dataset_name).split
-            )
+            graph, split = common.load_graph(settings)
         except InputError as error:
             parser.error(str(error))
         if graph.label_kind != "multiclass":

@@ -30,7 +30,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 
-from partitioning import datasets, node_split
 from partitioning.graph.graph_data import EdgeType, GraphData
 from partitioning.node_split import Split
 from retexo.results.groups import compare_pairs
@@ -208,12 +207,7 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
-            graph = datasets.load_graph(settings)
-            split = node_split.draw(
-                graph,
-                settings.split,
-                datasets.recipe("file").split,
-            )
+            graph, split = common.load_graph(settings)
             common.partition(settings)
             for name in methods:
                 if name in MODELS:
