@@ -340,7 +340,7 @@ def test_what_contributing_adds(tmp_path: Path) -> None:
     config = ["--config", str(ROOT / "pyproject.toml")]
     for command in (["check", "-q"], ["format", "-q", "--check"]):
         subprocess.run(["ruff", *command, *config, *changed], cwd=tmp_path, check=True)
-    command = [sys.executable, "-c", ADDED, *ADDED_SETTINGS]
+    command = [sys.executable, "-u", "-c", ADDED, *ADDED_SETTINGS]  # prints before workers log
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(" with model.reduce=mean edgeless 3\nTrue\nTrue\n")
