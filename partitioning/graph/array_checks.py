@@ -88,9 +88,16 @@ def refuse(
 
 
 def are_whole(values: Array) -> NDArray[np.bool_]:
-    """Return whether each float [K] is an integer below MAX_EXACT."""
-    integral: NDArray[np.bool_] = (values == np.floor(values)) & (np.abs(values) < MAX_EXACT)
+    """Return whether each float [K] is an integer, and not the rounded value of several."""
+    integral: NDArray[np.bool_] = (values == np.floor(values)) & ~are_rounded(values)
     return integral
+
+
+def are_rounded(values: Array) -> NDArray[np.bool_]:
+    """Return whether each float [K] can be the rounded value of several integers."""
+    limit = 2.0 ** (np.finfo(values.dtype).nmant + 1)  # MAX_EXACT of float64
+    rounded: NDArray[np.bool_] = (np.abs(values) >= limit) & np.isfinite(values)
+    return rounded
 
 
 def check_integers(array: Array, where: str) -> Ints:

@@ -16,6 +16,7 @@ from partitioning.graph.array_checks import (
     MAX_EXACT,
     Array,
     Ints,
+    are_rounded,
     are_whole,
     check_integers,
     refuse,
@@ -126,6 +127,7 @@ class Cells:
 
     def whole_numbers(self, expected: str) -> Ints:
         """Return the cells as int64 [K], also whole floats; InputError for the first other cell."""
+        self._refuse_rounded()
         values = self.numbers(expected)
         if values.dtype.kind == "f":
             self.refuse_first(np.isnan(values), expected)
@@ -207,9 +209,10 @@ class Cells:
         """
         import pyarrow as pa
 
-        if self.data.type == pa.int64() and not self.data.null_count:
-            return self
-        return replace(self, data=pa.chunked_array([self.whole_numbers(expected)]))
+        integers = self.to_integers()
+        if integers is None:
+            return replace(self, data=pa.chunked_array([self.whole_numbers(expected)]))
+        return integers
 
     def pieces(self) -> Iterator[Array]:
         """Yield the cells piece by piece: as int64, or objects of str, a third of the memory."""
@@ -230,17 +233,28 @@ class Cells:
         )
 
     def check_ids(self) -> None:
-        """Raise InputError for a blank cell."""
+        """Raise InputError for a blank cell, or a float that several ids are rounded to."""
         import pyarrow.compute as pc
+        from pyarrow import types
 
+        self._refuse_rounded()
         blank = ~self.known
         if self.kind == "text":
             blank |= pc.equal(pc.utf8_trim(self.data, INVISIBLE), "").fill_null(True).to_numpy()
-        elif self.data.type == "double":
+        elif types.is_floating(self.data.type):
             blank |= np.isnan(self.data.to_numpy())
         if blank.any():
             row = int(blank.argmax())
             raise InputError(f"{self.where}, row {row} is blank; expected a node's id")
+
+    def _refuse_rounded(self) -> None:
+        """Raise InputError for the first float that several integers are rounded to."""
+        from pyarrow import types
+
+        if types.is_floating(self.data.type):
+            values = self.data.to_numpy()
+            expected = f", a {values.dtype} that several integers round to; write integers or texts"
+            self.refuse_first(are_rounded(values), expected)
 
     def labels(self) -> Array | tuple[Ints, list[str]]:
         """Return classes as numbers, NaN or -1 where blank; or as `factorize` does.
@@ -258,13 +272,10 @@ class Cells:
             return replace(self, data=texts).factorize()
         if self.kind != "number":
             return self.factorize()
-        values: Array = self.data.to_numpy()
-        return self.factorize() if values.dtype.kind == "f" and is_large(values) else values
-
-
-def is_large(values: Array) -> bool:
-    """Return whether float64 cannot represent every integer of this size."""
-    return bool(((values >= MAX_EXACT) | (values <= -MAX_EXACT)).any())
+        self._refuse_rounded()
+        values: Array = self.data.to_numpy()  # floats also where an integer is blank
+        has_rounded = values.dtype.kind == "f" and are_rounded(values).any()
+        return self.factorize() if has_rounded else values
 
 
 def trim(text: Any) -> Any:

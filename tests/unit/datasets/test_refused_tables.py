@@ -365,6 +365,23 @@ def dated(*cells):
                     )
                     for name in ("nodes.csv", "nodes.parquet")
                 ),
+                *(
+                    (
+                        {
+                            "nodes.parquet": FRAME.assign(id=np.array([limit, limit + 2], kind)),
+                            "edges.parquet": pd.DataFrame(
+                                {"src": np.array([limit + 1], dtype), "dst": [limit]}
+                            ),
+                        },
+                        {},
+                        rf"{table}\.parquet: .*row 0 is {limit}.*a {dtype} that several integers",
+                    )
+                    for table, kind, dtype, limit in (
+                        ("edges", "int64", "float32", 2**24),
+                        ("edges", "int64", "float64", 2**53),
+                        ("nodes", "float64", "float64", 2**53),
+                    )
+                ),
                 (
                     {
                         "nodes.csv": "key,uid,label,x\n1,2,0,1\n0,1,0,2\n2,0,0,3\n",

@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import logging
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -166,6 +167,20 @@ def masked(*cells):
             {"shown_ids": [*HASHES.astype(str)], "src": [2], "dst": [0]},
             [],
             id="hashes beyond int64",
+        ),
+        *(
+            pytest.param(
+                {
+                    "nodes.parquet": THREE.assign(id=[kind(base + node) for node in range(3)]),
+                    "edges.parquet": RING.map(lambda node, kind=kind, base=base: kind(base + node)),
+                },
+                {},
+                {"src": [0, 1, 2], "dst": [1, 2, 0]},
+                [],
+                id=f"ids of {digits} digits as {kind.__name__}",
+            )
+            for kind in (str, Decimal)
+            for digits, base in ((19, 10**18), (22, 10**21))
         ),
         pytest.param(
             {"nodes.parquet": THREE.set_index("id"), "edges.parquet": RING * 10 + 10},
