@@ -175,13 +175,14 @@ def check_classes(array: Array, limit: int, where: str) -> Ints:
     return labels
 
 
-def check_multilabel(array: Array, where: str) -> NDArray[np.float32]:
+def check_multilabel(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float32]:
     """Return labels [N, C] of 0 and 1 as float32, NaN where unknown; InputError for others."""
     is_right = array.ndim == 2 and array.dtype.kind in "biuf"
     expect(is_right, array, where, "0 and 1 [nodes, classes] (multi-label) or int64 [nodes]")
     labels = array.astype(np.float32)
     is_known = np.isin(labels, (0, 1)) | np.isnan(labels)
-    refuse(array, ~is_known, where, "expected 0 or 1, or blank (NaN) for an unknown label")
+    expected = "expected 0 or 1, or blank (NaN) for an unknown label"
+    refuse(array, ~is_known, where, expected, names=names)
     return labels
 
 

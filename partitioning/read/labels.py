@@ -42,6 +42,9 @@ UNKNOWN = {
 SEVERAL = re.compile(r"[|;,]")
 LIST = re.compile(rf"{SEVERAL.pattern}|^[\[({{].*[\])}}]$")
 """A name of a class that may be several labels."""
+ROWS_OF_CLASSES = (
+    "0 and 1 by class go in a column for each (columns.label=[NAME,NAME]), or in a matrix"
+)
 OF_NUMBERS = "; numbers are predicted with task=node_regression or edge_regression"
 OF_EDGES_TOO = "; labels of edges are learned with --config-name edge_classification"
 
@@ -57,8 +60,13 @@ class Labels:
     """[C] class names of the data; None: 0 ... C-1. Of targets [T]; None: they have no names."""
 
 
-def read_labels(array: Array, where: str, settings: LabelSettings) -> Labels:
-    """Check and number labels; InputError names the first row that is wrong."""
+def read_labels(
+    array: Array, where: str, columns: Sequence[str], settings: LabelSettings
+) -> Labels:
+    """Check and number labels, arguments as of `read_targets`.
+
+    InputError names the first row that is wrong.
+    """
     kind = settings.kind
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
         array = array[:, 0]
@@ -71,7 +79,7 @@ def read_labels(array: Array, where: str, settings: LabelSettings) -> Labels:
             )
         array = _split_cells(array, where)
     labels = (
-        _check_multilabel_rows(array, where, kind)
+        _check_multilabel_rows(array, where, columns, kind)
         if array.ndim == 2
         else _number_classes(array, where)
     )
@@ -125,12 +133,12 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
     Labels are in alphabetical order. A blank cell is a row of NaN.
     """
     cells = [
-        None
-        if cell is None or not str(cell).strip()
-        else {part for text in SEVERAL.split(str(cell).strip("[](){} ")) if (part := text.strip())}
+        None if cell is None or not str(cell).strip() else _labels_in(str(cell), where)
         for cell in array
     ]
     names = sorted({name for cell in cells if cell for name in cell})
+    if names == ["0", "1"] and all(cell is None or len(cell) == 2 for cell in cells):
+        raise InputError(f"{where}: every node has the labels 0 and 1; {ROWS_OF_CLASSES}")
     place = {name: number for number, name in enumerate(names)}
     rows = np.zeros((len(cells), len(names)), np.float32)
     for row, cell in enumerate(cells):
@@ -139,6 +147,18 @@ def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
     numbered = join_names(f"{number} {name}" for number, name in enumerate(names))
     log.info("%s: several labels per node: %s", where, numbered)
     return rows
+
+
+def _labels_in(cell: str, where: str) -> list[str]:
+    """Return the labels that a cell such as [0, 2] names; InputError if it names one twice."""
+    labels = [text.strip() for text in SEVERAL.split(cell.strip("[](){} ")) if text.strip()]
+    if len({*labels}) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise InputError(
+            f"{where}: {cell[:60]} names the label {twice} twice; expected it once;"
+            f" {ROWS_OF_CLASSES}"
+        )
+    return labels
 
 
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
@@ -168,6 +188,9 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
             "%s: %s and %s are two classes; write them alike if they are one", where, *alike[0]
         )
     lists = [name for name in names if isinstance(name, str) and LIST.search(name)]
+    for name in lists:
+        if name[0] in "[({":
+            _labels_in(name, where)
     if lists:
         log.warning(
             "%s: %s is one class; labels=multilabel reads it as several labels of a node",
@@ -309,7 +332,7 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
     return by_row
 
 
-def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
+def _check_multilabel_rows(array: Array, where: str, columns: Sequence[str], kind: str) -> Labels:
     """Check labels [N, C] of 0 and 1, NaN where unknown.
 
     Convert them to classes for `multiclass`.
@@ -318,7 +341,7 @@ def _check_multilabel_rows(array: Array, where: str, kind: str) -> Labels:
         raise InputError(
             f"{where} has shape {array.shape}; expected at least one node and one class"
         )
-    several = check_multilabel(array, where)
+    several = check_multilabel(array, where, columns)
     labelled = is_labelled(several)
     if not labelled.any():
         raise InputError(f"{where}: every row is NaN; expected at least one labelled node")

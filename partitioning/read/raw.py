@@ -219,15 +219,11 @@ def build_graph(raw: RawGraph, settings: DatasetSettings) -> GraphData:
         or (settings.task.links and not is_plain)
     ):
         labels = Labels(np.full(target_nodes.num_nodes, -1, np.int64), 0)
-    elif settings.task.regression:
-        columns = [] if target_nodes.schema is None else target_nodes.schema.roles.get("label", [])
-        labels = read_targets(
-            target_nodes.values["label"], target_nodes.at("label"), columns, settings.labels
-        )
     else:
-        labels = read_labels(
-            target_nodes.values["label"], target_nodes.at("label"), settings.labels
-        )
+        columns = [] if target_nodes.schema is None else target_nodes.schema.roles.get("label", [])
+        read = read_targets if settings.task.regression else read_labels
+        array, where = target_nodes.values["label"], target_nodes.at("label")
+        labels = read(array, where, columns, settings.labels)
     masks: dict[str, Any] = {
         name: target_nodes.values[name]
         for name in MASKS

@@ -464,6 +464,29 @@ def dated(*cells):
                 (
                     {
                         "features.csv": "x\n1\n2\n",
+                        "labels.csv": "t_a,t_b\n1,0\n1,2\n",
+                        "edges.csv": "0,1\n",
+                    },
+                    {"columns": {"label": ("t_*",)}},
+                    r"labels\.csv: row 1, column t_b is 2.*expected 0 or 1",
+                ),
+                *(
+                    (
+                        {"nodes.parquet": FRAME.assign(label=cells), "edges.csv": "src,dst\n0,7\n"},
+                        {"labels": kind},
+                        rf"column `label`: .*label.* 0 .*columns\.label=\[NAME,NAME\]",
+                    )
+                    for kind, cells in (
+                        ("auto", [[0, 1, 0], [1, 0, 0]]),
+                        ("multilabel", [[0, 1, 0], [1, 0, 0]]),
+                        ("auto", ["[0, 1, 0]", "[1, 0, 0]"]),
+                        ("multilabel", ["0;1;0", "1;0;0"]),
+                        ("multilabel", [[0, 1], [1, 0]]),
+                    )
+                ),
+                (
+                    {
+                        "features.csv": "x\n1\n2\n",
                         "labels.csv": "u,v\n1,0\n1,\n",
                         "edges.csv": "0,1\n",
                     },
@@ -644,9 +667,10 @@ def dated(*cells):
                         ("x", ["1" * 400, "2"], r"row 0 is '1{50,}\.\.\.; expected a number"),
                         ("x", [[[1.0]], [[2.0]]], "row 0 is .*expected a list of numbers"),
                         ("x", [["a"], ["b"]], "row 0 is .*expected a list of number"),
-                        ("x", [[1.0], [1.0, 2.0]], "length: row 1 is 2; expected 1, as before"),
-                        ("x", [{"a": 1}, {"a": 2}], "row 0 is .*; expected a number"),
-                        ("x", [b"a", b"b"], "row 0 is b'a', of type binary; expected a number"),
+                        ("x", [[1.0], [1.0, 2.0]], "length: row 1 is 2; .*columns.ignore=x"),
+                        ("x", [[], []], r"row 0 is \[\]; .*columns.ignore=x"),
+                        ("x", [{"a": 1}, {"a": 2}], "row 0 is .* or columns.ignore=x"),
+                        ("x", [b"a", b"b"], "row 0 is b'a', of type binary; .*columns.ignore=x"),
                         ("id", [b"a", b"b"], "row 0 is b'a', of type binary; expected a number"),
                         ("id", [[1], [2]], r"row 0 is \[1\], of type list"),
                     )
