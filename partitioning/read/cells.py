@@ -156,13 +156,11 @@ class Cells:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        kind = self.data.type
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            first = int(self.known.argmax())
-            self.refuse(first, f", of type {kind}; {expected}")
+        if self.kind not in ("number", "boolean", "text", "date", "blank"):
+            self.refuse(int(self.known.argmax()), f", of type {self.data.type}; {expected}")
         if self.kind == "boolean":
             return pc.if_else(self.data, "True", "False")
-        whole = self.to_integers() if pa.types.is_floating(kind) else None
+        whole = self.to_integers() if pa.types.is_floating(self.data.type) else None
         return (whole or self).data.cast(pa.string())
 
     def factorize(self) -> tuple[Ints, list[str]]:

@@ -97,6 +97,8 @@ def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[n
     None for a date that no setting makes a feature.
     """
     column = Column(cells.name, "numeric", 0)
+    if cells.kind not in ("number", "boolean", "text", "list", "date", "blank"):
+        cells.texts(f"write numbers or texts, or columns.ignore={cells.name} leaves it out")
     if requested == "categorical":
         return _read_categories(cells, requested)
     if requested == "date":
@@ -256,7 +258,7 @@ def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:
     import pyarrow.compute as pc
 
     lengths = pc.list_value_length(cells.data).to_numpy()
-    known = cells.known
+    known = lengths > 0  # an empty list is blank, as [] is in a csv
     width = int(lengths[known.argmax()])
     inner = cells.data.type.value_type
     if not (
@@ -269,7 +271,8 @@ def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:
     if other.any():
         row = int(other.argmax())
         raise InputError(
-            f"{cells.where}, length: row {row} is {int(lengths[row])}; expected {width}, as before"
+            f"{cells.where}, length: row {row} is {int(lengths[row])}; expected {width}, as before,"
+            f" or columns.ignore={cells.name}"
         )
     values = np.full((len(cells), width), np.nan)
     numbers = pc.list_flatten(cells.data).cast(pa.float64()).to_numpy()

@@ -111,16 +111,20 @@ def to_table(frame: Any, what: str) -> "pa.Table":
         what: its name in messages.
 
     Raises:
-        InputError: not a data frame of pandas; columns of several levels; or a column with
-            dictionaries or with values of several types.
+        InputError: not a data frame of pandas; columns of several levels or of one name; or a
+            column with sets or dictionaries, or with values of several types.
     """
     import pandas as pd
     import pyarrow as pa
+    from pyarrow import types
 
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"{what}: {type(frame).__name__}; expected a data frame of pandas")
     if isinstance(frame.columns, pd.MultiIndex):
         raise InputError(f"{what}: columns of several levels; give each column one name")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise InputError(f"{what}: two columns are called {twice[0]!r}; rename one")
     is_named = any(name is not None for name in frame.index.names)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=is_named)
@@ -128,13 +132,23 @@ def to_table(frame: Any, what: str) -> "pa.Table":
         has_texts = all(isinstance(argument, str) for argument in error.args)
         reason = ": ".join(reversed(error.args)) if has_texts else str(error)
         raise InputError(
-            f"{what}: not a table with one type of values in each column: {reason}"
+            f"{what}: not a table with one type of values in each column: {reason}; write numbers,"
+            " dates or texts, such as by .astype(str) or .sparse.to_dense()"
         ) from None
-    structs = [field.name for field in table.schema if pa.types.is_struct(field.type)]
-    if structs:
-        raise InputError(
-            f"{what}: column {structs[0]!r} has dictionaries; expected numbers or texts"
-        )
+    for field in table.schema:
+        is_list = types.is_list(field.type)
+        if is_list and any(isinstance(cell, set | frozenset) for cell in frame[field.name]):
+            raise InputError(
+                f"{what}: column {field.name!r} has sets, whose values have no order; write lists,"
+                " such as by .map(sorted)"
+            )
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        if types.is_struct(storage):
+            raise InputError(
+                f"{what}: column {field.name!r} has dictionaries or intervals; expected numbers or"
+                " texts, such as by .astype(str)"
+            )
     return table
 
 

@@ -5,6 +5,7 @@ writes it, which are read as one.
 """
 
 import contextlib
+import importlib
 import logging
 import math
 from collections import Counter
@@ -97,6 +98,7 @@ def _open_typed(path: Path, file: Any) -> tuple["pa.Schema", Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    importlib.import_module("pandas.core.arrays.arrow.extension_types")  # else periods are integers
     if kind_of(path) == "feather":
         table = pa.ipc.open_file(file).read_all()
         return table.schema, lambda names: table.select(names).to_batches(ROWS)
@@ -302,7 +304,8 @@ def _plain(cells: "pa.Array") -> "pa.Array":
     from pyarrow import types
 
     if isinstance(cells.type, pa.BaseExtensionType):  # such as the intervals of pandas
-        cells = cells.storage
+        is_period = cells.type.extension_name == "pandas.period"
+        cells = pa.array(cells.to_pandas().dt.to_timestamp()) if is_period else cells.storage
     if types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     if types.is_large_string(cells.type) or types.is_string_view(cells.type):

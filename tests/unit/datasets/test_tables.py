@@ -581,12 +581,16 @@ def masked(*cells):
         pytest.param(
             {
                 "nodes.parquet": pd.DataFrame(
-                    {"id": [1, 0], "label": ["x", None], "emb": [[1.0, 2.0], [3.0, 4.0]]}
+                    {
+                        "id": [1, 0, 2],
+                        "label": ["x", None, "x"],
+                        "emb": [[], [1.0, 2.0], [3.0, 4.0]],  # an empty list is blank
+                    }
                 ),
                 "edges.csv": "src,dst\n1,0\n",
             },
-            {},
-            {"features": [[1, 2], [3, 4]], "labels": [0, -1]},
+            MEDIAN,
+            {"features": [[2, 3, 1], [1, 2, 0], [3, 4, 0]], "labels": [0, -1, 0]},
             [],
             id="a column of lists",
         ),
@@ -1100,6 +1104,14 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
                 )
             },
             ["nodes: left out: created, a date"],
+        ),
+        (
+            {
+                "nodes.parquet": THREE.assign(
+                    id=range(3), month=pd.PeriodIndex(["2024-01", "NaT", "2024-03"], freq="M")
+                )
+            },
+            ["nodes: left out: month, a date"],
         ),
         (
             {"nodes.csv": THREE.assign(id=range(3)), "edges.csv": RING.assign(Id=range(3))},
