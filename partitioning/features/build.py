@@ -280,8 +280,9 @@ def encode_nodes(
         InputError: features.missing=error, and a cell is blank.
     """
     features, featured, schema = table.features, table.featured, table.schema
-    if schema is None:
+    if schema is None and not (stored and stored["columns"]):
         return features, featured, None
+    schema = schema or Schema("the nodes", ())  # of an object without features
     if not {"given", "neighbours"} & set(kinds):
         schema = replace(schema, columns=())
     is_table = bool(schema.columns) and all(column.role != "matrix" for column in schema.columns)
@@ -291,13 +292,12 @@ def encode_nodes(
         and is_table
         and settings.missing != "error"
     ):
-        log.warning(
+        said = (
             "%s: %d of %d nodes have no features; theirs are filled (features=neighbours takes the"
-            " means of their neighbours)",
-            schema.path,
-            int((~featured).sum()),
-            len(featured),
+            " means of their neighbours)"
         )
+        if featured.any():  # else the columns are left out
+            log.warning(said, schema.path, int((~featured).sum()), len(featured))
         featured = None
     zeroed = None if featured is None else ~featured
     if stored is not None:

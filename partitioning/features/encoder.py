@@ -312,9 +312,11 @@ def apply_pipeline(
     missing = [name for name in names if schema.find(name) is None]
     if missing:
         names_there = join_names(column.name for column in schema.columns) or "nothing"
+        can_add = is_matrix(state) or any(column.role != "matrix" for column in schema.columns)
+        remedy = "add it" if can_add else "give tables or data frames that have it"
         raise InputError(
             f"{schema.path}: there is no column `{missing[0]}`, which the model was trained with;"
-            f" add it; found {names_there}"
+            f" {remedy}; found {names_there}"
         )
     for fitted in state["columns"]:
         _check_column(fitted, schema)

@@ -6,7 +6,7 @@ an object is converted, refused, or named in the log as left out.
 
 import logging
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -16,7 +16,14 @@ import scipy.sparse as sp
 
 from partitioning.errors import InputError, join_names
 from partitioning.files.file_io import explaining
-from partitioning.graph.array_checks import Array, check_endpoints, csr_arrays, expect, make_mask
+from partitioning.graph.array_checks import (
+    Array,
+    check_endpoints,
+    check_integers,
+    csr_arrays,
+    expect,
+    make_mask,
+)
 from partitioning.graph.graph_data import (
     EDGE_NAMES,
     MASKS,
@@ -65,7 +72,11 @@ def _is_number(value: Array) -> bool:
     return value.dtype.kind in "biuf"
 
 
-OF_WEIGHT = CellKind("a number", lambda value: _is_number(value) and not value.ndim, np.float64)
+OF_WEIGHT = CellKind(
+    "a finite number",
+    lambda value: _is_number(value) and not value.ndim and bool(np.isfinite(value)),
+    np.float64,
+)
 OF_MASK = CellKind(
     "True or False", lambda value: OF_WEIGHT.fits(value) and value in (0, 1), np.bool_
 )
@@ -165,7 +176,7 @@ def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
     is_right = ends.ndim == 2 and 2 in ends.shape
     expect(is_right, ends, f"{where}.edge_index", "[2, edges]")
     src, dst = ends if ends.shape[0] == 2 else ends.T
-    return src, dst
+    return check_integers(src, f"{where}.edge_index"), check_integers(dst, f"{where}.edge_index")
 
 
 def read_dgl(graph: Any, file: str = "", *, with_labels: bool = True) -> ArrayGraph:
@@ -370,11 +381,11 @@ def _mask_of(nodes: Array, what: str, count: int) -> Array:
     return make_mask(check_endpoints(nodes, count, what), count)
 
 
-def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> Array:
+def _to_column(cells: Collection[tuple[str, Any]], what: str, kind: CellKind) -> Array:
     """Return an attribute as numbers or texts [n], or where cells are lists as numbers [n, K].
 
-    A blank cell is NaN, or "" among texts. Integers beyond 64 bits are rounded. InputError for a
-    cell that is not of the kind, lists of several lengths, and lists beside texts.
+    A blank cell or empty list is NaN, or "" among texts. Integers beyond 64 bits are rounded.
+    InputError for a cell that is not of the kind, lists of several lengths, and lists beside texts.
 
     Args:
         cells: Node or edge, for messages, and its value: a number, a text, a list or None.
@@ -396,13 +407,13 @@ def _to_column(cells: Iterable[tuple[str, Any]], what: str, kind: CellKind) -> A
     if not has_list:
         none = "" if has_text else np.nan
         return np.array([row.item() if row == row else none for row in rows], kind.dtype)
-    known = [row for row in rows if row.ndim or row == row]
-    widths = {row.size for row in known} or {1}
-    if len(widths) > 1:
-        raise InputError(
-            f"{what} has {min(widths)} to {max(widths)} numbers; expected as many at each node,"
-            f" {kind.expected}"
-        )
-    blank = np.full(max(widths), np.nan)
-    cells_by_row = [row.reshape(-1) if row.ndim or row == row else blank for row in rows]
-    return np.array(cells_by_row, kind.dtype)
+    sizes = [row.size if row.ndim or row == row else 0 for row in rows]
+    width = next(filter(None, sizes), 1)
+    for (whose, _), size in zip(cells, sizes, strict=True):
+        if size not in (0, width):
+            raise InputError(
+                f"{what} {whose} has {size} numbers; expected {width}, as before, {kind.expected}"
+            )
+    blank = np.full(width, np.nan)
+    padded = [row.reshape(-1) if size else blank for row, size in zip(rows, sizes, strict=True)]
+    return np.array(padded, kind.dtype)

@@ -81,7 +81,7 @@ def column_names(path: Source, header: bool | None = None) -> list[str]:
             )
     name, count = next(iter(Counter(first).most_common(1)), ("", 0))
     if count > 1:
-        raise InputError(f"{path}: has the column `{name}` more than once; expected each name once")
+        raise InputError(f"{path}: has the column `{name}` more than once; rename one")
     return first
 
 

@@ -96,11 +96,11 @@ def test_of_several_masks_of_pyg_one_is_asked_for(tmp_path):
         load(path)
 
 
-def read_to_predict(graph_object, **fields):
-    """A path, or an object, as a graph to predict."""
+def read_to_predict(graph_object, stored=None, **fields):
+    """A path, or an object, as a graph to predict by a model with these pipelines."""
     settings = dataset_settings("file", None, **fields)
     settings = replace(settings, split=replace(settings.split, kind="none"))
-    return prediction_graph.read_prediction_graph(graph_object, settings, {}).graph
+    return prediction_graph.read_prediction_graph(graph_object, settings, stored or {})
 
 
 def make_pyg(_folder, feat):
@@ -156,7 +156,7 @@ CSR = {
 )
 def test_the_last_nodes_may_be_isolated(tmp_path, make, feat):
     features = ("degree",) if feat is None else ("given",)
-    graph = read_to_predict(make(tmp_path, feat), features=features)
+    graph = read_to_predict(make(tmp_path, feat), features=features).graph
     width = 2 if feat is None else 5
     assert_graph(graph, **{"node_ids": [0, 1, 2, 3, 4], "features.shape": (5, width)})
 
@@ -355,11 +355,13 @@ def test_dgl_of_several_types(tmp_path):
 @pytest.mark.parametrize(
     ("at", "name", "value", "message"),
     [
-        ("edge", "weight", "heavy", "'weight' of 0 to 1 is 'heavy'; expected a number"),
+        ("edge", "weight", "heavy", "'weight' of 0 to 1 is 'heavy'; expected a finite number"),
+        ("edge", "weight", None, "'weight' of 0 to 1 is None; expected a finite number"),
+        ("edge", "weight", math.nan, "'weight' of 0 to 1 is nan; expected a finite number"),
         ("node", "feat", [[1.0], [2.0]], r"'feat' of node 1 is \[\[1.0\], \[2.0\]\]; expected"),
         ("node", "feat", "1.5", "'feat' of node 1 is '1.5'; expected a number or a list"),
         ("node", "feat", 1j, "'feat' of node 1 is 1j; expected a number"),
-        ("node", "feat", [1.0, 2.0], "'feat' has 1 to 2 numbers; expected as many"),
+        ("node", "feat", [1.0, 2.0], "'feat' of node 1 has 2 numbers; expected 1, as before"),
         (
             "node",
             "label",
@@ -367,7 +369,7 @@ def test_dgl_of_several_types(tmp_path):
             r"node 1 is \{'a': 1\}; expected a number or a text",
         ),
         ("node", "label", object(), "'label' of node 1 is <object"),
-        ("node", "label", [0, 1], "'label' has 1 to 2 numbers; expected .* a list of 0 and 1"),
+        ("node", "label", [0, 1], "'label' of node 1 has 2 numbers; expected 1.* a list of 0"),
         ("node", "train_mask", "no", "'train_mask' of node 1 is 'no'; expected True or False"),
         ("node", "train_mask", math.nan, "'train_mask' of node 1 is nan; expected True or False"),
         ("node", "train_mask", np.ones(2), "'train_mask' of node 1 is array"),
@@ -508,6 +510,23 @@ def test_frames_to_predict_are_read_in_memory(
         return
     with pytest.raises(InputError, match=message):
         prediction_graph.read_prediction_graph((nodes, edges), settings, {})
+
+
+@pytest.mark.parametrize("feat", [None, [1.0]])
+def test_a_model_of_columns_asks_an_object_for_tables(feat: Any) -> None:
+    graph = pytest.importorskip("networkx").DiGraph([(7, 9)])
+    graph.add_nodes_from((node, {} if feat is None else {"feat": feat}) for node in (7, 9))
+    stored = read_to_predict(FRAMES).stored
+    message = "no column `age`, which the model was trained with; give tables or data frames"
+    with pytest.raises(InputError, match=message):
+        read_to_predict(graph, stored)
+
+
+def test_ends_of_pyg_are_integers(tmp_path: Path) -> None:
+    pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
+    data = pyg.data.Data(**DATA | {"edge_index": torch.tensor([[0.0, 1], [1, 2]])})
+    with pytest.raises(InputError, match=r"data\.edge_index has .*float32; expected integers"):
+        retexo.from_pyg(data, tmp_path / "g.npz")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,11 @@ def dated(*cells):
                     "has both columns train_mask and is_train, the same mask",
                 ),
                 (
+                    {"nodes.csv": NODES.replace("label", "x"), "edges.csv": EDGES},
+                    {},
+                    "has the column `x` more than once; rename one",
+                ),
+                (
                     ROWS | {"edges.parquet": "rubbish"},
                     {},
                     "found edges.csv, edges.parquet; expected one of them",
@@ -474,7 +479,7 @@ def dated(*cells):
                     (
                         {"nodes.parquet": FRAME.assign(label=cells), "edges.csv": "src,dst\n0,7\n"},
                         {"labels": kind},
-                        rf"column `label`: .*label.* 0 .*columns\.label=\[NAME,NAME\]",
+                        r"column `label`: .*label.* 0 .*columns\.label=\[NAME,NAME\]",
                     )
                     for kind, cells in (
                         ("auto", [[0, 1, 0], [1, 0, 0]]),
@@ -811,9 +816,10 @@ def dated(*cells):
         ),
     ],
 )
-def test_a_folder_of_tables_is_refused(tmp_path, files, fields, message):
+def test_a_folder_of_tables_is_refused(tmp_path, caplog, files, fields, message):
     with pytest.raises(InputError, match=message):
         load(write_files(tmp_path, files), **fields)
+    assert "theirs are filled" not in caplog.text
 
 
 @pytest.mark.parametrize(
