@@ -5,13 +5,14 @@ matrix. N nodes of a type.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioning.errors import MAX_NAMES, InputError, join_names
 from partitioning.features.roles import (
@@ -31,7 +32,7 @@ from partitioning.graph.array_checks import (
     refuse,
 )
 from partitioning.graph.graph_data import MASKS, PLAIN_TYPE
-from partitioning.graph.schema import Schema, Source
+from partitioning.graph.schema import Column, Schema, Source
 from partitioning.partition_settings import ColumnSettings
 from partitioning.read.array_files import is_csr, read_arrays, read_npy
 from partitioning.read.cells import Cells
@@ -44,6 +45,8 @@ from partitioning.read.times import read_times
 
 log = logging.getLogger(__name__)
 
+FEW_ROWS = 10
+"""A split of fewer nodes is like other columns by chance."""
 A_NUMBER = "expected a number, or a blank cell where it is unknown"
 
 
@@ -134,6 +137,10 @@ def _read_columns(
     for name in roles.get("time", ()):
         values["time"] = read_times(columns[name])
     matrix, schema = read_features(path, columns, features)
+    masks = {name: values[name] for name in MASKS if name in values}
+    if matrix is not None and masks:
+        free = [column for column in schema.columns if features[column.name] is None]
+        _warn_of_split(path, free, matrix, masks)
     if matrix is not None:
         values["feat"] = matrix
     if not values and (are_labels or ids is None) and not skip:
@@ -212,6 +219,26 @@ def _masks_of_words(cells: Cells) -> dict[str, Array]:
         mask: np.array([*(SPLITS.get(word) == mask for word in words), False])[codes]
         for mask in MASKS
     }
+
+
+def _warn_of_split(
+    path: Source,
+    columns: Iterable[Column],
+    matrix: NDArray[np.float32],
+    masks: Mapping[str, NDArray[np.bool_]],
+) -> None:
+    """Warn of features, columns of `matrix`, that the set of a node decides, of [N] masks."""
+    codes = np.sum([code * mask for code, mask in enumerate(masks.values(), 1)], axis=0)
+    is_split = codes > 0
+    _, first, place = np.unique(codes[is_split], return_index=True, return_inverse=True)
+    for column in columns if is_split.sum() >= FEW_ROWS else ():
+        cells = matrix[is_split, column.first]
+        of_sets = cells[first]
+        if len({*of_sets.tolist()}) > 1 and (cells == of_sets[place]).all():
+            said = (
+                "%s: column `%s` is a feature, and tells the split; columns.ignore=%s leaves it out"
+            )
+            log.warning(said, path, column.name, column.name)
 
 
 def _read_csr(path: Path) -> Table:

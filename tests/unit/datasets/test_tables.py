@@ -270,6 +270,25 @@ def masked(*cells):
             [],
             id="edges.unknown=drop with row numbers",
         ),
+        *(
+            pytest.param(
+                {
+                    "nodes.csv": "id,label,split,fold,x\n"
+                    + "".join(
+                        f"{row},{row % 2},{part},{fold},{row}\n"
+                        for row, (part, fold) in enumerate(
+                            [("train", one)] * 8 + [("val", other), ("test", other), ("", "")]
+                        )
+                    ),
+                    "edges.csv": ONE_EDGE,
+                },
+                MEDIAN,
+                {"train_mask": [1] * 8 + [0] * 3},
+                ["column `fold` is a feature, and tells the split; columns.ignore=fold"],
+                id=f"another column of the split: {one}, {other}",
+            )
+            for one, other in (("a", "b"), (1, 0))
+        ),
         # --- labels
         pytest.param(
             {
