@@ -155,6 +155,8 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
             return Layout(len(comments), separator, [cell.strip() for cell in named], False)
     header = not _are_numbers(first) if header is None else header
     names = [cell.strip() if header else str(place) for place, cell in enumerate(first)]
+    if names.count("") > 1:  # as after a; at the end of each line; pandas calls them so, too
+        names = [name or f"Unnamed: {place}" for place, name in enumerate(names)]
     return Layout(len(comments), separator, names, header)
 
 

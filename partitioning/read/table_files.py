@@ -9,7 +9,7 @@ import importlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +179,19 @@ def read_columns(
     if mixed and KINDS[kind_of(path)] == "csv":
         separator = csv_files.detect_layout(_parts(path)[0], header).separator
         columns |= {name: read_decimal_commas(columns[name], separator) for name in mixed}
+        _warn_of_two_notations(columns, mixed)
     return columns
+
+
+def _warn_of_two_notations(columns: Mapping[str, Cells], mixed: Collection[str]) -> None:
+    """Warn where some columns of a csv have decimal commas, and others decimal points."""
+    floats = {name: cells for name, cells in columns.items() if cells.data.type == "double"}
+    commas = [name for name in floats if name in mixed]
+    for name in floats.keys() - mixed if commas else ():
+        values = floats[name].data.to_numpy()
+        if (values != np.round(values))[~np.isnan(values)].any():
+            said = "%s: has decimal points, `%s` has decimal commas; write 1500 if 1.500 is that"
+            log.warning(said, floats[name].where, commas[0])
 
 
 def read_matrix(path: Path) -> NDArray[np.float32]:

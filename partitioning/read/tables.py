@@ -467,7 +467,7 @@ def _read_relation(
                 f"{table}: there is no type of nodes {end!r}, only {join_names(nodes)}; "
                 f"add {paths.folder}/nodes/{end}.csv, rename it, or set edges.unknown=add"
             )
-    return read_edges(
+    raw = read_edges(
         table,
         replace(columns, time=None) if skips else columns,
         (nodes[edge_type[0]], nodes[edge_type[2]]),
@@ -478,6 +478,11 @@ def _read_relation(
         else not settings.task.links
         or (edge_type == PLAIN_RELATION and settings.columns.relation is None),
     )
+    kind = raw.schema and raw.schema.find("Type")  # of Gephi
+    if kind and "Undirected" in kind.categories and settings.symmetrize is None:
+        said = "%s: column `Type` has Undirected edges; symmetrize=true adds the reverse of all"
+        log.warning(said, table)
+    return raw
 
 
 def _with_splits(raw: RawNodes, folder: Path, nodes: Nodes) -> RawNodes:

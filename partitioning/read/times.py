@@ -28,6 +28,8 @@ DATE = re.compile(
     rf"|(?P<one>\d\d?)(?P<mark>[-/.])(?P<two>\d\d?)(?P=mark)(?P<last>\d{{4}}))(?:[T ,]\s*{CLOCK})?",
     re.IGNORECASE,
 )
+SHORT = re.compile(r"\d\d?/\d\d?/\d\d")
+"""Dates with a year of two digits, which are none of 1970 or 2070 for certain."""
 ISO = re.compile(r"\d{4}-?(\d\d|W\d\d).*")
 """Texts that may be of ISO 8601."""
 WITH_MONTH = re.compile(
@@ -48,7 +50,9 @@ FIRST_DAY, LAST_DAY = 19000101, 21001231
 def are_dates(texts: list[str]) -> bool:
     """Return whether all texts, without blanks around them, have the form of a date."""
     if not all(
-        DATE.fullmatch(text) or WITH_MONTH.match(text) or not np.isnan(_parse_iso(text))
+        any(form.fullmatch(text) for form in (DATE, SHORT))
+        or WITH_MONTH.match(text)
+        or not np.isnan(_parse_iso(text))
         for text in texts
     ):
         return False

@@ -289,6 +289,34 @@ def masked(*cells):
             )
             for one, other in (("a", "b"), (1, 0))
         ),
+        *(
+            pytest.param(
+                {"nodes.csv": nodes, "edges.csv": edges}, {}, {"features": features}, said, id=name
+            )
+            for name, nodes, edges, features, said in (
+                (
+                    "separators after each line, as Excel writes them",
+                    PLAIN.replace("\n", ",,\n"),
+                    LINKS,
+                    IS_PLAIN["features"],
+                    [],
+                ),
+                (
+                    "decimal points beside decimal commas",
+                    "id;label;x;y\n0;0;1.500;2,5\n7;1;2;3\n14;1;-3;4\n",
+                    LINKS,
+                    [[1.5, 2.5], [2, 3], [-3, 4]],
+                    ["column `x`: has decimal points, `y` has decimal commas"],
+                ),
+                (
+                    "edges that Gephi calls undirected",
+                    PLAIN,
+                    "Source,Target,Type\n0,7,Undirected\n7,14,Undirected\n",
+                    IS_PLAIN["features"],
+                    ["`Type` has Undirected edges; symmetrize=true"],
+                ),
+            )
+        ),
         # --- labels
         pytest.param(
             {
@@ -1131,6 +1159,10 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
                 )
             },
             ["nodes: left out: month, a date"],
+        ),
+        (
+            {"nodes.csv": THREE.assign(id=range(3), day=["1/31/24", "2/1/24", "2/1/24"])},
+            ["nodes: left out: day, a date"],
         ),
         (
             {"nodes.csv": THREE.assign(id=range(3)), "edges.csv": RING.assign(Id=range(3))},
