@@ -237,7 +237,7 @@ class Training:
     def _connect(self, stack: ExitStack) -> rendezvous.Node:
         """Connect to the other nodes; `stack` closes the connections.
 
-        A restart tries again until rejoin_timeout; then TrainingError in place of InputError.
+        A restart tries again until init_timeout; then TrainingError in place of InputError.
         """
         info = RunInfo(
             {**self.shared, "resume": self.resume_from is not None},
@@ -247,7 +247,7 @@ class Training:
         )
         if not self.causes:
             return stack.enter_context(rendezvous.connect_nodes(self.settings, info))
-        deadline = time.monotonic() + self.settings.distributed.rejoin_timeout
+        deadline = time.monotonic() + self.settings.distributed.init_timeout
         while True:
             seconds = max(1.0, deadline - time.monotonic())
             try:

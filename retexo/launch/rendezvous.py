@@ -82,13 +82,12 @@ class Node:
 
 @contextmanager
 def connect_nodes(
-    cluster: ClusterSettings, run: RunInfo, rejoin_seconds: float | None = None
+    cluster: ClusterSettings, run: RunInfo, seconds_left: float | None = None
 ) -> Iterator[Node]:
     """Connect to the other nodes and check that all are about to run the same.
 
     Args:
-        rejoin_seconds: at a restart, seconds until all nodes have to be there, in place of
-            distributed.init_timeout.
+        seconds_left: at a restart, what is left of distributed.init_timeout.
 
     Raises:
         InputError: nodes do not match, the same message on all nodes; or unusable credentials.
@@ -96,9 +95,7 @@ def connect_nodes(
         TrainingError: a node did not come in time.
     """
     tls = read_tls(cluster)
-    limit, seconds = "distributed.init_timeout", cluster.distributed.init_timeout
-    if rejoin_seconds is not None:
-        limit, seconds = "distributed.rejoin_timeout", rejoin_seconds
+    seconds = cluster.distributed.init_timeout if seconds_left is None else seconds_left
     with ExitStack() as stack:
         if cluster.num_nodes == 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retexo-")))
@@ -114,7 +111,7 @@ def connect_nodes(
             try:
                 endpoint = open_endpoint(cluster, tls, seconds, listening)
             except InputError as error:
-                if rejoin_seconds is None:
+                if seconds_left is None:
                     raise
                 raise Interrupted(str(error)) from error
             compared = {
@@ -130,7 +127,7 @@ def connect_nodes(
                 credentials="" if tls is None else tls.lists,
                 run=replace(run, settings=decode(encode_message(compared))),
             )
-            limit = f"{limit}={round(seconds, 1):g} s"
+            limit = f"distributed.init_timeout={cluster.distributed.init_timeout:g} s"
             if cluster.node_rank == 0:
                 secret, store, channels = _coordinate(endpoint, own, seconds, limit, stack)
             else:

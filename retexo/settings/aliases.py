@@ -24,6 +24,7 @@ ALIASES: dict[str, str] = {
     "model.name": "model",
     "output_heads": "classifiers",
     "task._target_": "task",
+    "distributed.rejoin_timeout": "distributed.init_timeout",
 }
 """Alias -> the current name."""
 VALUES: dict[str, str] = {

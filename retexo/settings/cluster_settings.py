@@ -88,7 +88,9 @@ class DistributedSettings(Checked):
         None,
         "network interface between nodes; null: that of the route to distributed.master_addr",
     )
-    init_timeout: float = setting(120, "seconds for all workers to join", *seconds(1))
+    init_timeout: float = setting(
+        120, "seconds for all workers to join, and for all nodes to return at a restart", *seconds(1)
+    )
     timeout: float = setting(1800, "seconds for a collective", *seconds(1))
     heartbeat_timeout: float = setting(
         15, "seconds without a heartbeat after which a worker or node counts as dead", *seconds(1)
@@ -98,9 +100,6 @@ class DistributedSettings(Checked):
         "restarts when a process dies or a connection breaks; null: 3 with checkpoint.every, "
         "else 0",
         at_least(0),
-    )
-    rejoin_timeout: float = setting(
-        300, "seconds for all nodes to return at a restart", *seconds(1)
     )
 
     @property

@@ -392,14 +392,14 @@ def test_a_parent_is_killed_and_started_again(
 
 def test_a_node_that_does_not_return_is_named(base: Path, tmp_path: Path) -> None:
     port, common = free_port(), [*settings_of(base, "classes"), "sleep_time=0.03"]
-    common.append("distributed.rejoin_timeout=2")
+    common.append("distributed.init_timeout=20")
     nodes = [[*common, *on_node(base, "gloo", node, port)] for node in (0, 1)]
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(train.run, compose(nodes[0]), tmp_path / "node0")
         kill_parent(tmp_path, 1, nodes[1], "round")
         with pytest.raises(
             TrainingError,
-            match=r"node 1 \(rank 2\) did not come within distributed.rejoin_timeout=2 s; "
+            match=r"node 1 \(rank 2\) did not come within distributed.init_timeout=20 s; "
             r"restarted because node 1 \(rank 2\) is lost",
         ):
             running.result(90)
