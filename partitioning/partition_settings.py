@@ -321,7 +321,11 @@ class DatasetSettings(Checked):
     dataset_name: str = setting("reddit", "data set; docs/partitioning.md lists all")
     dataset_dir: str = setting(
         "../retexo-datasets/",
-        "folder for downloaded data sets",
+        "folder for downloaded data sets, and local copies of object stores (docs/data.md)",
+        Check(
+            lambda value: value.strip() != "" and "://" not in value,
+            "expected a folder of this machine",
+        ),
         per_node=True,
         compared=False,
     )
@@ -423,7 +427,7 @@ class PartitionSettings(DatasetSettings):
 
     partition_dir: str = setting(
         "data/partitions",
-        "folder of partition directories; also s3://, gs://, https:// (remote.cache)",
+        "folder of partition directories; also s3://, gs://, https:// (docs/data.md)",
         per_node=True,
         compared=False,
     )

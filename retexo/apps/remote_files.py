@@ -60,7 +60,7 @@ def with_local_copies(settings: Settings) -> Settings:
     A data set is copied unless the app finds partitions. Of partitions only the descriptions are
     copied here; `check_parts` copies those of this machine.
     """
-    cache = Path(settings.remote.cache)
+    cache = Path(settings.dataset_dir, "remote")
     values: dict[str, Any] = {"remote.upload": None}
     if is_remote(settings.checkpoint_dir):
         place = Place("checkpoint_dir", str(settings.checkpoint_dir))

@@ -25,6 +25,7 @@ ALIASES: dict[str, str] = {
     "output_heads": "classifiers",
     "task._target_": "task",
     "distributed.rejoin_timeout": "distributed.init_timeout",
+    "remote.cache": "dataset_dir",
 }
 """Alias -> the current name."""
 VALUES: dict[str, str] = {

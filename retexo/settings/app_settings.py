@@ -90,9 +90,6 @@ class ReportSettings(Checked):
     label: str | None = setting(None, "app=train: name of the method in reports, besides its model")
 
 
-A_FOLDER = Check(
-    lambda value: value.strip() != "" and "://" not in value, "expected a folder of this machine"
-)
 WRITABLE = Check(
     lambda value: value.startswith(("s3://", "gs://")),
     "expected a folder to write to, s3://BUCKET/PATH or gs://BUCKET/PATH",
@@ -103,11 +100,6 @@ WRITABLE = Check(
 class RemoteSettings(Checked):
     """Object stores."""
 
-    cache: str = setting(
-        "data/remote",
-        "folder of local copies of object stores (docs/data.md)",
-        A_FOLDER,
-    )
     upload: str | None = setting(
         None, "s3:// or gs:// folder to which node 0 copies a finished run", WRITABLE
     )

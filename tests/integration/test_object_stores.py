@@ -34,7 +34,7 @@ s3fs = pytest.importorskip("s3fs", reason="the extra remote")
 BUCKET = "bucket"
 GRAPH = ("dataset_name=file", "num_partitions=2", "split=fraction", "split.train=0.4")
 SPLIT = ("split.val=0.3", "split.test=0.3", "hidden_dim=8", "num_rounds=[3]", "device=cpu")
-TOY = (*GRAPH, *SPLIT, "cluster.threads=1")
+TOY = (*GRAPH, *SPLIT, "cluster.threads=1", "dataset_dir=data")
 
 
 @dataclass
@@ -453,8 +453,8 @@ def test_odd_checksums_of_files_and_of_uploads_are_named(
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("remote.cache=' '", "remote.cache= : expected a folder of this machine"),
-        ("remote.cache=s3://b/cache", "remote.cache=s3://b/cache: expected a folder of this"),
+        ("remote.cache=' '", "dataset_dir= : expected a folder of this machine"),
+        ("dataset_dir=s3://b/cache", "dataset_dir=s3://b/cache: expected a folder of this"),
         ("remote.upload=' '", "remote.upload= : expected a folder to write to, s3://"),
         ("remote.upload=runs", "remote.upload=runs: expected a folder to write to, s3://"),
         ("remote.upload=https://host/runs", "runs: expected a folder to write to, s3://"),
