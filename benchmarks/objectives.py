@@ -26,7 +26,6 @@ from retexo.settings.compose import compose
 FORMER = [
     "stopping.metric=micro_f1",
     "stopping.use_loss=false",
-    "temperature=none",
     "task.class_weights=none",
     "threshold=0.5",
 ]

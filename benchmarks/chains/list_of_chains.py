@@ -100,7 +100,6 @@ TASKS = (
             TRAIN,
             GCN,
             "threshold=0.3",
-            "temperature=none",
             "class_weights=balanced",
             "task.loss=focal",
         ),

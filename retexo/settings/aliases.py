@@ -62,6 +62,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "task.dim": (64, "links have embeddings of 64 columns"),
     "task.label_smoothing": (0.0, "the loss has no label smoothing"),
     "task.paths": (True, "validation chooses the weight of common neighbours, which may be 0"),
+    "temperature": ("auto", "validation calibrates the probabilities"),
     "update.again": (False, "a change whose rows are in another order can be applied once more"),
 }
 """Former setting -> the value that the program has had since, and the remedy of the refusal."""

@@ -89,7 +89,9 @@ class DistributedSettings(Checked):
         "network interface between nodes; null: that of the route to distributed.master_addr",
     )
     init_timeout: float = setting(
-        120, "seconds for all workers to join, and for all nodes to return at a restart", *seconds(1)
+        120,
+        "seconds for all workers to join, and for all nodes to return at a restart",
+        *seconds(1),
     )
     timeout: float = setting(1800, "seconds for a collective", *seconds(1))
     heartbeat_timeout: float = setting(

@@ -165,12 +165,6 @@ class TrainSettings(
         one_of("last", "validation"),
     )
     smoothing: SmoothingSettings = subgroup(SmoothingSettings)
-    temperature: str = setting(
-        "auto",
-        "calibration by validation log loss: one temperature, or with class weights a slope "
-        "and a bias for each class",
-        one_of("auto", "none"),
-    )
     threshold: float | str = setting(
         "auto",
         "probability from which the positive class, or a label, is predicted; auto: the best "

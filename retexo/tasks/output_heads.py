@@ -182,12 +182,10 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
 def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> OutputHeads:
     """Choose the calibration of smoothed logits [I, C] by validation; return the heads with it.
 
-    Without validation nodes, or temperature=none, the heads as they are. All workers call it.
+    Without validation nodes the heads as they are. All workers call it.
     """
     task, val = context.task, context.partition.val_mask
-    if context.settings.temperature == "none" or not context.graph_info.num_val:
-        return heads
-    if not task.has_temperature:
+    if not (task.has_temperature and context.graph_info.num_val):
         return heads
     if not can_be_scaled(task):
         return replace(heads, temperature=choose_temperature(context, heads.calibrate(logits)))
