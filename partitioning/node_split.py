@@ -26,7 +26,8 @@ Ids = NDArray[np.int64]
 USED_BY = {
     "given": ("index",),
     "per_class": SPLITS,
-    "fraction": (*SPLITS, "stratify"),
+    "fraction": SPLITS,
+    "stratified": SPLITS,
     "time": SPLITS,
     "files": (*SPLITS, "dir"),
     "none": (),
@@ -91,11 +92,9 @@ def draw(
         if kind == "per_class":
             masks = _draw_per_class(graph, values, rng)
         else:
-            nodes = _nodes_in_order(graph, settings, kind, rng)
+            nodes = _nodes_in_order(graph, kind, rng)
             masks = _draw_fraction(graph, values, nodes, sources if settings.by else None)
         values = {"seed": settings.seed, **values}
-        if settings.stratify:
-            values["stratify"] = True
     unlabelled = sum(int((mask & ~graph.labelled).sum()) for mask in masks)
     if unlabelled and settings.drop_unlabelled:
         log.info("split=%s: %d nodes without a label are taken out", kind, unlabelled)
@@ -127,11 +126,10 @@ def _resolve(
         )
     for name in {name: None for used in USED_BY.values() for name in used}:
         value = getattr(settings, name)
-        if name not in USED_BY[kind] and value is not None and value is not False:
+        if name not in USED_BY[kind] and value is not None:
             kinds = " or ".join(f"split={other}" for other, used in USED_BY.items() if name in used)
-            shown = str(value).lower() if isinstance(value, bool) else value
             raise InputError(
-                f"split.{name}={shown} has no meaning with split={kind}: remove it, or set {kinds}"
+                f"split.{name}={value} has no meaning with split={kind}: remove it, or set {kinds}"
             )
     names = [name for name in USED_BY[kind] if name in VALUES]
     values = {name: getattr(settings, name) for name in names}
@@ -212,22 +210,21 @@ def _check_value(name: str, value: Any, kind: str) -> None:
         raise InputError(f"split.{name}={value}: with split={kind} this is {expected}")
 
 
-def _nodes_in_order(
-    graph: GraphData, settings: SplitSettings, kind: str, rng: np.random.Generator
-) -> Ids:
-    """Order the labelled nodes at random, and by time if `kind` is "time".
+def _nodes_in_order(graph: GraphData, kind: str, rng: np.random.Generator) -> Ids:
+    """Order the labelled nodes for a kind of split: at random, or by time with "time".
 
-    With split.stratify every prefix of the random order has about the same shares of the classes.
+    With "stratified" every prefix of the random order has about the same shares of the classes.
 
     Raises:
-        InputError: split.stratify, and the labels are not one class per node.
+        InputError: "stratified", and the labels are not one class per node; "time", and a labelled
+            node has none.
     """
     nodes = rng.permutation(np.flatnonzero(graph.labelled))
     if kind == "time":
         return nodes[np.argsort(_find_times(graph, nodes), kind="stable")]
-    if not settings.stratify:
+    if kind != "stratified":
         return nodes
-    _check_classes(graph, "split.stratify=true", "leave it out")
+    _check_classes(graph, "split=stratified", "set split=fraction")
     classes = graph.labels[nodes].astype(np.int64)
     sizes = np.bincount(classes)
     by_class = np.argsort(classes, kind="stable")

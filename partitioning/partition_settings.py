@@ -57,9 +57,9 @@ class SplitSettings(Checked):
     kind: str = setting(
         "default",
         "default: as published; given: masks in the data; per_class: numbers of nodes per "
-        "class; fraction: shares of the labelled nodes; time: the same, the oldest for "
-        "training; files: node indices; none: a graph to predict",
-        one_of("default", "given", "per_class", "fraction", "time", "files", "none"),
+        "class; fraction: shares of the labelled nodes; stratified: of each class; time: the "
+        "oldest for training; files: node indices; none: a graph to predict",
+        one_of("default", "given", "per_class", "fraction", "stratified", "time", "files", "none"),
         is_group=True,
         of_partitioner=True,
     )
@@ -85,11 +85,6 @@ class SplitSettings(Checked):
     drop_unlabelled: bool = setting(
         False,
         "remove nodes without a label from the split",
-        of_partitioner=True,
-    )
-    stratify: bool = setting(
-        False,
-        "fraction: draw the same shares of each class",
         of_partitioner=True,
     )
     index: int | None = setting(

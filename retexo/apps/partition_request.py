@@ -46,7 +46,7 @@ OF_TABLES = {f"features.{name}" for name in ("scale", "missing", "fit")}
 ONE_COLUMN = {f"columns.{name}" for name in ("id", "label", "src", "dst")}
 """Settings of which a request has a list of one column as that column."""
 OPTIONAL = {
-    *("split.stratify", "split.index", "labels.unknown", "target"),
+    *("split.index", "labels.unknown", "target"),
     *("relations.reverse", "tables.nodes", "tables.edges", "features.spec", "partition_file"),
     *(name for name in FIXED - ONE_COLUMN - {"columns.weight"} if name.startswith("columns.")),
 }

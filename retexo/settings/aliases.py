@@ -99,6 +99,7 @@ MEANT: dict[str, str] = {
     "momentum": "+optimizer.momentum=VALUE, with optimizer._target_=torch.optim.SGD",
     "fanout": "trainer=sampled has sampled.fanout",
     "model.output": "the weighted aggregate with model.input_skip=true, else the activation",
+    "split.stratify": "split=stratified draws the same shares of each class",
     "task.neighbour_dropout": "links train with it unless dropout=0",
     "verify": "app=partition_data checks the files of a directory that is there",
     "wandb": "logger=wandb",

@@ -34,6 +34,8 @@ FORMER = {
 """Former name of a stored setting -> the current one."""
 CONSTANTS = {name: value for name, (value, _) in REMOVED.items()} | {"task.head": "mlp"}
 """Former settings, and the value that the program has had since; of task.head that of `auto`."""
+WITHOUT_EFFECT = ("task.neighbour_dropout", "distributed.rejoin_timeout", "remote.cache")
+"""Former settings on which no result depends; task.neighbour_dropout followed dropout."""
 GONE = REMOVED.keys() | {"model.output"}
 """Settings that runs of earlier versions stored, and no command has."""
 
@@ -49,7 +51,7 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     current = {
         name: value
         for name, value in stored.items()
-        if name not in (*FORMER, "task.neighbour_dropout")  # which follows dropout now
+        if name not in (*FORMER, *WITHOUT_EFFECT)
         and not (name in constants and value == constants[name])
     }
     if stored.get("task.head") == "mlp" and stored.get("task.scorer") == "dot":
@@ -57,6 +59,8 @@ def with_current_names(stored: Mapping[str, Any]) -> dict[str, Any]:
     if "task.name" in stored and stored.get("labels.of") == "edges":
         current["task.name"] = task_of_edges(stored["task.name"])
         del current["labels.of"]
+    if current.pop("split.stratify", False):
+        current["split" if "split" in stored else "split.kind"] = "stratified"
     renamed = {new: stored.get(former) for former, new in FORMER.items()}
     return current | {name: value for name, value in renamed.items() if value is not None}
 

@@ -207,9 +207,9 @@ def test_multilabel_graphs_split_by_fraction_only():
         (split_settings(train=True), THIRDS, "split.train=True"),
         (split_settings(train=0.0), THIRDS, "training set is empty"),
         (
-            split_settings("given", stratify=True),
+            split_settings("stratified", index=1),
             GIVEN,
-            r"split\.stratify=true has no meaning with",
+            r"split\.index=1 has no meaning with split=stratified",
         ),
         (split_settings("files", train=0.5), THIRDS, "split.train=0.5.*path of an index file"),
         (
@@ -322,7 +322,7 @@ def test_a_folder_with_two_candidates_or_none_is_refused(tmp_path, names, messag
 @pytest.mark.parametrize("seed", range(4))
 def test_a_stratified_split_has_the_shares_of_each_class(seed):
     toy = graph(np.repeat([0, 1, -1], [400, 12, 50]))
-    split = draw(toy, split_settings(seed=seed, stratify=True), THIRDS)
+    split = draw(toy, split_settings("stratified", train=0.5, val=0.2, test=0.3, seed=seed), THIRDS)
     assert_sound(split, toy)
     of_rare_class = [int((toy.labels[nodes] == 1).sum()) for nodes in members(split)]
     assert np.abs(np.subtract(of_rare_class, [6, 2.4, 3.6])).max() <= 1

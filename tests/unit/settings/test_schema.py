@@ -109,6 +109,13 @@ def test_a_setting_that_a_stored_run_does_not_have() -> None:
         ),
         ({"task.name": "node_regression", "labels.of": "nodes"}, {"task.name": "node_regression"}),
         ({"labels.of": "edges"}, {"labels.of": "edges"}),  # of a partition directory
+        (
+            {"remote.cache": "data/remote", "distributed.rejoin_timeout": 9, "temperature": "auto"},
+            {},
+        ),
+        ({"split.kind": "fraction", "split.stratify": False}, {"split.kind": "fraction"}),
+        ({"split.kind": "fraction", "split.stratify": True}, {"split.kind": "stratified"}),
+        ({"split": "fraction", "split.stratify": True}, {"split": "stratified"}),
     ],
 )
 def test_stored_settings_of_earlier_versions(
