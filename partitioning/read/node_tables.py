@@ -105,6 +105,8 @@ def _read_columns(
     skip: Collection[str],
 ) -> Table:
     """Find the role of each column of a table, and convert it; arguments as of `read_table`."""
+    import pandas as pd
+
     roles, features, index = _find_roles(path, settings, id_name, are_labels, skip)
     label = roles.get("label", [])
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
@@ -137,11 +139,15 @@ def _read_columns(
     for name in roles.get("time", ()):
         values["time"] = read_times(columns[name])
     matrix, schema = read_features(path, columns, features)
-    masks = {name: values[name] for name in MASKS if name in values}
-    if matrix is not None and masks:
-        free = [column for column in schema.columns if features[column.name] is None]
-        _warn_of_split(path, free, matrix, masks)
     if matrix is not None:
+        free = [column for column in schema.columns if features[column.name] is None]
+        masks = [values[mask] for mask in MASKS if mask in values]
+        if masks:
+            codes = np.sum([code * mask for code, mask in enumerate(masks, 1)], axis=0) - 1
+            _warn_of_copies(path, free, matrix, codes, "split", least=2)
+        if names_classes:
+            codes = np.where(values["label"] == -1, -1, pd.factorize(values["label"])[0])
+            _warn_of_copies(path, free, matrix, codes, "label")
         values["feat"] = matrix
     if not values and (are_labels or ids is None) and not skip:
         left = "; ".join(
@@ -221,24 +227,33 @@ def _masks_of_words(cells: Cells) -> dict[str, Array]:
     }
 
 
-def _warn_of_split(
+def _warn_of_copies(
     path: Source,
     columns: Iterable[Column],
     matrix: NDArray[np.float32],
-    masks: Mapping[str, NDArray[np.bool_]],
+    codes: Array,
+    copied: str,
+    least: int | None = None,
 ) -> None:
-    """Warn of features, columns of `matrix`, that the set of a node decides, of [N] masks."""
-    codes = np.sum([code * mask for code, mask in enumerate(masks.values(), 1)], axis=0)
-    is_split = codes > 0
-    _, first, place = np.unique(codes[is_split], return_index=True, return_inverse=True)
-    for column in columns if is_split.sum() >= FEW_ROWS else ():
-        cells = matrix[is_split, column.first]
-        of_sets = cells[first]
-        if len({*of_sets.tolist()}) > 1 and (cells == of_sets[place]).all():
-            said = (
-                "%s: column `%s` is a feature, and tells the split; columns.ignore=%s leaves it out"
-            )
-            log.warning(said, path, column.name, column.name)
+    """Warn of features, columns of `matrix`, whose cell follows from the code of a row, and back.
+
+    Args:
+        path: The table.
+        columns: Those of features.
+        matrix: [N, W] of all features.
+        codes: [N] classes, or sets of the split; -1: none.
+        copied: What the codes are, for the message.
+        least: Different cells from which on the cell of a set tells enough of it; None: of all.
+    """
+    is_known = codes >= 0
+    _, first, place = np.unique(codes[is_known], return_index=True, return_inverse=True)
+    for column in columns if is_known.sum() >= max(FEW_ROWS, 2 * len(first)) else ():
+        cells = matrix[is_known, column.first]
+        by_code = cells[first]
+        is_told = len({*by_code.tolist()}) >= max(2, least or len(first))
+        if is_told and (cells == by_code[place]).all():
+            said = "%s: column `%s` is a feature, and tells the %s; columns.ignore=%s leaves it out"
+            log.warning(said, path, column.name, copied, column.name)
 
 
 def _read_csr(path: Path) -> Table:

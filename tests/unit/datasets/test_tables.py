@@ -289,6 +289,17 @@ def masked(*cells):
             )
             for one, other in (("a", "b"), (1, 0))
         ),
+        pytest.param(
+            {
+                "nodes.csv": "id,label,label_id,x\n"
+                + "".join(f"{row},{'abc'[row % 3]},{row % 3},{row % 2}\n" for row in range(12)),
+                "edges.csv": ONE_EDGE,
+            },
+            {},
+            {"num_features": 2},
+            ["column `label_id` is a feature, and tells the label; columns.ignore=label_id"],
+            id="numbers of the classes",
+        ),
         *(
             pytest.param(
                 {"nodes.csv": nodes, "edges.csv": edges}, {}, {"features": features}, said, id=name
