@@ -218,7 +218,6 @@ def score_classes(
         correct = torch.tensor([by_ogb])
         context.comm.all_reduce([ReduceInput(correct)], METRICS)
         scores["test"]["accuracy"] = int(correct) / max(1, info.num_test)
-    by_bin = dict(zip(splits, sums[:, 2:].view(len(sums), 5, -1)[:, :3], strict=True))
     reported = [name for name in ("val", "test") if bool(counts[name].any())]
     names, by_accuracy = task.class_names, heads.threshold == 0.5 and not task.multilabel
     return RunScores(
@@ -231,7 +230,6 @@ def score_classes(
             if "test" in histograms
         },
         confusion=confusion.tolist(),
-        calibration={name: calibration_rows(by_bin[name]) for name in reported},
         score_bins={
             name: summarise_bins(histogram.edges, histogram.counts)
             for name, histogram in histograms.items()
@@ -252,18 +250,6 @@ def count_confusion(
         return torch.zeros(0, 0, dtype=torch.int64)
     cells = labels[mask] * size + predicted[mask].cpu()
     return torch.bincount(cells, minlength=size * size).view(size, size)
-
-
-def calibration_rows(by_bin: Tensor) -> list[dict[str, float]]:
-    """Return number, mean confidence and share of correct predictions by bin of confidence.
-
-    Bins without predictions are left out. by_bin: float64 [3, B]
-    """
-    return [
-        {"count": int(count), "confidence": confidence / count, "accuracy": correct / count}
-        for count, confidence, correct in by_bin.T.tolist()
-        if count
-    ]
 
 
 def score_baseline(

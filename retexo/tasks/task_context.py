@@ -71,8 +71,6 @@ class RunScores:
     """Standard errors of the test scores that come from histograms."""
     confusion: list[list[int]] = field(default_factory=list)
     """Test nodes by class and predicted class; empty for labels and many classes."""
-    calibration: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-    """By split, see calibration_rows."""
     score_bins: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """By split, see summarise_bins; empty for more than two classes."""
     warnings: list[str] = field(default_factory=list)

@@ -280,7 +280,6 @@ def test_a_command_that_is_ended_while_it_starts_leaves_nothing(
 FIELDS = {
     "sha256",
     "baseline",
-    "calibration",
     "confusion",
     "chosen",
     "classes",
