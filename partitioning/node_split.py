@@ -165,7 +165,7 @@ def _draw_per_class(
 
     InputError if there are too few.
     """
-    _check_classes(graph, "split=per_class", "set split=fraction")
+    _check_classes(graph, "split=per_class")
     count, num_val, num_test = (values[name] for name in SPLITS)
     sizes = np.bincount(graph.labels[graph.labelled].astype(np.int64), minlength=graph.num_classes)
     if sizes.min() < count:
@@ -188,12 +188,12 @@ def _draw_per_class(
     ]
 
 
-def _check_classes(graph: GraphData, setting: str, remedy: str) -> None:
+def _check_classes(graph: GraphData, setting: str) -> None:
     """Raise InputError unless nodes have one class each."""
     if graph.label_kind != "multiclass":
         raise InputError(
             f"{setting} needs one class per node, and these nodes have"
-            f" {_SEVERAL[graph.label_kind]}: {remedy}"
+            f" {_SEVERAL[graph.label_kind]}: set split=fraction"
         )
 
 
@@ -224,7 +224,7 @@ def _nodes_in_order(graph: GraphData, kind: str, rng: np.random.Generator) -> Id
         return nodes[np.argsort(_find_times(graph, nodes), kind="stable")]
     if kind != "stratified":
         return nodes
-    _check_classes(graph, "split=stratified", "set split=fraction")
+    _check_classes(graph, "split=stratified")
     classes = graph.labels[nodes].astype(np.int64)
     sizes = np.bincount(classes)
     by_class = np.argsort(classes, kind="stable")

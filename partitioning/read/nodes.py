@@ -52,9 +52,9 @@ class Nodes:
             self.ids = keys
 
     @classmethod
-    def of_keys(cls, keys: Ints, *, named: bool, grows: bool = False) -> "Nodes":
+    def of_keys(cls, keys: Ints, *, named: bool) -> "Nodes":
         """Return nodes by the keys [N] of a partition directory: ids, or hashes of names."""
-        nodes = cls(len(keys), keys, grows, where="ids of the directory")
+        nodes = cls(len(keys), keys, grows=False, where="ids of the directory")
         nodes._names = [np.zeros(0, object)] if named else []
         return nodes
 
