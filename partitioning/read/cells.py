@@ -266,6 +266,9 @@ class Cells:
             return np.full(len(self), np.nan)
         if self.kind == "list" and not pa.types.is_nested(self.data.type.value_type):
             inner = pc.binary_join(self.data.cast(pa.list_(pa.string())), "|")
+            marks = pc.count_substring_regex(inner, "[|;,]").fill_null(0).to_numpy()
+            lengths = pc.list_value_length(self.data).fill_null(0).to_numpy()
+            self.refuse_first(marks >= np.maximum(lengths, 1), "write labels without | , and ;")
             texts = pc.binary_join_element_wise("[", inner, "]", "")
             return replace(self, data=texts).factorize()
         if self.kind != "number":

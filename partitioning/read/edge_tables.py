@@ -26,7 +26,7 @@ from partitioning.graph.schema import Schema, Source
 from partitioning.partition_settings import ColumnSettings
 from partitioning.read.array_files import list_arrays, read_arrays, read_npy
 from partitioning.read.cells import Cells
-from partitioning.read.feature_columns import read_features
+from partitioning.read.feature_columns import find_numbering, read_features
 from partitioning.read.nodes import Nodes, check_ids
 from partitioning.read.raw import RawRelation, narrow_ends
 from partitioning.read.table_files import column_names, has_columns, read_columns
@@ -217,11 +217,7 @@ def _read_columns(
         held = cells.pop(kind)
         codes, kinds = held.factorize()
         held.refuse_first(codes < 0, "expected the name of a relation")
-    numbering = {
-        name: f"it numbers the edges: columns.numeric={name} makes it a feature"
-        for name in find_usual("id", read)
-        if requested[name] is None and len(cells[name].data.unique()) == len(cells[name]) > 1
-    }
+    numbering = find_numbering(cells, requested)
     requested = {name: role for name, role in requested.items() if name not in numbering}
     feat, schema = read_features(path, cells, requested)
     schema = replace(schema, ignored=index | numbering | schema.ignored)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioning.errors import InputError
-from partitioning.features.roles import SPLITS
+from partitioning.features.roles import SPLITS, find_usual
 from partitioning.graph.array_checks import Array
 from partitioning.graph.schema import Column, Schema, Source
 from partitioning.read.cells import (
@@ -37,6 +37,8 @@ LARGE = 2.0**24
 """From here on float32 does not hold every integer."""
 HEAD = 10_000
 """Cells of a column that show whether its texts repeat: then only the different ones are judged."""
+INDEX = ("index", "level_0", "row", "rownum", "row_number", "rowid")
+"""Columns that are left out where they count the rows; reset_index of pandas adds the first two."""
 FEW = 10
 """A column with at most so many different texts is categorical."""
 BOOLEANS = [{*pair} for pair in zip(TRUE, FALSE, strict=True)]
@@ -89,6 +91,29 @@ def read_features(
         first += column.width
     schema = Schema(str(path), tuple(blocks), {}, ignored)
     return (np.hstack(pieces) if pieces else None), schema
+
+
+def find_numbering(
+    columns: Mapping[str, Cells], requested: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return the columns without a role that number the rows, such as an index of pandas, and why.
+
+    So does one that is called id, and is none of a node, where its values differ.
+    """
+    return {
+        name: f"it numbers the rows: columns.numeric={name} makes it a feature"
+        for name, role in requested.items()
+        if role is None and _numbers_rows(columns[name])
+    }
+
+
+def _numbers_rows(cells: Cells) -> bool:
+    if find_usual("id", [cells.name]):
+        return len(cells.data.unique()) == len(cells) > 1
+    if cells.name.lower() not in INDEX or cells.kind != "number":
+        return False
+    values = cells.data.to_numpy()
+    return len(values) > 1 and bool((values == values[0] + np.arange(len(values))).all())
 
 
 def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]] | None:

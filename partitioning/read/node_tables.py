@@ -36,7 +36,7 @@ from partitioning.graph.schema import Column, Schema, Source
 from partitioning.partition_settings import ColumnSettings
 from partitioning.read.array_files import is_csr, read_arrays, read_npy
 from partitioning.read.cells import Cells
-from partitioning.read.feature_columns import read_features
+from partitioning.read.feature_columns import find_numbering, read_features
 from partitioning.read.labels import parse_label_texts
 from partitioning.read.nodes import Nodes, check_ids
 from partitioning.read.raw import OF_NODES, RawNodes
@@ -138,6 +138,8 @@ def _read_columns(
         values |= _masks_of_words(columns[name])
     for name in roles.get("time", ()):
         values["time"] = read_times(columns[name])
+    numbering = find_numbering(columns, features)
+    features = {name: role for name, role in features.items() if name not in numbering}
     matrix, schema = read_features(path, columns, features)
     if matrix is not None:
         free = [column for column in schema.columns if features[column.name] is None]
@@ -156,7 +158,7 @@ def _read_columns(
         raise InputError(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
-    schema = replace(schema, roles=roles, ignored=index | schema.ignored)
+    schema = replace(schema, roles=roles, ignored=index | numbering | schema.ignored)
     named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
     return Table(path, rows, ids, ids_where, named, schema)
 

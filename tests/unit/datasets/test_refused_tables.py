@@ -459,6 +459,14 @@ def dated(*cells):
                 ),
                 (
                     {
+                        "nodes.parquet": FRAME.assign(label=[["a"], ["b, c", "a"]]),
+                        "edges.csv": "src,dst\n0,7\n",
+                    },
+                    {"labels": "multilabel"},
+                    "`label`, row 1 is .*write labels without",
+                ),
+                (
+                    {
                         "features.csv": "x\n1\n2\n3\n",
                         "labels.csv": "u,v\n1,0\n1,1\n1,0\n",
                         "edges.csv": "0,1\n",

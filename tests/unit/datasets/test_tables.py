@@ -1177,7 +1177,11 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
         ),
         (
             {"nodes.csv": THREE.assign(id=range(3)), "edges.csv": RING.assign(Id=range(3))},
-            ["edges: left out: Id, it numbers the edges"],
+            ["edges: left out: Id, it numbers the rows"],
+        ),
+        (
+            {"nodes.csv": THREE.assign(id=range(3)).reset_index().reset_index()},
+            ["nodes: left out: level_0, it numbers", "nodes: left out: index, it numbers"],
         ),
     ],
 )
