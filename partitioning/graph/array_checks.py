@@ -90,7 +90,7 @@ def refuse(
 def are_whole(values: Array) -> NDArray[np.bool_]:
     """Return whether each float [K] is an integer, and not the rounded value of several."""
     integral: NDArray[np.bool_] = (values == np.floor(values)) & ~are_rounded(values)
-    return integral
+    return integral & np.isfinite(values)
 
 
 def are_rounded(values: Array) -> NDArray[np.bool_]:

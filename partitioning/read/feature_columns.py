@@ -109,7 +109,8 @@ def find_numbering(
 
 def _numbers_rows(cells: Cells) -> bool:
     if find_usual("id", [cells.name]):
-        return len(cells.data.unique()) == len(cells) > 1
+        can_differ = cells.kind in ("number", "text")
+        return can_differ and len(cells.data.unique()) == len(cells) > 1
     if cells.name.lower() not in INDEX or cells.kind != "number":
         return False
     values = cells.data.to_numpy()
@@ -284,7 +285,7 @@ def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:
 
     lengths = pc.list_value_length(cells.data).to_numpy()
     known = lengths > 0  # an empty list is blank, as [] is in a csv
-    width = int(lengths[known.argmax()])
+    width = int(lengths[known][0]) if known.any() else 1
     inner = cells.data.type.value_type
     if not (
         pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)

@@ -324,8 +324,8 @@ def _plain(cells: "pa.Array") -> "pa.Array":
         return cells.cast(pa.string())
     if types.is_large_list(cells.type):  # as polars writes them
         return cells.cast(pa.list_(cells.type.value_type))
-    if types.is_decimal(cells.type) and cells.type.scale == 0:  # as SQL's NUMERIC, ids maybe
-        return cells.cast(pa.int64() if cells.type.precision <= 18 else pa.string())
+    if types.is_decimal(cells.type) and cells.type.scale == 0 and cells.type.precision > 15:
+        return cells.cast(pa.string())  # ids maybe, as SQL's NUMERIC
     has_other_form = types.is_decimal(cells.type) or types.is_float16(cells.type)
     return cells.cast(pa.float64()) if has_other_form else cells
 

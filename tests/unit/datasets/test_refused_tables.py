@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
 from graph_files import load, write_files
@@ -458,6 +459,11 @@ def dated(*cells):
                     "`label`, row 0 is .*of type list",
                 ),
                 (
+                    {"nodes.parquet": FRAME.assign(label=[0, np.inf]), "edges.csv": EDGES},
+                    {"unknown": "drop"},
+                    "`label`: row 1 is inf; expected a class",
+                ),
+                (
                     {
                         "nodes.parquet": FRAME.assign(label=[["a"], ["b, c", "a"]]),
                         "edges.csv": "src,dst\n0,7\n",
@@ -646,6 +652,16 @@ def dated(*cells):
                     },
                     {},
                     "column `x`, row 0 is .* of type struct.*columns.ignore=x leaves it out",
+                ),
+                (
+                    {
+                        "nodes.parquet": FRAME.assign(
+                            x=pd.Series([[], []], dtype=pd.ArrowDtype(pa.list_(pa.int64())))
+                        ),
+                        "edges.csv": "src,dst\n0,7\n",
+                    },
+                    {"features.missing": "median"},
+                    "no node has features: `x` is left out, blank in every row",
                 ),
                 (
                     {"nodes.csv": of_column(["", ""], ","), "edges.csv": "src,dst\n0,1\n"},

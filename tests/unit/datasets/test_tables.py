@@ -645,10 +645,14 @@ def masked(*cells):
                         "emb": [[], [1.0, 2.0], [3.0, 4.0]],  # an empty list is blank
                     }
                 ),
-                "edges.csv": "src,dst\n1,0\n",
+                "edges.parquet": pd.DataFrame({"src": [1, 2], "dst": [0, 1], "id": [[5.0], [6.0]]}),
             },
             MEDIAN,
-            {"features": [[2, 3, 1], [1, 2, 0], [3, 4, 0]], "labels": [0, -1, 0]},
+            {
+                "features": [[2, 3, 1], [1, 2, 0], [3, 4, 0]],
+                "labels": [0, -1, 0],
+                "edge_feat": [[5], [6]],
+            },
             [],
             id="a column of lists",
         ),
