@@ -124,7 +124,7 @@ def _rebalance(settings: PartitionSettings) -> Meta:
             path, entry, write_dgl_files if with_dgl_files else None
         )
     print_report(moved_meta, path)
-    sizes = [[part.nodes for part in each.parts] for each in (meta, moved_meta)]
+    sizes = [[part.nodes for part in description.parts] for description in (meta, moved_meta)]
     before, after = (f"{max(nodes) * len(nodes) / max(sum(nodes), 1):.3f}" for nodes in sizes)
     print(
         f"{path}: {moved:,} of {meta.num_nodes:,} nodes moved; edges cut {meta.cut_edges:,} before,"

@@ -122,8 +122,8 @@ def _check_ids(settings: Settings, directory: PartitionDirectory) -> None:
             named = directory.node_names(0) is not None
             known = [directory.read_part(part).node_ids.numpy() for part in settings.local_ranks]
             types = directory.types_of_pairs
-            found = find_ids(np.concatenate(known), ids, types, named=named, where=where)
-            unknown = found < 0
+            positions = find_ids(np.concatenate(known), ids, types, named=named, where=where)
+            unknown = positions < 0
             if unknown.any() and len(known) == directory.num_parts:
                 raise InputError(
                     f"{where}: the graph has no node with the id {ids[unknown][0]}; take it out"

@@ -329,7 +329,8 @@ class LayerExchange:
         needs no headers.
         """
         missing = [
-            ~held[part.rows] for held, part in zip(self._held_here, batch.incoming, strict=True)
+            ~rows_held[part.rows]
+            for rows_held, part in zip(self._held_here, batch.incoming, strict=True)
         ]
         if self._plan.options.all_halo_rows:
             row_size = self.local.dense_size(projected=False)

@@ -101,8 +101,8 @@ def format_runs(method: Method) -> str:
 def results_table(data: DataSet) -> Table:
     """Table of scores, bytes and seconds: one row per method."""
     without = ONLY_AS_HEADLINE - {data.headline}
-    shown = data.draws.reindex(columns=["test micro F1", "test accuracy"])
-    if shown.iloc[:, 0].equals(shown.iloc[:, 1]):
+    scores = data.draws.reindex(columns=["test micro F1", "test accuracy"])
+    if scores.iloc[:, 0].equals(scores.iloc[:, 1]):
         without |= {"test micro F1"}  # as for all but multi-label data
     measures = {
         name: FORMATS[name] for name in FORMATS if name in data.draws and name not in without

@@ -105,12 +105,12 @@ def agree_on_graph_info(
     nonempty = everyone[:, 5] > 0  # an empty partition need not know the width
     widths, edge_widths = everyone[:, 3], everyone[:, 7] >> 3
     kinds = [LABEL_KINDS[kind] for kind in everyone[:, 6].tolist()]
-    for name, values, shown, remedy in (
+    for name, values, entries, remedy in (
         ("features of another width", widths, widths.tolist(), "make them the same"),
         ("labels of another kind", everyone[:, 6], kinds, "use one"),
         ("edge features of another width", edge_widths, edge_widths.tolist(), "make them the same"),
     ):
-        by_rank = ", ".join(map(str, shown))
+        by_rank = ", ".join(map(str, entries))
         _check_equal(values, f"{name} (by rank: {by_rank}); {remedy}", nonempty)
     kind = LABEL_KINDS[int(everyone[:, 6].max())] if task is None else ""
     meta = None if directory is None else directory.meta

@@ -118,7 +118,9 @@ class EmbeddedNodes:
             dst: [q, D] or [n, D], embeddings of the destinations.
         """
         split = (torch.split(rows, list(self.widths), dim=1) for rows in (src, dst))
-        products = torch.stack([score(*each) for each in zip(self.scorers, *split, strict=True)])
+        products = torch.stack(
+            [score(*arguments) for arguments in zip(self.scorers, *split, strict=True)]
+        )
         return torch.einsum("ap,p...->a...", products.new_tensor(self.weights), products)
 
     def score_pairs(self, own: Tensor, destinations: FetchedNodes) -> Tensor:

@@ -290,16 +290,16 @@ class NodeClassification:
 
 def check_objective(settings: TrainSettings, num_classes: int, *, multilabel: bool) -> None:
     """Raise InputError for a metric or class weights that do not fit the number of classes."""
-    metric, given = settings.stopping.metric, settings.task.class_weights
+    metric, weights = settings.stopping.metric, settings.task.class_weights
     if metric in RANKING and not NodeClassification(num_classes, multilabel).has_ranking:
         raise InputError(
             f"stopping.metric={metric}: the graph has {num_classes} classes; it needs two"
             " classes or multi-label nodes, choose one of"
             f" {', '.join(name for name in OF_NODES if name not in RANKING)}, loss"
         )
-    if not isinstance(given, str) and len(given) != num_classes:
+    if not isinstance(weights, str) and len(weights) != num_classes:
         raise InputError(
-            f"task.class_weights={list(given)}: has {len(given)} entries, the graph has"
+            f"task.class_weights={list(weights)}: has {len(weights)} entries, the graph has"
             f" {num_classes} classes; give one weight per class, auto, none or balanced"
         )
 
@@ -327,8 +327,8 @@ def _make_weights(task: TaskSettings, class_counts: Tensor, info: GraphInfo) -> 
         total = counts.sum(dim=axis, keepdim=True)
         weights = total / (counts.shape[axis] * counts.clamp(min=1))
     else:
-        given = torch.tensor(kind, dtype=torch.float64)
-        weights = torch.stack((given, torch.ones_like(given)))[: len(counts)]
+        class_weights = torch.tensor(kind, dtype=torch.float64)
+        weights = torch.stack((class_weights, torch.ones_like(class_weights)))[: len(counts)]
     weights = weights * counts.sum() / (weights * counts).sum().clamp(min=1e-12)
     return weights.expand(2, -1).float()
 

@@ -113,7 +113,7 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
     source = pairs[:, 0].numpy()
     for place in range(len(totals) if pieces else 0):
         own, rank = (
-            torch.cat([each[place] for each in part]) for part in zip(*pieces, strict=True)
+            torch.cat([tensor[place] for tensor in part]) for part in zip(*pieces, strict=True)
         )
         places = rank.numpy() + count_above_in_list(source, own.numpy())
         of_lists = torch.from_numpy(score_lists(source, places))
@@ -213,7 +213,7 @@ class OwnDestinations:
         sources, places = torch.unique(pairs[:, 0], return_inverse=True)
         scores = embedded.all_gather(own.T.contiguous())
         parts = [sources, places, self._known.find_held_out(sources)]
-        gathered = zip(*(embedded.all_gather(each.to(dtype)) for each in parts), strict=True)
+        gathered = zip(*(embedded.all_gather(part.to(dtype)) for part in parts), strict=True)
         counts = []
         for peer, (score, (ids, place, excluded)) in enumerate(zip(scores, gathered, strict=True)):
             check_places(peer, place, len(score), len(ids))
@@ -333,8 +333,8 @@ class KnownEdges:
         places = torch.cat((place, held_out[:, 0], torch.arange(len(ids))))
         nodes = torch.cat((self._node[match], held_out[:, 1] - self.first, ids - self.first))
         columns = torch.searchsorted(self.destinations, nodes)
-        found = torch.isin(nodes, self.destinations)
-        return places[found], columns[found]
+        is_destination = torch.isin(nodes, self.destinations)
+        return places[is_destination], columns[is_destination]
 
 
 def _find_matches(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

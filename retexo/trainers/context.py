@@ -181,8 +181,11 @@ class Context(TaskContext):
         choose: returns which edges into a partition are kept, bool [E].
         """
         kept = {
-            name: replace(each, out_edges=each.out_edges.keep(choose(each.out_edges.local), conv))
-            for name, each in self.types.items()
+            name: replace(
+                node_type,
+                out_edges=node_type.out_edges.keep(choose(node_type.out_edges.local), conv),
+            )
+            for name, node_type in self.types.items()
         }
         return replace(self, types=kept)
 

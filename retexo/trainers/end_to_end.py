@@ -115,9 +115,9 @@ def fit_network(
         exchanges_rows=exchanges_rows,
     )
     with context.phase("rounds"):
-        found = run_rounds(wrap(objective), context.settings, context.comm, context.log)
+        result = run_rounds(wrap(objective), context.settings, context.comm, context.log)
     module.eval()
-    return [found.num_rounds]
+    return [result.num_rounds]
 
 
 def fit_stages(

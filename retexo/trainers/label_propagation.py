@@ -85,7 +85,9 @@ class PathRelations:
             if relation[0] == target and relation[2] in between
         }
         returning = {
-            each for each in schema.relations_into(target) if each[0] in between - {target}
+            relation
+            for relation in schema.relations_into(target)
+            if relation[0] in between - {target}
         }
         return cls(target, frozenset(leaving), frozenset(returning))
 
