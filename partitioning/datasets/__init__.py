@@ -261,8 +261,8 @@ def add_reverse(
                 f"{key}={used} has no meaning for {settings.dataset_name}, which has one type of"
                 " nodes: remove it"
             )
-    wanted = symmetrize if settings.symmetrize is None else settings.symmetrize
-    return add_reverse_edges(graph) if wanted else graph
+    adds_reverse = symmetrize if settings.symmetrize is None else settings.symmetrize
+    return add_reverse_edges(graph) if adds_reverse else graph
 
 
 def is_local(settings: DatasetSettings) -> bool:

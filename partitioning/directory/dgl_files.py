@@ -57,7 +57,9 @@ def write_dgl_files(path: Path, meta: Meta) -> Meta:
     file = path / f"{meta.name}.json"
     write_durably(file, json.dumps(config, indent=4) + "\n")
     files = [file, *path.glob("part*/*.dgl")]
-    checksums = {each.relative_to(path).as_posix(): file_checksum(each) for each in files}
+    checksums = {
+        dgl_file.relative_to(path).as_posix(): file_checksum(dgl_file) for dgl_file in files
+    }
     return replace(meta, checksums=meta.checksums | checksums)
 
 

@@ -81,8 +81,8 @@ def refuse(
     """
     if wrong.any():
         row, *columns = map(int, np.unravel_index(int(wrong.argmax()), wrong.shape))
-        shown = [names[at] if len(names) == wrong.shape[1] else at for at in columns]
-        place = "".join(f", column {column}" for column in shown)
+        column_names = [names[at] if len(names) == wrong.shape[1] else at for at in columns]
+        place = "".join(f", column {column}" for column in column_names)
         value = values[(row, *columns)]
         raise InputError(f"{where}: row {first_row + row}{place} is {value}; {expected}")
 

@@ -102,7 +102,7 @@ def _multiply(sources: Any, destinations: Any) -> Scorer:
     """Return the scorer of the products of rows [N, K] with columns [K, C], sparse or dense."""
 
     def scores(nodes: Ints) -> Floats:
-        found = sources[nodes] @ destinations
-        return found if isinstance(found, np.ndarray) else found.toarray()
+        products = sources[nodes] @ destinations
+        return products if isinstance(products, np.ndarray) else products.toarray()
 
     return scores

@@ -131,14 +131,14 @@ def score_lists(sources: Ints, places: Floats) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def measure_ranks(sources: Ints, found: Floats) -> dict[str, float]:
+def measure_ranks(sources: Ints, ranks_and_places: Floats) -> dict[str, float]:
     """Return MRR, Hits@K and the mean scores of the lists.
 
     Args:
         sources: [n] of each row.
-        found: ranks and places [2, n], see rank_rows.
+        ranks_and_places: [2, n], see rank_rows.
     """
-    ranks, places = found
+    ranks, places = ranks_and_places
     return {
         "mrr": float((1 / ranks).mean()),
         **{f"hits@{k}": float((ranks <= k).mean()) for k in CUTOFFS},

@@ -150,14 +150,14 @@ def choose_spectral_embedding(
             for spectrum in (decompose(rows["train"], num_nodes, width, a) for a in POWERS)
             for of_filter in FIRST_FILTERS
         ]
-        spectrum = max(tried, key=lambda each: each.score).spectrum
-        tried = [each for each in tried if each.spectrum is spectrum]
+        spectrum = max(tried, key=lambda candidate: candidate.score).spectrum
+        tried = [candidate for candidate in tried if candidate.spectrum is spectrum]
         filters = [(share, power) for share in DEGREE_SHARES for power in EIGENVALUE_POWERS]
-        others = [each for each in filters if each not in FIRST_FILTERS]
+        others = [parameters for parameters in filters if parameters not in FIRST_FILTERS]
         if of_relation:  # both weights together favour popular items
             others = [(share, power) for share, power in others if not share or 1 <= power < 2]
-        tried += [measure(spectrum, (width, *each)) for each in others]
-        of_filter = max(tried, key=lambda each: each.score).made_by[1:]
+        tried += [measure(spectrum, (width, *parameters)) for parameters in others]
+        of_filter = max(tried, key=lambda candidate: candidate.score).made_by[1:]
         widths = [width // share for share in WIDTH_DIVISORS[1:] if width >= share]
         tried += [measure(spectrum, (columns, *of_filter)) for columns in widths]
         chosen = _choose(tried, by_auc=by_auc)
@@ -180,7 +180,7 @@ def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
 
     by_auc: whether the highest AUC decides among those, not the most columns.
     """
-    best = max(tried, key=lambda each: each.score)
+    best = max(tried, key=lambda candidate: candidate.score)
 
     def is_as_good(other: _Candidate) -> bool:
         less = best.scores - other.scores
@@ -188,8 +188,8 @@ def _choose(tried: Sequence[_Candidate], *, by_auc: bool) -> _Candidate:
 
     as_good = filter(is_as_good, tried)
     if by_auc:
-        return max(as_good, key=lambda each: each.auc)
-    return max(as_good, key=lambda each: (each.made_by[0], each.score))
+        return max(as_good, key=lambda candidate: candidate.auc)
+    return max(as_good, key=lambda candidate: (candidate.made_by[0], candidate.score))
 
 
 def _make_measure(
@@ -224,10 +224,12 @@ def _make_measure(
         if metric == "auc":
             return _Candidate(spectrum, made_by, areas, area)
         columns = embedding[destinations].T
-        found, *_ = rank_rows(lambda nodes: embedding[nodes] @ columns, ranked, known, destinations)
-        scores = 1 / found[0]
+        ranks_and_places, *_ = rank_rows(
+            lambda nodes: embedding[nodes] @ columns, ranked, known, destinations
+        )
+        scores = 1 / ranks_and_places[0]
         if metric in OF_LISTS:
-            scores = score_lists(ranked[:, 0], found[1])[:, OF_LISTS.index(metric)]
+            scores = score_lists(ranked[:, 0], ranks_and_places[1])[:, OF_LISTS.index(metric)]
         return _Candidate(spectrum, made_by, scores, area)
 
     return measure
@@ -255,21 +257,21 @@ def decompose(pairs: Ints, num_nodes: int, width: int, power: float) -> Spectrum
     values, vectors = np.zeros(width, np.float32), np.zeros((num_nodes, width), np.float32)
     sides = np.unique(pairs[:, 0]), np.unique(pairs[:, 1])
     if len(np.intersect1d(*sides)):
-        found, basis = find_eigenvectors(lambda block: matrix @ block, num_nodes, width)
-        count = len(found)
+        eigenvalues, basis = find_eigenvectors(lambda block: matrix @ block, num_nodes, width)
+        count = len(eigenvalues)
         vectors[:, :count] = basis
     else:
         small, large = sorted(sides, key=len)
         half = sp.csr_array(matrix[large][:, small])
         other = sp.csr_array(half.T)
-        found, basis = find_eigenvectors(
+        eigenvalues, basis = find_eigenvectors(
             lambda block: other @ (half @ block), len(small), width, is_positive=True
         )
-        found, count = np.sqrt(np.maximum(found, 0)), len(found)
+        eigenvalues, count = np.sqrt(np.maximum(eigenvalues, 0)), len(eigenvalues)
         vectors[small, :count] = basis * np.float32(np.sqrt(0.5))
-        inverse = np.sqrt(0.5) / np.where(found > 0, found, np.inf)
+        inverse = np.sqrt(0.5) / np.where(eigenvalues > 0, eigenvalues, np.inf)
         vectors[large, :count] = (half @ basis) * inverse.astype(np.float32)
-    values[:count] = np.maximum(found, 0)
+    values[:count] = np.maximum(eigenvalues, 0)
     return Spectrum(power, values, vectors, degrees)
 
 
@@ -296,18 +298,18 @@ def find_eigenvectors(
         values, vectors = np.linalg.eigh(multiply(np.eye(size, dtype=np.float32)))
         return values[::-1][:count], np.ascontiguousarray(vectors[:, ::-1][:, :count], np.float32)
     random = np.random.default_rng(0).standard_normal((size, block)).astype(np.float32)
-    found = _find_in_space(multiply, multiply(multiply(random)))
+    ritz_pairs = _find_in_space(multiply, multiply(multiply(random)))
     num_products = 0
     while num_products < MAX_VECTORS / block:
-        values, vectors, products = found
+        values, vectors, products = ritz_pairs
         residuals = products[:, :count] - vectors[:, :count] * values[:count]
         if np.linalg.norm(residuals, axis=0).max() <= TOLERANCE * values[0]:
             break
         lowest = 0.0 if is_positive else -float(values[0])
-        filtered, degree = _filter(multiply, found, lowest)
-        found = _find_in_space(multiply, filtered)
+        filtered, degree = _filter(multiply, ritz_pairs, lowest)
+        ritz_pairs = _find_in_space(multiply, filtered)
         num_products += degree
-    return found[0][:count].astype(np.float64), np.ascontiguousarray(found[1][:, :count])
+    return ritz_pairs[0][:count].astype(np.float64), np.ascontiguousarray(ritz_pairs[1][:, :count])
 
 
 def _find_in_space(multiply: Callable[[Rows], Rows], block: Rows) -> tuple[Rows, Rows, Rows]:
@@ -330,15 +332,15 @@ def _find_in_space(multiply: Callable[[Rows], Rows], block: Rows) -> tuple[Rows,
 
 
 def _filter(
-    multiply: Callable[[Rows], Rows], found: tuple[Rows, Rows, Rows], lowest: float
+    multiply: Callable[[Rows], Rows], ritz_pairs: tuple[Rows, Rows, Rows], lowest: float
 ) -> tuple[Rows, int]:
     """Multiply vectors by a Chebyshev polynomial of the matrix; return them and its degree.
 
     It is at most 1 from `lowest` to the smallest of the values, and MAX_GAIN at the largest one.
 
-    found: of _find_in_space.
+    ritz_pairs: of _find_in_space.
     """
-    values, before, products = found
+    values, before, products = ritz_pairs
     largest = float(values[0])
     half = max(float(values[-1]) - lowest, TOLERANCE * largest) / 2
     centre = lowest + half

@@ -112,7 +112,11 @@ class Site:
         }
         rules += [
             (
-                is_typed and any(not each or SEPARATOR in each or "/" in each for each in types),
+                is_typed
+                and any(
+                    not type_name or SEPARATOR in type_name or "/" in type_name
+                    for type_name in types
+                ),
                 f"types is {types}; expected names without __ and /, none empty",
             ),
             (

@@ -53,12 +53,12 @@ class Addition:
 
 
 def read_addition(
-    held: PredictionGraph, known: Mapping[str, Nodes], nodes: Any, edges: Any
+    graph: PredictionGraph, known: Mapping[str, Nodes], nodes: Any, edges: Any
 ) -> Addition:
     """Read new nodes and their edges.
 
     Args:
-        held: The graph that they join.
+        graph: The graph that they join.
         known: Its nodes by type.
         nodes: A data frame with ids and features; with several types {TYPE: frame}.
         edges: A data frame of src and dst; with several types {(SOURCE, RELATION, DESTINATION):
@@ -67,8 +67,8 @@ def read_addition(
     Raises:
         InputError: an id is not new or not known, or a column is not as in training.
     """
-    graph = held.encoded
-    is_plain = graph.is_plain
+    encoded = graph.encoded
+    is_plain = encoded.is_plain
     for name, tables in (("nodes", nodes), ("edges", edges)):
         if isinstance(tables, Mapping) == is_plain:
             how = "one table" if is_plain else "a table by type, or relation"
@@ -79,28 +79,28 @@ def read_addition(
     added: dict[str, NodeTable] = {}
     grown = dict(known)
     for name, frame in nodes.items():
-        if name not in graph.nodes:
+        if name not in encoded.nodes:
             raise InputError(
-                f"nodes: no type {join_names([name])!r}; the graph has {join_names(graph.nodes)}"
+                f"nodes: no type {join_names([name])!r}; the graph has {join_names(encoded.nodes)}"
             )
-        added[name], grown[name] = _new_nodes(held, name, frame, known[name])
+        added[name], grown[name] = _new_nodes(graph, name, frame, known[name])
     relations: dict[EdgeType, Relation] = {}
     for edge_type, frame in edges.items():
         edge_type = tuple(edge_type)
-        if edge_type not in graph.relations:
-            there = join_names(SEPARATOR.join(other) for other in graph.relations)
+        if edge_type not in encoded.relations:
+            there = join_names(SEPARATOR.join(other) for other in encoded.relations)
             asked = join_names([SEPARATOR.join(map(str, edge_type))])
             raise InputError(f"edges: no relation {asked!r}; the graph has {there}")
         if len(frame):  # a table without rows may have no columns either
-            relations[edge_type] = _new_edges(held, edge_type, frame, known, grown)
-    return Addition(added, _add_reverse(held, relations, grown))
+            relations[edge_type] = _new_edges(graph, edge_type, frame, known, grown)
+    return Addition(added, _add_reverse(graph, relations, grown))
 
 
-def read_further_edges(held: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> Addition:
+def read_further_edges(graph: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> Addition:
     """Read edges whose labels are predicted: new nodes, to which both their ends send.
 
     Args:
-        held: The graph; its labelled edges are nodes.
+        graph: The graph; its labelled edges are nodes.
         known: Its nodes by type.
         frame: A data frame of src, dst and the edges' own columns.
 
@@ -108,14 +108,14 @@ def read_further_edges(held: PredictionGraph, known: Mapping[str, Nodes], frame:
         InputError: the graph has no labelled edges, or the frame lacks src or dst; an end is no
             node of the graph; a column is not as in training.
     """
-    graph, columns = held.encoded, held.settings.columns
-    if graph.labelled_edges is None:
+    encoded, columns = graph.encoded, graph.settings.columns
+    if encoded.labelled_edges is None:
         raise InputError("edges: the model predicts nodes; give new nodes and their edges as new")
-    taken = known[graph.target]
+    taken = known[encoded.target]
     table = read_edges(
         to_frame(frame, "edges"),
-        columns_of_relation(columns, graph.labelled_edges),
-        (known[graph.labelled_edges[0]], known[graph.labelled_edges[2]]),
+        columns_of_relation(columns, encoded.labelled_edges),
+        (known[encoded.labelled_edges[0]], known[encoded.labelled_edges[2]]),
         with_features=None,
         remedy="; attach a graph with this node",
     )
@@ -130,41 +130,41 @@ def read_further_edges(held: PredictionGraph, known: Mapping[str, Nodes], frame:
     roles = table.schema.roles
     left = [*roles["src"], *roles["dst"], *find_usual("id", frame.columns), id_name]
     own = frame.drop(columns=left, errors="ignore").assign(**{id_name: ids})
-    added, _ = _new_nodes(held, graph.target, own, taken)
+    added, _ = _new_nodes(graph, encoded.target, own, taken)
     new = taken.num_nodes + np.arange(len(frame))
     relations = {
-        graph.from_ends[SOURCE]: Relation(table.src, new),
-        graph.from_ends[DESTINATION]: Relation(table.dst, new),
+        encoded.from_ends[SOURCE]: Relation(table.src, new),
+        encoded.from_ends[DESTINATION]: Relation(table.dst, new),
     }
-    return Addition({graph.target: added}, relations)
+    return Addition({encoded.target: added}, relations)
 
 
 def _new_nodes(
-    held: PredictionGraph, name: str, frame: Any, known: Nodes
+    graph: PredictionGraph, name: str, frame: Any, known: Nodes
 ) -> tuple[NodeTable, Nodes]:
     """Return the new nodes of a type, with encoded features, and the known nodes with them.
 
     InputError for ids that are there already, or features that do not fit the model.
     """
     what = f"new nodes{name and f' of {name}'}"
-    state = held.stored.get(table_name(name))
-    frame = to_frame(_without_unused(frame, state, held.settings.columns, what), what)
-    table = read_table(frame, held.settings.columns)
+    state = graph.stored.get(table_name(name))
+    frame = to_frame(_without_unused(frame, state, graph.settings.columns, what), what)
+    table = read_table(frame, graph.settings.columns)
     if table.ids is None:
-        name = join_names(asked_names("id", held.settings.columns) or ("id",), "`")
+        name = join_names(asked_names("id", graph.settings.columns) or ("id",), "`")
         raise InputError(f"{what}: no column of ids; give it as {name}")
     grown = known.extended(table.ids, table.ids_where, "ask for it by node_ids")
     assert grown.ids is not None
     names = Names.of(map(str, table.ids)) if known.named else None
     ids = grown.ids[known.num_nodes :]
     nodes = NodeTable(np.zeros((table.rows, 0), np.float32), ids, names)
-    width = held.encoded.nodes[name].features.shape[1]
+    width = graph.encoded.nodes[name].features.shape[1]
     if width:
-        given, _ = table.values.get("feat", (None, ""))
-        raw, schema, featured = check_rows(given, table.schema, table.rows, width, state, what)
+        values, _ = table.values.get("feat", (None, ""))
+        raw, schema, featured = check_rows(values, table.schema, table.rows, width, state, what)
         nodes = replace(nodes, features=raw, schema=schema, featured=featured)
-        kinds = kinds_of(held.settings.features.kind, held.encoded.nodes)[name]
-        features, featured, _ = encode_nodes(nodes, held.settings.features, None, kinds, state)
+        kinds = kinds_of(graph.settings.features.kind, graph.encoded.nodes)[name]
+        features, featured, _ = encode_nodes(nodes, graph.settings.features, None, kinds, state)
         if featured is not None and kinds == ("given",):
             raise InputError(
                 f"{what}: {table.ids[int(featured.argmin())]} has no features; the model was"
@@ -195,12 +195,12 @@ def _without_unused(frame: Any, state: State | None, columns: ColumnSettings, wh
 
 
 def check_rows(
-    given: Any, schema: Schema | None, num_rows: int, width: int, state: State | None, what: str
+    values: Any, schema: Schema | None, num_rows: int, width: int, state: State | None, what: str
 ) -> tuple[NDArray[np.float32], Schema | None, NDArray[np.bool_] | None]:
     """Check the features of a later table, which a fitted pipeline is to encode.
 
     Args:
-        given: The features of the table [n, W]; None: it has none.
+        values: The features of the table [n, W]; None: it has none.
         schema: Of the table; None: the features are a matrix.
         num_rows: n.
         width: Columns of the encoded features.
@@ -211,18 +211,18 @@ def check_rows(
         The features [n, W], their schema (None: without a pipeline), and [n] whether a row has some
         (None: all have).
     """
-    given = np.zeros((num_rows, 0), np.float32) if given is None else given
+    values = np.zeros((num_rows, 0), np.float32) if values is None else values
     schema = replace(schema or Schema(what, ()), path=what)
     if state is None or is_matrix(state):
-        if given.shape[1] != width:
-            found = f"{given.shape[1]} numbers in a row" if given.shape[1] else "no features"
+        if values.shape[1] != width:
+            actual = f"{values.shape[1]} numbers in a row" if values.shape[1] else "no features"
             raise InputError(
-                f"{what}: {found}; the model was trained with {width}:"
+                f"{what}: {actual}; the model was trained with {width}:"
                 " give them as one column of lists, or as columns of numbers"
             )
         schema = Schema.of_matrix(what, width)
     where = f"{what}: features"
-    checked, featured, checked_schema = check_table(given, schema, num_rows, lambda _: where)
+    checked, featured, checked_schema = check_table(values, schema, num_rows, lambda _: where)
     features = np.asarray(checked)
     if state is None:
         features, checked_schema = check_dense(features, num_rows, where), None
@@ -230,7 +230,7 @@ def check_rows(
 
 
 def encode_later_rows(
-    given: Any,
+    values: Any,
     schema: Schema | None,
     num_rows: int,
     width: int,
@@ -247,20 +247,20 @@ def encode_later_rows(
     """
     if not width:
         return np.zeros((num_rows, 0), np.float32)
-    features, schema, featured = check_rows(given, schema, num_rows, width, state, what)
+    features, schema, featured = check_rows(values, schema, num_rows, width, state, what)
     if featured is not None and (state is None or is_matrix(state)):
         row = int(featured.argmin())
         raise InputError(f"{what}: row {row} is blank; the model was trained without blanks")
     if state is None or schema is None:
         return features
-    made = apply_pipeline(state, features, schema)
+    encoded = apply_pipeline(state, features, schema)
     if unusual is not None:
         unusual.update(count_unusual(state, features, schema))
-    return np.asarray(made.toarray(), np.float32)
+    return np.asarray(encoded.toarray(), np.float32)
 
 
 def _new_edges(
-    held: PredictionGraph,
+    graph: PredictionGraph,
     edge_type: EdgeType,
     frame: Any,
     known: Mapping[str, Nodes],
@@ -270,16 +270,16 @@ def _new_edges(
 
     InputError for an edge between two old nodes, or weights unlike the graph's.
     """
-    relation, columns = held.encoded.relations[edge_type], held.settings.columns
+    relation, columns = graph.encoded.relations[edge_type], graph.settings.columns
     what = f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}"
     ends = grown[edge_type[0]], grown[edge_type[2]]
-    if held.links is not None:
+    if graph.links is not None:
         relation = replace(relation, edge_feat=None)
     table = read_edges(
         to_frame(frame, what),
         columns_of_relation(columns, edge_type),
         ends,
-        drop_unknown=held.settings.edges.unknown == "drop",
+        drop_unknown=graph.settings.edges.unknown == "drop",
         with_features=relation.edge_feat is not None,
         remedy="; give it among the new nodes, or leave the edge out",
     )
@@ -290,7 +290,7 @@ def _new_edges(
             f"{what}: row {int(between.argmax())} joins two nodes that are in the graph already;"
             " attach the changed graph instead"
         )
-    if held.settings.duplicates == "merge":
+    if graph.settings.duplicates == "merge":
         src, dst, weight = check_and_merge_edges(
             table.src,
             table.dst,
@@ -302,7 +302,7 @@ def _new_edges(
         if weight is None and table.weight is not None:  # all are 1
             weight = np.ones(len(src), np.float32)
         table = replace(table, src=src, dst=dst, weight=weight)
-    state = held.stored.get(table_name(edge_type))
+    state = graph.stored.get(table_name(edge_type))
     data: Any = read_edge_data(table, relation, state, columns, what)
     return Relation(table.src, table.dst, **data)
 
@@ -352,15 +352,15 @@ def read_edge_data(
 
 
 def _add_reverse(
-    held: PredictionGraph, relations: dict[EdgeType, Relation], grown: Mapping[str, Nodes]
+    graph: PredictionGraph, relations: dict[EdgeType, Relation], grown: Mapping[str, Nodes]
 ) -> dict[EdgeType, Relation]:
     """Return the new edges, and their reverse where the whole graph has reverse edges."""
-    if held.encoded.is_plain:
-        if not held.settings.symmetrize or PLAIN_RELATION not in relations:
+    if graph.encoded.is_plain:
+        if not graph.settings.symmetrize or PLAIN_RELATION not in relations:
             return relations
         count = grown[PLAIN_TYPE].num_nodes
         return {PLAIN_RELATION: add_missing_reverse(relations[PLAIN_RELATION], count)}
-    with_reverse, known = dict(relations), held.encoded.relations
+    with_reverse, known = dict(relations), graph.encoded.relations
     for edge_type, added in relations.items():
         back = edge_type[2], f"{REVERSE}{edge_type[1]}", edge_type[0]
         # One that was added shares its ends; another has its own edges.
@@ -369,12 +369,12 @@ def _add_reverse(
     return with_reverse
 
 
-def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
+def grow(graph: PredictionGraph, added: Addition) -> PredictionGraph:
     """Return the graph with new nodes and edges, each after those of its type.
 
     Features that features.kind adds are made anew.
     """
-    encoded = held.encoded
+    encoded = graph.encoded
     relations = {
         edge_type: _join_edges(relation, added.relations.get(edge_type))
         for edge_type, relation in encoded.relations.items()
@@ -384,8 +384,8 @@ def grow(held: PredictionGraph, added: Addition) -> PredictionGraph:
     }
     labels = np.full(nodes[encoded.target].num_nodes, -1, np.int64)
     encoded = replace(encoded, nodes=nodes, relations=relations, labels=labels)
-    with_features = encoded if held.keeps_features else add_kinds(encoded, held.settings.features)
-    return replace(held, graph=with_features, encoded=encoded)
+    with_features = encoded if graph.keeps_features else add_kinds(encoded, graph.settings.features)
+    return replace(graph, graph=with_features, encoded=encoded)
 
 
 def _join_nodes(table: NodeTable, more: NodeTable | None) -> NodeTable:

@@ -68,7 +68,7 @@ class PredictionGraph:
 
 
 def read_prediction_graph(
-    given: Any,
+    source: Any,
     settings: DatasetSettings,
     stored: States,
     spectral_filter: Mapping[str, float] | None = None,
@@ -78,7 +78,7 @@ def read_prediction_graph(
     To predict links, its edges are split like those in training.
 
     Args:
-        given: One of FORMS.
+        source: One of FORMS.
         settings: How the training graph was read, with split.kind=none.
         stored: The pipelines of the model.
         spectral_filter: Of a model for links.
@@ -87,7 +87,7 @@ def read_prediction_graph(
         InputError: it is none, or a column or type is not what the model was trained with.
     """
     graph = read_as_fitted(
-        lambda columns: _read_given(given, replace(settings, columns=columns)),
+        lambda columns: _read_source(source, replace(settings, columns=columns)),
         settings.columns,
         stored,
     )
@@ -112,30 +112,30 @@ def read_prediction_graph(
     return PredictionGraph(features, encoded, settings, stored, links)
 
 
-def _read_given(given: Any, settings: DatasetSettings) -> GraphData:
+def _read_source(source: Any, settings: DatasetSettings) -> GraphData:
     """Read a graph from a path, data frames, settings, or an object of PyG, DGL or networkx.
 
     Reverse edges are added as the settings say.
     """
-    name = type(given).__name__
-    if isinstance(given, DatasetSettings):
+    name = type(source).__name__
+    if isinstance(source, DatasetSettings):
         return datasets.read_graph(settings)
-    if _has_types(given) and settings.target is None and not settings.task.links:
+    if _has_types(source) and settings.target is None and not settings.task.links:
         raise InputError(
             "graph: a heterogeneous graph; the model is for a plain graph, without types"
         )
-    if isinstance(given, str | Path):
-        return datasets.read_graph(replace(settings, dataset_name="file", dataset_file=str(given)))
-    if isinstance(given, tuple | list) and len(given) == 2:
-        return datasets.add_reverse(_read_frames(given[0], given[1], settings), settings)
+    if isinstance(source, str | Path):
+        return datasets.read_graph(replace(settings, dataset_name="file", dataset_file=str(source)))
+    if isinstance(source, tuple | list) and len(source) == 2:
+        return datasets.add_reverse(_read_frames(source[0], source[1], settings), settings)
     for attribute, convert in (
         ("edge_index", object_arrays.read_pyg),
         ("node_types", object_arrays.read_pyg),
         ("ntypes", object_arrays.read_dgl),
         ("is_directed", object_arrays.read_networkx),
     ):
-        if hasattr(given, attribute):
-            graph = file.from_arrays(Path(name), convert(given, with_labels=False), settings)
+        if hasattr(source, attribute):
+            graph = file.from_arrays(Path(name), convert(source, with_labels=False), settings)
             return datasets.add_reverse(graph, settings)
     raise InputError(f"graph: {name}: expected {FORMS}")
 

@@ -254,11 +254,11 @@ def check_features(path: Path, meta: Meta) -> None:
         )
         has_means = name and state is not None and count_columns(state) != width
         if kinds != ("given",) or is_computed or has_means:
-            made = f" ({', '.join(kinds)})" if kinds != ("given",) else ""
+            listed_kinds = f" ({', '.join(kinds)})" if kinds != ("given",) else ""
             raise InputError(
-                f"{path}: the features{name and f' of {name}'} are not of a table alone{made}, and"
-                " app=update would have to compute them for the whole graph; partition the changed"
-                " tables again (app=partition_data overwrite=true)"
+                f"{path}: the features{name and f' of {name}'} are not of a table alone"
+                f"{listed_kinds}, and app=update would have to compute them for the whole graph;"
+                " partition the changed tables again (app=partition_data overwrite=true)"
             )
 
 
