@@ -189,19 +189,19 @@ def score_seed(seed: int, options: argparse.Namespace) -> dict[str, Scores]:
     """The scores [N] of each method, and `labels` and `asked`: the accounts without a label."""
     nodes, edges, fraud = draw(seed)
     split = nodes["split"].to_numpy()
-    found = {"labels": fraud, "asked": split == ""}
+    scores = {"labels": fraud, "asked": split == ""}
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), nodes, edges)
         for method in options.methods:
             settings = [*options.options, *method.split()]
-            found[f"ours {method}".strip()] = train_ours(Path(folder), nodes, seed, settings)
+            scores[f"ours {method}".strip()] = train_ours(Path(folder), nodes, seed, settings)
     rows, position = encode(nodes), pd.Series(np.arange(len(nodes)), nodes["account"])
     ends = position[edges["from"]].to_numpy(), position[edges["to"]].to_numpy()
     around = neighbour_mean(*ends, rows)
-    found["logistic"] = train_logistic(rows, around, fraud, split == "train")
+    scores["logistic"] = train_logistic(rows, around, fraud, split == "train")
     if PYG:
-        found["PyG SAGE"] = train_pyg(rows, ends, fraud, split, seed)
-    return found
+        scores["PyG SAGE"] = train_pyg(rows, ends, fraud, split, seed)
+    return scores
 
 
 def write(folder: Path, nodes: pd.DataFrame, edges: pd.DataFrame) -> None:

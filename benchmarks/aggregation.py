@@ -32,7 +32,7 @@ def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Call
     graph = dgl.create_block((src, dst), num_src_nodes=nodes, num_dst_nodes=nodes)
     rows = torch.randn(nodes, width).relu_()
     leaf, score = rows.clone().requires_grad_(), torch.randn(edges, heads, requires_grad=True)
-    given = torch.randn(nodes, width)
+    output_gradient = torch.randn(nodes, width)
     ops = dgl.ops
 
     def attention() -> Tensor:
@@ -48,7 +48,7 @@ def sides(nodes: int, edges: int, width: int, heads: int) -> dict[str, list[Call
         return ops.u_mul_e_sum(graph, leaf.view(nodes, heads, -1), alpha).flatten(1)
 
     def there_and_back(forward: Callable[[], Tensor]) -> Callable[[], Any]:
-        return lambda: torch.autograd.backward(forward(), given)
+        return lambda: torch.autograd.backward(forward(), output_gradient)
 
     half = rows.bfloat16()
     return {
@@ -89,10 +89,12 @@ def main() -> None:
         first = [seconds(work) for work in works]
         taken = [[seconds(work) for work in works] for _ in range(options.repeats)]
         columns = list(zip(*taken, strict=True))
-        told = [f"{median(each):.3f} [{min(each):.3f}, {max(each):.3f}]" for each in columns]
+        cells = [
+            f"{median(column):.3f} [{min(column):.3f}, {max(column):.3f}]" for column in columns
+        ]
         ratio = median(columns[0]) / median(columns[1])
         print(
-            f"{name:24}{told[0]:>24}{first[0]:>8.2f}{told[1]:>24}{first[1]:>8.2f}{ratio:>8.2f}",
+            f"{name:24}{cells[0]:>24}{first[0]:>8.2f}{cells[1]:>24}{first[1]:>8.2f}{ratio:>8.2f}",
             flush=True,
         )
 

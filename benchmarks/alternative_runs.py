@@ -90,7 +90,7 @@ def baseline(run: Run) -> dict[str, Any]:
     }
     x, labels, classes = data["x"], data["labels"], int(data["labels"].max()) + 1
     nodes = {part: data[part].nonzero()[:, 0] for part in ("train", "val", "test")}
-    convs, whole, batches, call = (pyg if library == "PyG" else dgl_tools)(
+    convs, graph_per_layer, batches, call = (pyg if library == "PyG" else dgl_tools)(
         data, kind, (x.shape[1], WIDTH, classes)
     )
     model = nn.ModuleList(convs).to(run.device)
@@ -111,9 +111,9 @@ def baseline(run: Run) -> dict[str, Any]:
         )
         return call(model[1], edges[1], hidden)
 
-    def step(logits: Any, wanted: Any) -> None:
+    def step(logits: Any, targets: Any) -> None:
         optimizer.zero_grad()
-        functional.cross_entropy(logits, wanted).backward()
+        functional.cross_entropy(logits, targets).backward()
         optimizer.step()
 
     def epoch() -> None:
@@ -136,7 +136,7 @@ def baseline(run: Run) -> dict[str, Any]:
             nodes[part]
         )
 
-    edges = whole()
+    edges = graph_per_layer()
     loaders = (
         {part: batches(nodes[part], part == "train") for part in ("train", "val")}
         if sampled
@@ -178,10 +178,10 @@ def pyg(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
             ((batch.edge_index,) * 2, batch.x, batch.n_id[: batch.batch_size]) for batch in loader
         )
 
-    def whole() -> Any:
+    def graph_per_layer() -> Any:
         return (to_torch_csr_tensor(edge_index.flip(0), size=(nodes, nodes)),) * 2
 
-    return convs, whole, batches, lambda conv, edges, rows: conv(rows, edges)
+    return convs, graph_per_layer, batches, lambda conv, edges, rows: conv(rows, edges)
 
 
 def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> tuple:
@@ -202,10 +202,10 @@ def dgl_tools(data: dict[str, Any], kind: str, sizes: tuple[int, int, int]) -> t
         )
         return lambda: ((blocks, data["x"][inputs], outputs) for inputs, outputs, blocks in loader)
 
-    def whole() -> Any:
+    def graph_per_layer() -> Any:
         return (dgl.add_self_loop(dgl.remove_self_loop(graph)) if kind == "GCN" else graph,) * 2
 
-    return convs, whole, batches, lambda conv, edges, rows: conv(edges, rows)
+    return convs, graph_per_layer, batches, lambda conv, edges, rows: conv(edges, rows)
 
 
 def ours(run: Run) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def ours(run: Run) -> dict[str, Any]:
     from retexo.settings.compose import compose
 
     _, model, workers, _ = run.method.replace(",", "").split()
-    given = [
+    overrides = [
         *run.settings,
         f"num_partitions={workers}",
         f"dropout={DROPOUT}",
@@ -224,7 +224,7 @@ def ours(run: Run) -> dict[str, Any]:
         f"stopping.patience={PATIENCE}",
     ]
     run_dir = Path(tempfile.mkdtemp(dir=run.folder))
-    summary = train.run(compose(given, f"node_classification_{model.lower()}"), run_dir)
+    summary = train.run(compose(overrides, f"node_classification_{model.lower()}"), run_dir)
     lines = [
         json.loads(line)
         for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -142,16 +142,16 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
     Args:
         seeds: for each seed the run of each method.
     """
-    found = {method: [runs[method] for runs in seeds.values()] for method in methods}
+    by_method = {method: [runs[method] for runs in seeds.values()] for method in methods}
     done = {
         method: runs
-        for method, runs in found.items()
+        for method, runs in by_method.items()
         if runs and not any("error" in run for run in runs)
     }
-    for method in found.keys() - done.keys():
+    for method in by_method.keys() - done.keys():
         print(
             f"{method:<21} not run:"
-            f" {next((run['error'] for run in found[method] if 'error' in run), 'no seed')}"
+            f" {next((run['error'] for run in by_method[method] if 'error' in run), 'no seed')}"
         )
     if done:
         loads, cutting = zip(
@@ -174,7 +174,11 @@ def report(seeds: dict[str, dict[str, Any]], methods: list[str]) -> None:
 def row(method: str, done: Found) -> dict[str, str]:
     """Return means of accuracies and medians of the other figures; MB over all processes."""
     runs = done[method]
-    of_model = {other: each for other, each in done.items() if model_of(other) == model_of(method)}
+    of_model = {
+        other: other_runs
+        for other, other_runs in done.items()
+        if model_of(other) == model_of(method)
+    }
     val, test = (np.array([run[part] for run in runs]) for part in ("val", "test"))
     cells = {
         "best val": f"{val.mean():.4f}",
@@ -197,9 +201,9 @@ def targets(done: Found) -> np.ndarray:
     return np.min([[run["val"] for run in runs] for runs in done.values()], axis=0) - BELOW
 
 
-def seconds_to(wanted: np.ndarray, runs: list[dict[str, Any]]) -> str:
+def seconds_to(seed_targets: np.ndarray, runs: list[dict[str, Any]]) -> str:
     """Return when the validation accuracy of each run first reached its seed's target."""
-    pairs = zip(wanted, runs, strict=True)
+    pairs = zip(seed_targets, runs, strict=True)
     reached = [
         next(seconds for seconds, accuracy in run["curve"] if accuracy >= target)
         for target, run in pairs
@@ -218,7 +222,7 @@ def compare(arguments: argparse.Namespace) -> None:
     versions = ", ".join(f"{name} {version(package)}" for name, package in names.items())
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{arguments.graph}: {machine}, {versions}; ours:", *arguments.options, flush=True)
-    found = (
+    runs_by_seed = (
         json.loads(arguments.keep.read_text(encoding="utf-8"))
         if arguments.keep and arguments.keep.exists()
         else {}
@@ -227,7 +231,7 @@ def compare(arguments: argparse.Namespace) -> None:
         {int(method.split()[2]) for method in arguments.methods if method.startswith("ours")}
     )
     for seed in range(arguments.seeds):
-        runs = found.setdefault(str(seed), {})
+        runs = runs_by_seed.setdefault(str(seed), {})
         missing = [
             method
             for method in arguments.methods
@@ -236,8 +240,8 @@ def compare(arguments: argparse.Namespace) -> None:
         if not missing:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            given = [*settings_of(arguments), *arguments.options]
-            settings = [*given, f"seed={seed}", f"partition_dir={folder}/partitions"]
+            overrides = [*settings_of(arguments), *arguments.options]
+            settings = [*overrides, f"seed={seed}", f"partition_dir={folder}/partitions"]
             cutting = prepare(settings, Path(folder), worlds)
             for method in missing:
                 run = measure(Run(method, seed, settings, folder, arguments.budget))
@@ -245,9 +249,13 @@ def compare(arguments: argparse.Namespace) -> None:
                 said = {name: run.get(name) for name in ("command", "val", "error")}
                 print(f"seed {seed}: {method} {said}", file=sys.stderr, flush=True)
                 if arguments.keep:
-                    arguments.keep.write_text(json.dumps(found), encoding="utf-8")
+                    arguments.keep.write_text(json.dumps(runs_by_seed), encoding="utf-8")
     report(
-        {seed: runs for seed, runs in found.items() if runs.keys() >= set(arguments.methods)},
+        {
+            seed: runs
+            for seed, runs in runs_by_seed.items()
+            if runs.keys() >= set(arguments.methods)
+        },
         arguments.methods,
     )
 

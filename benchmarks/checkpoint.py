@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--every", nargs="+", default=["none", "null", "50", "20", "10"])
     arguments = parser.parse_args()
     print(f"{common.machine()}; {arguments.repeats} repeats")
-    found = []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         overrides = [
             *list(common.graphs(arguments.pubmed).values())[-1],
@@ -61,7 +61,7 @@ def main() -> None:
                 with mock.patch.object(train, "main", timed):
                     summary = common.train(compose([*overrides, option]), folder)
                 writing, training = summary["writing"], summary["seconds"]["train"]
-                found.append(
+                rows.append(
                     (
                         every,
                         1000 * writing,
@@ -71,7 +71,7 @@ def main() -> None:
                     )
                 )
     table = pd.DataFrame(
-        found, columns=["checkpoint.every", "writing, ms", "training, s", "share, %", "MB"]
+        rows, columns=["checkpoint.every", "writing, ms", "training, s", "share, %", "MB"]
     )
     print(
         table.groupby("checkpoint.every", sort=False)

@@ -69,12 +69,12 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 def parser(description: str | None, **defaults: Any) -> argparse.ArgumentParser:
     """Return a parser with the given defaults of ARGUMENTS; switch off log messages."""
     be_silent()
-    made = argparse.ArgumentParser(
+    arguments = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     for name, default in defaults.items():
-        made.add_argument(f"--{name.replace('_', '-')}", default=default, **ARGUMENTS[name])
-    return made
+        arguments.add_argument(f"--{name.replace('_', '-')}", default=default, **ARGUMENTS[name])
+    return arguments
 
 
 def be_silent() -> None:
@@ -138,7 +138,7 @@ class Trace(RunLog):
         val_loss: float | None = None,
     ) -> None:
         if val_metric is not None:
-            self.rounds.append((val_metric, sum(each.total for each in self._meters.values())))
+            self.rounds.append((val_metric, sum(meter.total for meter in self._meters.values())))
 
 
 def train_in_threads(
@@ -259,12 +259,12 @@ def run_watched(
         )
         while process.poll() is None:
             now = dict.fromkeys(together, 0)
-            for each in _tree(process):
+            for member in _tree(process):
                 with contextlib.suppress(psutil.Error):
-                    memory = each.memory_full_info() if pss else each.memory_info()
-                    times = each.cpu_times()
-                    peaks[each.pid] = max(peaks.get(each.pid, 0), memory.rss)
-                    busy[each.pid] = times.user + times.system
+                    memory = member.memory_full_info() if pss else member.memory_info()
+                    times = member.cpu_times()
+                    peaks[member.pid] = max(peaks.get(member.pid, 0), memory.rss)
+                    busy[member.pid] = times.user + times.system
                     now["anonymous"] += memory.rss - memory.shared
                     now["pss"] += getattr(memory, "pss", 0)
             together = {name: max(together[name], now[name]) for name in together}

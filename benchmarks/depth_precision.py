@@ -53,7 +53,7 @@ def main() -> None:
             common.partition(settings)
             errors = common.train_in_threads(settings, measure_errors)["errors"]
         for precision, row in errors.items():
-            print(f"| {name} | {precision} | {' | '.join(f'{each:.3%}' for each in row)} |")
+            print(f"| {name} | {precision} | {' | '.join(f'{error:.3%}' for error in row)} |")
 
 
 def measure_errors(
@@ -64,14 +64,14 @@ def measure_errors(
     def outputs(precision: str) -> list[Tensor]:
         exchange = replace(settings.exchange, precision=[precision] * settings.model.depth)
         context = make(replace(settings, exchange=exchange))
-        return [each.rows.nan_to_num() for each in run_layers(context, stages)]
+        return [output.rows.nan_to_num() for output in run_layers(context, stages)]
 
     exact = outputs("fp32")
     return {
         "errors": {
             precision: [
-                float(torch.norm(rows - wanted) / torch.norm(wanted))
-                for rows, wanted in zip(outputs(precision), exact, strict=True)
+                float(torch.norm(rows - exact_rows) / torch.norm(exact_rows))
+                for rows, exact_rows in zip(outputs(precision), exact, strict=True)
             ]
             for precision in PRECISIONS
         }

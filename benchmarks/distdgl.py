@@ -133,10 +133,10 @@ def run(
 ) -> dict[str, Any]:
     """Run a method on loopback or between two nodes."""
     arguments = [*data, *METHODS[method]]
-    arguments = [each.replace("BATCH", str(BATCH // parts)) for each in arguments]
+    arguments = [argument.replace("BATCH", str(BATCH // parts)) for argument in arguments]
     if method == ALONE:
-        found = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
-        return {"bytes": 0, "wire": 0, **found}
+        result = alternatives.measure(Run("DGL SAGE sampled", seed, data, str(folder), 1e9))
+        return {"bytes": 0, "wire": 0, **result}
     if rate == "loopback":
         return train(arguments, folder)
     import namespaces  # of tests/, where slow_link has made Python look
@@ -153,56 +153,59 @@ def run(
     }
 
 
-def table(found: Found) -> pd.DataFrame:
+def table(by_seed: Found) -> pd.DataFrame:
     """Print one row per method."""
     of = {
         method: {
-            seed: runs[method] for seed, runs in found.items() if "test" in runs.get(method, {})
+            seed: runs[method] for seed, runs in by_seed.items() if "test" in runs.get(method, {})
         }
         for method in METHODS
     }
     of = {method: runs for method, runs in of.items() if runs}
     common_seeds = [
-        seed for seed in found if all(runs.get(seed, {}).get("curve") for runs in of.values())
+        seed for seed in by_seed if all(runs.get(seed, {}).get("curve") for runs in of.values())
     ]
     rows = {}
     for method, runs in of.items():
         row = {
             "n": str(len(runs)),
-            "val": f"{np.mean([each['val'] for each in runs.values()]):.4f}",
+            "val": f"{np.mean([result['val'] for result in runs.values()]):.4f}",
         }
-        row["test"] = common.interval([each["test"] for each in runs.values()])
+        row["test"] = common.interval([result["test"] for result in runs.values()])
         if ALONE in of:
             row["less DGL's"] = common.interval(
                 [
-                    each["test"] - of[ALONE][seed]["test"]
-                    for seed, each in runs.items()
+                    result["test"] - of[ALONE][seed]["test"]
+                    for seed, result in runs.items()
                     if seed in of[ALONE]
                 ]
             )
         if common_seeds:
-            wanted = alternatives.targets(
-                {each: [of[each][seed] for seed in common_seeds] for each in of}
+            targets = alternatives.targets(
+                {other: [of[other][seed] for seed in common_seeds] for other in of}
             )
             row["to target, s"] = alternatives.seconds_to(
-                wanted, [runs[seed] for seed in common_seeds]
+                targets, [runs[seed] for seed in common_seeds]
             )
             row["to target, CPU s"] = alternatives.seconds_to(
-                wanted, [in_cpu(runs[seed]) for seed in common_seeds]
+                targets, [in_cpu(runs[seed]) for seed in common_seeds]
             )
         for name, (title, unit) in UNITS.items():
-            row[title] = f"{np.median([each[name] for each in runs.values()]) / unit:,.1f}"
+            row[title] = f"{np.median([result[name] for result in runs.values()]) / unit:,.1f}"
         rows[method] = row
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def in_cpu(found: dict[str, Any]) -> dict[str, Any]:
+def in_cpu(result: dict[str, Any]) -> dict[str, Any]:
     """Scale a run's seconds to its CPU seconds, which depend less on other load."""
-    scale = found["cpu"] / found["train"]
-    return {**found, "curve": [(seconds * scale, accuracy) for seconds, accuracy in found["curve"]]}
+    scale = result["cpu"] / result["train"]
+    return {
+        **result,
+        "curve": [(seconds * scale, accuracy) for seconds, accuracy in result["curve"]],
+    }
 
 
-def draw(found: dict[str, Found], file: Path) -> None:
+def draw(results: dict[str, Found], file: Path) -> None:
     """Plot test accuracy against bytes and against CPU seconds.
 
     One row of panels per graph, loopback only.
@@ -213,7 +216,7 @@ def draw(found: dict[str, Found], file: Path) -> None:
     matplotlib.rcParams["svg.hashsalt"] = "retexo"
     from matplotlib import pyplot
 
-    graphs = {key.split()[0]: runs for key, runs in found.items() if " loopback" in key}
+    graphs = {key.split()[0]: runs for key, runs in results.items() if " loopback" in key}
     figure, axes = pyplot.subplots(
         len(graphs), 2, figsize=(9, 3 * len(graphs)), squeeze=False, sharey="row"
     )
@@ -222,10 +225,14 @@ def draw(found: dict[str, Found], file: Path) -> None:
             row, ("bytes", "cpu"), ("bytes sent", "CPU seconds of all processes"), strict=True
         ):
             for number, method in enumerate(METHODS):
-                runs = [each[method] for each in seeds.values() if "test" in each.get(method, {})]
+                runs = [
+                    by_method[method]
+                    for by_method in seeds.values()
+                    if "test" in by_method.get(method, {})
+                ]
                 if runs and (method != ALONE or name == "cpu"):
                     points = [
-                        np.mean([each[measure] for each in runs]) for measure in (name, "test")
+                        np.mean([result[measure] for result in runs]) for measure in (name, "test")
                     ]
                     panel.scatter(
                         *points, marker="osD^v<>P*X"[number], color=f"C{number}", label=method
@@ -254,7 +261,7 @@ def main() -> None:
     )
     parser.add_argument("--figure", type=Path, help="write an SVG of all runs in --keep")
     options = parser.parse_args()
-    found: dict[str, Found] = (
+    results: dict[str, Found] = (
         json.loads(options.keep.read_text(encoding="utf-8")) if options.keep.exists() else {}
     )
     graphs = {
@@ -264,43 +271,43 @@ def main() -> None:
     }
     for graph in options.graphs:
         for seed in range(options.seeds):
-            compare(graph, [*graphs[graph], *options.options], seed, options, found)
-    for key, seeds in found.items():
+            compare(graph, [*graphs[graph], *options.options], seed, options, results)
+    for key, seeds in results.items():
         print(key, table(seeds).to_string(), sep="\n", flush=True)
     if options.figure:
-        draw(found, options.figure)
+        draw(results, options.figure)
 
 
 def compare(
-    graph: str, data: list[str], seed: int, options: argparse.Namespace, found: dict[str, Found]
+    graph: str, data: list[str], seed: int, options: argparse.Namespace, results: dict[str, Found]
 ) -> None:
     """Run the missing methods of one seed on the same partitions."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [
+        overrides = [
             *data,
             f"seed={seed}",
             f"partition_dir={folder}/partitions",
             f"num_partitions={options.parts}",
         ]
-        made = False
+        is_partitioned = False
         for rate in options.rates:
             size = f"/{options.share}" * (graph == "products")
-            runs = found.setdefault(f"{graph}{size} {rate}, {options.parts} parts", {}).setdefault(
-                str(seed), {}
-            )
+            runs = results.setdefault(
+                f"{graph}{size} {rate}, {options.parts} parts", {}
+            ).setdefault(str(seed), {})
             for method in options.methods:
                 if "test" in runs.get(method, {}) or (method == ALONE and rate != "loopback"):
                     continue
-                if not made:
-                    prepare(given, Path(folder), alone=ALONE in options.methods)
-                    made = True
-                runs[method] = run(method, given, seed, rate, Path(folder), options.parts)
+                if not is_partitioned:
+                    prepare(overrides, Path(folder), alone=ALONE in options.methods)
+                    is_partitioned = True
+                runs[method] = run(method, overrides, seed, rate, Path(folder), options.parts)
                 said = {name: runs[method].get(name) for name in ("test", "train", "error")}
                 print(
                     f"{graph} {rate}, seed {seed}: {method} {said}, load {os.getloadavg()[0]:.0f}",
                     file=sys.stderr,
                 )
-                options.keep.write_text(json.dumps(found), encoding="utf-8")
+                options.keep.write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

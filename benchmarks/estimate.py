@@ -167,14 +167,14 @@ def share_of_computed_nodes(case: Case, x: Floats, share: Floats) -> list[Floats
 def list_phases(case: Case) -> list[Phase]:
     """List the phases of all layers with the mean rows and targets of a pair of partitions."""
     x, share = case.degrees()
-    found = []
+    phases = []
     for layer, shares in enumerate(share_of_computed_nodes(case, x, share)):
-        held = np.zeros(len(x))
+        known = np.zeros(len(x))
         for embed in (False, True):
             targets = shares - case.labelled if embed else np.full(len(x), case.labelled)
-            phase, held = _make_phase(case, layer, embed, x, share, targets, 1 - held)
-            found.append(phase)
-    return found
+            phase, known = _make_phase(case, layer, embed, x, share, targets, 1 - known)
+            phases.append(phase)
+    return phases
 
 
 def _make_phase(
@@ -293,24 +293,26 @@ SIZES: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 
 
 def read_case(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Case:
-    given = {name: getattr(options, name) for name in (each.replace("-", "_") for each in SIZES)}
+    sizes = {
+        name: getattr(options, name) for name in (option.replace("-", "_") for option in SIZES)
+    }
     for name in ("nodes", "edges", "features", "classes"):
-        if given[name] is None:
+        if sizes[name] is None:
             parser.error(f"--{name}: is needed")
-    if given["workers"] % options.per_node:
+    if sizes["workers"] % options.per_node:
         parser.error(
-            f"--per-node {options.per_node}: --workers {given['workers']} is no multiple of it"
+            f"--per-node {options.per_node}: --workers {sizes['workers']} is no multiple of it"
         )
-    if given["train"] + given["val"] + given["test"] > 1 + 1e-9:
+    if sizes["train"] + sizes["val"] + sizes["test"] > 1 + 1e-9:
         parser.error("--train, --val, --test: more than all nodes together")
-    if 0 < given["power_law"] <= 2:
-        parser.error(f"--power-law {given['power_law']:g}: needs more than 2, or 0")
-    if given["cut"] is None:
-        given["cut"] = 1 - 1 / given["workers"]
-    rounds = options.rounds if len(options.rounds) > 1 else options.rounds * given["layers"]
-    if len(rounds) != given["layers"]:
-        parser.error(f"--rounds: {len(rounds)} of them for --layers {given['layers']}")
-    return Case(**given, model=options.model, rounds=tuple(rounds))
+    if 0 < sizes["power_law"] <= 2:
+        parser.error(f"--power-law {sizes['power_law']:g}: needs more than 2, or 0")
+    if sizes["cut"] is None:
+        sizes["cut"] = 1 - 1 / sizes["workers"]
+    rounds = options.rounds if len(options.rounds) > 1 else options.rounds * sizes["layers"]
+    if len(rounds) != sizes["layers"]:
+        parser.error(f"--rounds: {len(rounds)} of them for --layers {sizes['layers']}")
+    return Case(**sizes, model=options.model, rounds=tuple(rounds))
 
 
 def network_seconds(case: Case, per_node: int, bandwidth: float) -> float:

@@ -70,17 +70,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = [("PyG", 0, model) for model in args.models]
         runs += product(args.methods, args.workers, args.models)
-        made: set[int] = set()
+        partitioned: set[int] = set()
         for name, workers, model in runs:
-            given = [*graph, f"num_partitions={workers or 1}", f"partition_dir={folder}/parts"]
-            settings = compose(given)
-            if workers not in made:
-                made.add(workers)
+            overrides = [*graph, f"num_partitions={workers or 1}", f"partition_dir={folder}/parts"]
+            settings = compose(overrides)
+            if workers not in partitioned:
+                partitioned.add(workers)
                 common.partition(settings) if workers else write_graph(settings, Path(folder))
             left = deadline - time.monotonic()
             with peak_memory(args.device) as peak:
                 if workers:
-                    more = [*given, *METHODS[name], *args.options, f"device={args.device}"]
+                    more = [*overrides, *METHODS[name], *args.options, f"device={args.device}"]
                     row = train(model, more, args.rounds, Path(folder), left)
                 else:
                     row = pyg(model, args, folder, left)
@@ -91,8 +91,8 @@ def main() -> None:
 def print_row(name: str, row: dict[str, Any]) -> None:
     """Print a line of the table, or why there is none."""
     cells = [row.get(column, "") for column in COLUMNS]
-    shown = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
-    print("|".join(["", name + row.get("note", ""), *shown, ""]), flush=True)
+    texts = [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells]
+    print("|".join(["", name + row.get("note", ""), *texts, ""]), flush=True)
 
 
 def train(
@@ -119,14 +119,14 @@ def pyg(model: str, args: Namespace, folder: str, left: float) -> dict[str, Any]
     """The same of PyG on the whole graph, in a process of its own."""
     method = f"PyG {model.upper()}"
     epochs = 2 * args.rounds
-    given = alternative_runs.Run(method, 0, [], folder, math.inf, args.device, epochs)
+    job = alternative_runs.Run(method, 0, [], folder, math.inf, args.device, epochs)
     result = Path(folder) / "result.json"
-    command = [sys.executable, alternative_runs.__file__, json.dumps(vars(given)), str(result)]
+    command = [sys.executable, alternative_runs.__file__, json.dumps(vars(job)), str(result)]
     failed = run(command, left)
     if failed:
         return {"note": failed}
-    found = json.loads(result.read_text(encoding="utf-8"))
-    return {"training, s": found["train"], "rounds, s": found["train"], "test": found["test"]}
+    figures = json.loads(result.read_text(encoding="utf-8"))
+    return {"training, s": figures["train"], "rounds, s": figures["train"], "test": figures["test"]}
 
 
 def run(command: list[str], left: float) -> str:

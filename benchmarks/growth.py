@@ -150,10 +150,10 @@ def draw(rows: dict[Case, Figures], path: Path) -> None:
         lines[line][case.parts] = row
     for panel, (column, title) in zip(panels.flat, DRAWN.items(), strict=True):
         for line, by_parts in lines.items():
-            shown = {parts: row[column] for parts, row in sorted(by_parts.items()) if row[column]}
+            points = {parts: row[column] for parts, row in sorted(by_parts.items()) if row[column]}
             panel.plot(
-                list(shown),
-                list(shown.values()),
+                list(points),
+                list(points.values()),
                 marker="s" if line.weak else "o",
                 linestyle="--" if line.weak else "-",
                 color="C0" if line.method == "random" else "C1",
@@ -189,7 +189,10 @@ def main() -> None:
     parser.add_argument("--check", type=int, nargs="*", default=[], help="numbers of parts")
     arguments = parser.parse_args()
     print(common.machine())
-    cases = [Case(*each) for each in product(arguments.nodes, arguments.parts, arguments.methods)]
+    cases = [
+        Case(*combination)
+        for combination in product(arguments.nodes, arguments.parts, arguments.methods)
+    ]
     if arguments.weak:
         cases += [
             Case(arguments.weak * parts, parts, method, weak=True)

@@ -102,9 +102,9 @@ def make_ratings(seed: int) -> Data:
     ends = np.stack((rng.integers(users, size=ratings), rng.integers(items, size=ratings)))
     fit = (taste[ends[0]] * genre[ends[1]]).sum(axis=1) / 2
     stars = 3 + fit + 0.5 * liked[ends[1]] + 0.5 * rng.normal(size=ratings)
-    shown = taste + rng.normal(size=taste.shape)
+    noisy_taste = taste + rng.normal(size=taste.shape)
     nodes = np.zeros((users + items, 10))
-    nodes[:users, :4], nodes[users:, 4:8], nodes[users:, 8] = shown, genre, liked
+    nodes[:users, :4], nodes[users:, 4:8], nodes[users:, 8] = noisy_taste, genre, liked
     nodes[:users, 9] = 1
     hour = rng.normal(size=(ratings, 1))
     return Data(nodes, ends + np.array([[0], [users]]), hour, stars, seed)
@@ -116,22 +116,22 @@ def run_ours(
     task = "edge_classification" if classes else "edge_regression"
     with tempfile.TemporaryDirectory() as folder:
         data.write(Path(folder))
-        given = ["dataset_name=file", f"dataset_file={folder}", f"partition_dir={folder}/parts"]
-        given += ["num_layers=3", f"seed={seed}", f"trainer={trainer}"]
-        given += ["stopping.metric=roc_auc"] if classes else []
-        given += options
-        run = common.train(compose(given, task), tempfile.mkdtemp(dir=folder))
+        overrides = ["dataset_name=file", f"dataset_file={folder}", f"partition_dir={folder}/parts"]
+        overrides += ["num_layers=3", f"seed={seed}", f"trainer={trainer}"]
+        overrides += ["stopping.metric=roc_auc"] if classes else []
+        overrides += options
+        run = common.train(compose(overrides, task), tempfile.mkdtemp(dir=folder))
     names = ("roc_auc", "average_precision") if classes else ("r2",)
     scores = {f"{key}{name}": run[part][name] for key, part in KEYS.items() for name in names}
     return scores | {"MB": run["bytes"]["total"] / 1e6}
 
 
-def score(data: Data, found: Array, *, classes: bool) -> dict[str, float]:
+def score(data: Data, predictions: Array, *, classes: bool) -> dict[str, float]:
     """Return the scores of predictions of all edges, on validation and test."""
     scores = {}
     for key, part in KEYS.items():
         rows = data.sets == SETS.index(part)
-        labels, predicted = data.labels[rows], found[rows]
+        labels, predicted = data.labels[rows], predictions[rows]
         if classes:
             scores[f"{key}roc_auc"] = roc_auc_score(labels, predicted)
             scores[f"{key}average_precision"] = average_precision_score(labels, predicted)
@@ -144,8 +144,8 @@ def run_columns(data: Data, model: Any, *, classes: bool) -> dict[str, float]:
     """A model of the edge's and both ends' columns."""
     rows = StandardScaler().fit_transform(data.rows)
     model.fit(rows[data.sets == 0], data.labels[data.sets == 0])
-    found = model.predict_proba(rows)[:, 1] if classes else model.predict(rows)
-    return score(data, found, classes=classes)
+    predictions = model.predict_proba(rows)[:, 1] if classes else model.predict(rows)
+    return score(data, predictions, classes=classes)
 
 
 class PyG(nn.Module):
@@ -170,8 +170,8 @@ class PyG(nn.Module):
 def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
     torch.manual_seed(seed)
     nodes, own = (
-        torch.from_numpy(StandardScaler().fit_transform(each)).float()
-        for each in (data.nodes, data.own)
+        torch.from_numpy(StandardScaler().fit_transform(matrix)).float()
+        for matrix in (data.nodes, data.own)
     )
     ends, sets = torch.from_numpy(data.ends), torch.from_numpy(data.sets)
     messages = ends[:, sets == 0]
@@ -190,15 +190,15 @@ def run_pyg(data: Data, seed: int, *, classes: bool) -> dict[str, float]:
     for _ in range(200):
         model.train()
         train_rows = sets == 0
-        found = model(nodes, messages, ends[:, train_rows], own[train_rows])
+        outputs = model(nodes, messages, ends[:, train_rows], own[train_rows])
         optimizer.zero_grad()
-        loss_of(found, targets[train_rows]).backward()
+        loss_of(outputs, targets[train_rows]).backward()
         optimizer.step()
         model.eval()
         with torch.no_grad():
-            found = model(nodes, messages, ends, own)
-        found = found.softmax(1)[:, 1] if classes else found[:, 0] * scale + mean
-        scores = score(data, found.numpy(), classes=classes)
+            outputs = model(nodes, messages, ends, own)
+        outputs = outputs.softmax(1)[:, 1] if classes else outputs[:, 0] * scale + mean
+        scores = score(data, outputs.numpy(), classes=classes)
         value, waited = next(iter(scores.values())), waited + 1
         if value > best:
             best, waited, kept = value, 0, scores
@@ -216,10 +216,10 @@ def main() -> None:
     classes = arguments.data == "payments"
     make = make_payments if classes else make_ratings
     options = [*arguments.options, *(["features=[given,degree]"] * arguments.degrees)]
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    results: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for seed in range(arguments.seeds):
         data = make(seed)
-        shown = data.with_degrees() if arguments.degrees else data
+        rival_data = data.with_degrees() if arguments.degrees else data
         linear: Any = LogisticRegression() if classes else LinearRegression()
         boosted: Any = (
             HistGradientBoostingClassifier(random_state=seed)
@@ -227,17 +227,17 @@ def main() -> None:
             else HistGradientBoostingRegressor(random_state=seed)
         )
         runs: dict[str, Callable[..., dict[str, float]]] = {
-            "regression": partial(run_columns, shown, linear),
-            "boosting": partial(run_columns, shown, boosted),
-            "PyG": partial(run_pyg, shown, seed),
+            "regression": partial(run_columns, rival_data, linear),
+            "boosting": partial(run_columns, rival_data, boosted),
+            "PyG": partial(run_pyg, rival_data, seed),
             "lazy": partial(run_ours, data, seed, "lazy", options),
             "full_graph": partial(run_ours, data, seed, "full_graph", options),
         }
         for name in arguments.methods:
             for metric, value in runs[name](classes=classes).items():
-                found[name][metric].append(value)
+                results[name][metric].append(value)
                 print(f"seed {seed}: {name}: {metric} {value:.4f}", flush=True)
-    for name, scores in found.items():
+    for name, scores in results.items():
         cells = (
             f"{metric} {common.with_spread(np.array(values))}" for metric, values in scores.items()
         )

@@ -47,12 +47,12 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> tuple[float, float]:
     CPU time depends less on what else runs.
     """
     call()
-    found = []
+    times = []
     for _ in range(repeats):
         start, used = time.perf_counter(), time.process_time()
         call()
-        found.append((time.perf_counter() - start, time.process_time() - used))
-    wall, cpu = 1e3 * np.median(found, axis=0)
+        times.append((time.perf_counter() - start, time.process_time() - used))
+    wall, cpu = 1e3 * np.median(times, axis=0)
     return float(wall), float(cpu)
 
 
@@ -112,7 +112,7 @@ def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
         line = next(line for line in server.stdout if line.startswith("http://"))
         host, port = line.split()[0].removeprefix("http://").split(":")
         x = np.zeros(64).tolist()
-        ends = [(SIZE_NODES, each) for each in range(NUM_EDGES)]
+        ends = [(SIZE_NODES, node) for node in range(NUM_EDGES)]
         ends += [(other, one) for one, other in ends]
         new = {
             "nodes": [{"id": SIZE_NODES, "x": x}],
@@ -121,7 +121,7 @@ def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
         known = {"ids": [7]}
 
         def ask(body: Any, count: int) -> list[float]:
-            connection, found = http.client.HTTPConnection(host, int(port)), []
+            connection, seconds = http.client.HTTPConnection(host, int(port)), []
             for _ in range(count):
                 start = time.perf_counter()
                 connection.request(
@@ -130,8 +130,8 @@ def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
                 answer = connection.getresponse()
                 assert answer.status == 200, answer.read()
                 answer.read()
-                found.append(time.perf_counter() - start)
-            return found
+                seconds.append(time.perf_counter() - start)
+            return seconds
 
         def quantiles(seconds: list[float]) -> tuple[float, float]:
             median, high = 1e3 * np.quantile(seconds, [0.5, 0.99])
@@ -143,8 +143,8 @@ def serve(run: Path, repeats: int) -> dict[str, tuple[float, float]]:
             "one new node": quantiles(ask(new, 5 * repeats)),
         }
         with ThreadPoolExecutor(50) as clients:
-            found = list(clients.map(lambda _: ask(known, repeats), range(50)))
-        times["one known node, 50 clients at once"] = quantiles([*chain.from_iterable(found)])
+            samples = list(clients.map(lambda _: ask(known, repeats), range(50)))
+        times["one known node, 50 clients at once"] = quantiles([*chain.from_iterable(samples)])
         return times
     finally:
         server.terminate()
@@ -161,7 +161,7 @@ def main() -> None:
     print("| milliseconds, median (CPU time) | " + " | ".join(rows) + " |")
     print("|---|" + "---|" * len(rows))
     for call in next(iter(rows.values())):
-        cells = [f"{each[call][0]:.1f} ({each[call][1]:.1f})" for each in rows.values()]
+        cells = [f"{times[call][0]:.1f} ({times[call][1]:.1f})" for times in rows.values()]
         print(f"| {call} | " + " | ".join(cells) + " |")
     print(f"\n| request to the service, {next(iter(runs))} | p50 | p99 |\n|---|---|---|")
     for call, (middle, late) in served.items():

@@ -109,7 +109,8 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
     """Return the summary of one run; run it first if it does not exist."""
     parts = 1 if "exact" in name or "end" in name else args.parts
     graph = Path(args.file).stem if args.file else args.data
-    parted = [each for each in METHODS[name] if each.startswith("task.spectral")]  # with the split
+    # with the split
+    parted = [setting for setting in METHODS[name] if setting.startswith("task.spectral")]
     of_graph, of_run = (
         hashlib.sha256(repr([args.file, *args.settings, *more]).encode()).hexdigest()[:8]
         for more in (parted, [args.parts, *METHODS[name]])
@@ -156,27 +157,29 @@ def run(args: argparse.Namespace, name: str, seed: int) -> dict[str, Any]:
 
 
 def compare(args: argparse.Namespace) -> None:
-    found: dict[str, list[dict[str, Any]]] = {}
+    results: dict[str, list[dict[str, Any]]] = {}
     for seed in range(args.seeds):
         for name in args.methods or METHODS:
             summary = run(args, name, seed)
             measured = {"bytes": summary["bytes"]["total"], "rounds": summary["rounds"]}
-            found.setdefault(name, []).append({**summary["test"], **measured})
-            print(f"seed {seed} {name}: {found[name][-1]}", flush=True)
+            results.setdefault(name, []).append({**summary["test"], **measured})
+            print(f"seed {seed} {name}: {results[name][-1]}", flush=True)
             if name == next(iter(args.methods or METHODS)):
                 for baseline, scores in summary["baselines"].items():
-                    found.setdefault(baseline, []).append(scores)
+                    results.setdefault(baseline, []).append(scores)
     print(f"\n{args.data}, {args.model}, {args.seeds} seeds: mean and 95 % interval\n")
     print(f"| | {' | '.join(MEASURES)} | rounds | bytes |\n|---|{'---|' * len(MEASURES)}---|---|")
-    for name, runs in found.items():
-        cells = [common.interval([each[measure] for each in runs]) for measure in MEASURES]
-        rounds = f"{mean(sum(each['rounds']) for each in runs):.0f}" if "rounds" in runs[0] else ""
-        sent = f"{mean(each['bytes'] for each in runs):,.0f}" if runs[0].get("bytes") else ""
+    for name, runs in results.items():
+        cells = [common.interval([result[measure] for result in runs]) for measure in MEASURES]
+        rounds = (
+            f"{mean(sum(result['rounds']) for result in runs):.0f}" if "rounds" in runs[0] else ""
+        )
+        sent = f"{mean(result['bytes'] for result in runs):,.0f}" if runs[0].get("bytes") else ""
         print(f"| {name} | {' | '.join(cells)} | {rounds} | {sent} |")
-    if "end to end" in found:
+    if "end to end" in results:
         print()
-        for name in [each for each in METHODS if each in found and each != "end to end"]:
-            pairs = list(zip(found[name], found["end to end"], strict=True))
+        for name in [method for method in METHODS if method in results and method != "end to end"]:
+            pairs = list(zip(results[name], results["end to end"], strict=True))
             less = [
                 f"{measure}"
                 f" {common.interval([one[measure] - other[measure] for one, other in pairs])}"

@@ -101,12 +101,12 @@ Summaries = dict[str, list[dict[str, Any]]]
 
 def run_all(run_seed: Callable[[int], dict[str, Any]], seeds: range, processes: int) -> Summaries:
     """Return summary.json by seed and method, several seeds at a time."""
-    found: Summaries = defaultdict(list)
+    summaries_by_method: Summaries = defaultdict(list)
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         for summaries in map(run_seed, seeds) if processes == 1 else pool.map(run_seed, seeds):
             for method, summary in summaries.items():
-                found[method].append(summary)
-    return found
+                summaries_by_method[method].append(summary)
+    return summaries_by_method
 
 
 def run_methods(
@@ -126,51 +126,51 @@ def run_methods(
     """
     common.be_silent()
     overrides = [*data, f"seed={seed}", f"partition_dir={folder / str(seed)}"]
-    found: dict[str, Any] = {}
-    made: set[int] = set()
+    summaries: dict[str, Any] = {}
+    partitioned: set[int] = set()
     for method, options in methods.items():
         job = repr((data, model, seed, method, options))
         kept = keep / f"{hashlib.sha256(job.encode()).hexdigest()[:20]}.json"
         if kept.exists():
-            found[method] = json.loads(kept.read_text(encoding="utf-8"))
+            summaries[method] = json.loads(kept.read_text(encoding="utf-8"))
             continue
         settings = compose(
             [*overrides, *options.split(), "app=train"], f"node_classification_{model}"
         )
-        if settings.num_partitions not in made:
+        if settings.num_partitions not in partitioned:
             common.partition(settings)
-            made.add(settings.num_partitions)
+            partitioned.add(settings.num_partitions)
         with contextlib.suppress(InputError):
-            found[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
-            kept.write_text(json.dumps(found[method]), encoding="utf-8")
-    return found
+            summaries[method] = train_pyg(settings, model) if method == "PyG" else run(settings)
+            kept.write_text(json.dumps(summaries[method]), encoding="utf-8")
+    return summaries
 
 
 def train_pyg(settings: Settings, model: str) -> dict[str, Any]:
     """Train PyTorch Geometric's layers end to end on the whole graph with the same split."""
     with tempfile.TemporaryDirectory() as folder:
         alternatives.write_graph(settings, Path(folder))
-        made = alternative_runs.baseline(
+        result = alternative_runs.baseline(
             alternative_runs.Run(f"PyG {model.upper()}", settings.seed, [], folder, math.inf)
         )
     sent = {"total": 0, "by_kind": dict.fromkeys(KINDS_SENT, 0)}
     return {
-        "val": {"accuracy": made["val"]},
-        "test": {"accuracy": made["test"]},
-        "rounds": [made["rounds"]],
-        "seconds": {"train": made["train"]},
+        "val": {"accuracy": result["val"]},
+        "test": {"accuracy": result["test"]},
+        "rounds": [result["rounds"]],
+        "seconds": {"train": result["train"]},
         "bytes": sent,
     }
 
 
-def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
+def table(summaries_by_method: Summaries, *, with_test: bool) -> pd.DataFrame:
     """Print one row per method, compared with the first."""
     rows = {}
-    for method, summaries in found.items():
+    for method, summaries in summaries_by_method.items():
         cells = {"n": len(summaries), "val": f"{common.accuracies(summaries, 'val').mean():.4f}"}
         if with_test:
             test = common.accuracies(summaries, "test")
-            cells |= {"test": common.with_spread(test), "points": points(found, test)}
+            cells |= {"test": common.with_spread(test), "points": points(summaries_by_method, test)}
         cells["rounds"] = f"{np.mean([sum(summary['rounds']) for summary in summaries]):.1f}"
         cells["seconds"] = (
             f"{np.median([summary['seconds']['train'] for summary in summaries]):.2f}"
@@ -181,9 +181,9 @@ def table(found: Summaries, *, with_test: bool) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def points(found: Summaries, test: np.ndarray) -> str:
-    first = common.accuracies(next(iter(found.values())), "test")
-    difference = compare_pairs(*(dict(enumerate(100 * each)) for each in (first, test)))
+def points(summaries_by_method: Summaries, test: np.ndarray) -> str:
+    first = common.accuracies(next(iter(summaries_by_method.values())), "test")
+    difference = compare_pairs(*(dict(enumerate(100 * accuracies)) for accuracies in (first, test)))
     return (
         "{mean:+.2f} [{low:+.2f}, {high:+.2f}]".format(**difference)
         if difference is not None
@@ -265,9 +265,12 @@ def main() -> None:
                     run=run,
                     keep=keep,
                 )
-                found = run_all(run_seed, seeds, arguments.processes)
+                summaries_by_method = run_all(run_seed, seeds, arguments.processes)
                 print(
-                    table(found, with_test=arguments.comparison != "choose").to_string(), flush=True
+                    table(
+                        summaries_by_method, with_test=arguments.comparison != "choose"
+                    ).to_string(),
+                    flush=True,
                 )
                 if arguments.comparison == "bytes":
                     print_bounds(model, data, seeds, Path(folder))

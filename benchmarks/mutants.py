@@ -286,10 +286,10 @@ def find_breaks(source: str) -> list[Break]:
     finder.visit(ast.parse(source))
     lines = source.splitlines()
     return [
-        found
-        for found in finder.breaks
-        if splice(lines[found.line - 1], found.start, found.end, found.text)
-        != lines[found.line - 1]
+        candidate
+        for candidate in finder.breaks
+        if splice(lines[candidate.line - 1], candidate.start, candidate.end, candidate.text)
+        != lines[candidate.line - 1]
     ]
 
 
@@ -307,10 +307,10 @@ def draw(count: int, seed: int) -> list[Mutant]:
     generator = random.Random(seed)
     rooms: dict[str, list[tuple[str, Break]]] = defaultdict(list)
     for file in product_files(ROOT):
-        for found in find_breaks((ROOT / file).read_text()):
-            rooms["/".join(file.split("/")[:-1][:2])].append((file, found))
+        for candidate in find_breaks((ROOT / file).read_text()):
+            rooms["/".join(file.split("/")[:-1][:2])].append((file, candidate))
     sizes = {
-        room: len({(file, found.function) for file, found in places})
+        room: len({(file, candidate.function) for file, candidate in places})
         for room, places in rooms.items()
     }
     left = count - 2 * len(rooms)
@@ -324,12 +324,12 @@ def draw(count: int, seed: int) -> list[Mutant]:
         used: set[tuple[str, str]] = set()
         while len(used) < quotas[room]:
             free = [place for place in places if (place[0], place[1].function) not in used]
-            kind = generator.choice(sorted({found.kind for _, found in free}))
-            file, found = generator.choice([place for place in free if place[1].kind == kind])
-            used.add((file, found.function))
-            line = (ROOT / file).read_text().splitlines()[found.line - 1]
-            broken = splice(line, found.start, found.end, found.text).strip()
-            where = (file, found.line, found.function, kind)
+            kind = generator.choice(sorted({candidate.kind for _, candidate in free}))
+            file, candidate = generator.choice([place for place in free if place[1].kind == kind])
+            used.add((file, candidate.function))
+            line = (ROOT / file).read_text().splitlines()[candidate.line - 1]
+            broken = splice(line, candidate.start, candidate.end, candidate.text).strip()
+            where = (file, candidate.line, candidate.function, kind)
             mutants.append(Mutant(len(mutants) + 1, *where, line.strip(), broken))
     return mutants
 
@@ -559,17 +559,17 @@ def mark_lines(marked: Path, mutants: list[Mutant]) -> None:
             continue
         path, number = marked / place[0], place[1]
         lines = path.read_text().splitlines()
-        found = next(
-            found
-            for found in find_breaks(path.read_text())
-            if found.line == number
-            and splice(lines[number - 1], found.start, found.end, found.text).strip()
+        candidate = next(
+            candidate
+            for candidate in find_breaks(path.read_text())
+            if candidate.line == number
+            and splice(lines[number - 1], candidate.start, candidate.end, candidate.text).strip()
             == mutant.broken
         )
         hit = f'__import__("mutants_plugin").hit({mutant.number})'
-        text = lines[number - 1].encode()[found.start : found.end].decode()
-        text = f"{hit}; {text}" if found.is_statement else f"({hit}, ({text}))[1]"
-        lines[number - 1] = splice(lines[number - 1], found.start, found.end, text)
+        text = lines[number - 1].encode()[candidate.start : candidate.end].decode()
+        text = f"{hit}; {text}" if candidate.is_statement else f"({hit}, ({text}))[1]"
+        lines[number - 1] = splice(lines[number - 1], candidate.start, candidate.end, text)
         path.write_text("\n".join(lines) + "\n")
 
 

@@ -103,7 +103,7 @@ def main() -> None:
                 options.graphs or graphs
             ):
                 continue
-            found = []
+            summaries = []
             for seed in range(options.seeds):
                 folder = f"partition_dir={temporary}/{name}-{options.kinds.index(kind)}-{seed}"
                 settings = compose(
@@ -111,9 +111,11 @@ def main() -> None:
                     f"node_classification_{model}",
                 )
                 common.partition(settings)
-                found.append(common.train_in_threads(settings))
-            features = np.mean([summary["bytes"]["by_kind"]["features"] for summary in found]) / 1e6
-            test = common.with_spread(common.accuracies(found, "test"))
+                summaries.append(common.train_in_threads(settings))
+            features = (
+                np.mean([summary["bytes"]["by_kind"]["features"] for summary in summaries]) / 1e6
+            )
+            test = common.with_spread(common.accuracies(summaries, "test"))
             print(
                 f"{name:<8} {model:<5} {kind:<20} test {test}   {features:.3f} MB of features",
                 flush=True,

@@ -48,23 +48,23 @@ def settings_of(args: Any, name: str, split: int, model: str, folder: str, more:
     """The settings of one run on one split of a graph."""
     graph = name.removesuffix(PLANETOID)
     tables, splits = args.datasets / graph, args.datasets / "splits" / name
-    given = [f"dataset_name=file dataset_file={tables if tables.is_dir() else f'{tables}.npz'}"]
+    overrides = [f"dataset_name=file dataset_file={tables if tables.is_dir() else f'{tables}.npz'}"]
     if name != graph:
-        given.append(f"split=files split.dir={write_planetoid_split(f'{tables}.npz', folder)}")
+        overrides.append(f"split=files split.dir={write_planetoid_split(f'{tables}.npz', folder)}")
     elif splits.is_dir():
         published = splits / str(split)
-        given.append(
+        overrides.append(
             f"split=files split.dir={published if published.is_dir() else min(splits.iterdir())}"
         )
     elif name == "imdb":
-        given.append("split=per_class split.train=100 split.val=300")
-        given.append("split.test=2339")
+        overrides.append("split=per_class split.train=100 split.val=300")
+        overrides.append("split.test=2339")
     elif name in ("cora", "pubmed"):
         sizes = {"cora": (86, 300, 1806), "pubmed": (1461, 2190, 13144)}[name]
-        given.append("split=per_class split.train={} split.val={}".format(*sizes))
-        given.append(f"split.test={sizes[2]}")
-    given.append(f"num_partitions=4 partition_dir={folder} seed={split} app=train")
-    words = [word for text in given for word in text.split(" ")]
+        overrides.append("split=per_class split.train={} split.val={}".format(*sizes))
+        overrides.append(f"split.test={sizes[2]}")
+    overrides.append(f"num_partitions=4 partition_dir={folder} seed={split} app=train")
+    words = [word for text in overrides for word in text.split(" ")]
     return compose([*words, *more], f"node_classification_{model}")
 
 
@@ -73,15 +73,15 @@ def write_planetoid_split(graph: str, folder: str) -> Path:
 
     20 training nodes of each class first, then 500 for validation; the last 1,000 are test nodes.
     """
-    made = Path(f"{folder}-planetoid")
-    made.mkdir(parents=True, exist_ok=True)
+    split_dir = Path(f"{folder}-planetoid")
+    split_dir.mkdir(parents=True, exist_ok=True)
     labels = np.load(graph)["label"]
     nodes, first = np.arange(len(labels)), 20 * (labels.max() + 1)
     assert (np.bincount(labels[:first]) == 20).all()
     for part, chosen in (("train", nodes[:first]), ("val", nodes[first:][:500])):
-        np.save(made / f"{part}.npy", chosen)
-    np.save(made / "test.npy", nodes[-1000:])
-    return made
+        np.save(split_dir / f"{part}.npy", chosen)
+    np.save(split_dir / "test.npy", nodes[-1000:])
+    return split_dir
 
 
 def data_of(settings: Any) -> dict[str, Tensor]:
@@ -106,22 +106,22 @@ def score(probabilities: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     from sklearn import metrics
 
     several = labels.ndim == 2
-    found = {}
+    scores = {}
     if several or probabilities.shape[1] == 2:
         flat = (labels.ravel(), probabilities.ravel()) if several else (labels, probabilities[:, 1])
-        found["roc_auc"] = metrics.roc_auc_score(*flat)
-        found["average_precision"] = metrics.average_precision_score(*flat)
+        scores["roc_auc"] = metrics.roc_auc_score(*flat)
+        scores["average_precision"] = metrics.average_precision_score(*flat)
     predicted = probabilities > 0.5 if several else probabilities.argmax(axis=1)
-    found["accuracy"] = float((predicted == labels).mean())
+    scores["accuracy"] = float((predicted == labels).mean())
     for average in ("micro", "macro"):
-        found[f"{average}_f1"] = metrics.f1_score(
+        scores[f"{average}_f1"] = metrics.f1_score(
             labels, predicted, average=average, zero_division=0
         )
     if not several:
-        found["log_loss"] = metrics.log_loss(
+        scores["log_loss"] = metrics.log_loss(
             labels, probabilities, labels=range(probabilities.shape[1])
         )
-    return found
+    return scores
 
 
 def logistic_regression(data: dict[str, Tensor], metric: str) -> dict[str, float]:
@@ -142,12 +142,12 @@ def logistic_regression(data: dict[str, Tensor], metric: str) -> dict[str, float
         if labels.ndim == 2:
             model = OneVsRestClassifier(model)
         model.fit(rows[data["train"]], labels[data["train"]])
-        found = {
+        scores = {
             part: score(model.predict_proba(rows[data[part]]), labels[data[part]])
             for part in ("val", "test")
         }
-        if found["val"][metric] > best:
-            best, chosen = found["val"][metric], found["test"]
+        if scores["val"][metric] > best:
+            best, chosen = scores["val"][metric], scores["test"]
     return chosen
 
 
@@ -171,8 +171,8 @@ class Network(nn.Module):
 
 def pyg(data: dict[str, Tensor], metric: str, seed: int) -> dict[str, float]:
     """End to end, without class weights and with balanced ones; validation chooses."""
-    found = [fit_pyg(data, metric, seed, balanced=balanced) for balanced in (False, True)]
-    return max(found, key=lambda each: each[0])[1]
+    fits = [fit_pyg(data, metric, seed, balanced=balanced) for balanced in (False, True)]
+    return max(fits, key=lambda fit: fit[0])[1]
 
 
 def fit_pyg(
@@ -223,8 +223,8 @@ def fit_pyg(
 def report(name: str, method: str, runs: list[dict[str, float]], metric: str) -> None:
     """Print one line: means and standard deviations over the splits."""
     cells = []
-    for each in SCORES:
-        values = np.array([run.get(each, np.nan) for run in runs], dtype=float)
+    for measure in SCORES:
+        values = np.array([run.get(measure, np.nan) for run in runs], dtype=float)
         cells.append(f"{values.mean():.3f} ± {values.std():.3f}")
     extra = [f"{np.mean([run.get(key, np.nan) for run in runs]):.2f}" for key in ("rounds", "MB")]
     print(f"| {name} | {method} | {metric} | {' | '.join([*cells, *extra])} |", flush=True)
@@ -260,16 +260,16 @@ def run_graph(args: Any, name: str, folder: str) -> None:
                     settings = settings_of(args, name, split, model, parts, more)
                     summary = common.train_in_threads(settings)
                     metric = summary["metric"] if method == "default" else metric
-                    found = {**summary["test"], "rounds": float(sum(summary["rounds"]))}
-                    found["MB"] = summary["bytes"]["total"] / 1e6
-                    runs.setdefault(f"{model}, {method}", []).append(found)
+                    scores = {**summary["test"], "rounds": float(sum(summary["rounds"]))}
+                    scores["MB"] = summary["bytes"]["total"] / 1e6
+                    runs.setdefault(f"{model}, {method}", []).append(scores)
         if "rivals" in args.methods:
             data = data_of(settings)
             for method, rival in (("logistic regression", logistic_regression), ("PyG SAGE", pyg)):
                 extra = (split,) if method == "PyG SAGE" else ()
                 runs.setdefault(method, []).append(rival(data, metric, *extra))
-    for method, each in runs.items():
-        report(name, method, each, "micro_f1" if method.endswith("former") else metric)
+    for method, method_runs in runs.items():
+        report(name, method, method_runs, "micro_f1" if method.endswith("former") else metric)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ class Clients:
 
     def agreed(self, width: int) -> tuple[float, float]:
         """Bytes of weights that all clients send and receive: in the rounds, and of the result."""
-        each = sum(self.weights(stage, width) for stage in range(self.stages + 1))
-        up = float(self.rounds * min(self.group, self.train) * each)
-        return up, up + self.nodes * each
+        model_size = sum(self.weights(stage, width) for stage in range(self.stages + 1))
+        up = float(self.rounds * min(self.group, self.train) * model_size)
+        return up, up + self.nodes * model_size
 
     def full_graph(self) -> tuple[float, float]:
         """Bytes of rows, and of weights both ways, of end-to-end training of K layers for R rounds.
@@ -141,7 +141,7 @@ def simulate(
     labels = torch.from_numpy(graph.labels)
     train, test = (torch.from_numpy(mask.nonzero()[0]) for mask in (split.train, split.test))
     src, dst = neighbours(graph)
-    inputs, found, sent = own, [], 0
+    inputs, accuracies, sent = own, [], 0
     for number in range(sizes.stages + 1):
         stage = Stage(inputs.shape[1], sizes.hidden, sizes.classes, dropout)
         optimizer = torch.optim.Adam(stage.parameters(), rate, weight_decay=5e-4)
@@ -156,12 +156,12 @@ def simulate(
         with torch.no_grad():
             hidden, answers = stage(inputs)
         rows = answers if scores else hidden
-        found.append(float((answers[test].argmax(1) == labels[test]).float().mean()))
+        accuracies.append(float((answers[test].argmax(1) == labels[test]).float().mean()))
         if number < sizes.stages:
             online = torch.rand(len(own)) >= offline
             sent += int((online[src] & online[dst]).sum()) * rows.shape[1] * FLOAT
             inputs = torch.cat((own, received(rows, src, dst, online)), dim=1)
-    return found, sent
+    return accuracies, sent
 
 
 def lines(sizes: Clients) -> Iterator[str]:
@@ -175,16 +175,16 @@ def lines(sizes: Clients) -> Iterator[str]:
         f" {'rows, MB':>12} {'weights, MB':>22}"
     )
     for name, width in (("scores", sizes.classes), ("embeddings", sizes.hidden)):
-        each = sizes.rows(width)
-        spread = [each.mean(), *np.percentile(each, (50, 99)), each.max()]
-        shown = [
-            f"{value:,.0f}" if len(each) > 1 or not place else ""
+        client_bytes = sizes.rows(width)
+        spread = [client_bytes.mean(), *np.percentile(client_bytes, (50, 99)), client_bytes.max()]
+        cells = [
+            f"{value:,.0f}" if len(client_bytes) > 1 or not place else ""
             for place, value in enumerate(spread)
         ]
         up, down = (f"{count / 1e6:,.1f}" for count in sizes.agreed(width))
         yield (
-            f"{name:<12} {shown[0]:>18} {shown[1]:>12} {shown[2]:>12} {shown[3]:>14} "
-            f"{each.mean() * sizes.nodes / 1e6:>12,.2f} {up + ' up, ' + down + ' down':>22}"
+            f"{name:<12} {cells[0]:>18} {cells[1]:>12} {cells[2]:>12} {cells[3]:>14} "
+            f"{client_bytes.mean() * sizes.nodes / 1e6:>12,.2f} {up + ' up, ' + down + ' down':>22}"
         )
     rows, weights = sizes.full_graph()
     yield (
@@ -221,12 +221,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Print counts, and the simulated accuracies."""
-    given: dict[str, Any] = {
+    hyperparameters: dict[str, Any] = {
         "hidden": options.hidden,
         "stages": options.layers,
         "rounds": options.rounds[0],
     }
-    given["group"] = options.group
+    hyperparameters["group"] = options.group
     if not options.one_node_a_client:
         if None in (options.nodes, options.edges, options.features, options.classes):
             parser.error(
@@ -240,7 +240,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
             "classes": options.classes,
         }
         print(
-            *lines(Clients(degree, train=options.train * options.nodes, **of_graph, **given)),
+            *lines(
+                Clients(degree, train=options.train * options.nodes, **of_graph, **hyperparameters)
+            ),
             sep="\n",
         )
         return
@@ -262,11 +264,11 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
                 "features": graph.num_features,
                 "classes": graph.num_classes,
             }
-            sizes = Clients(degree, train=int(split.train.sum()), **of_graph, **given)
+            sizes = Clients(degree, train=int(split.train.sum()), **of_graph, **hyperparameters)
             print(*lines(sizes), sep="\n", flush=True)
         for offline in options.offline:
             for scores in (True, False):
-                found, sent = simulate(
+                accuracies, sent = simulate(
                     graph,
                     split,
                     sizes,
@@ -278,7 +280,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
                 )
                 print(
                     f"seed {seed}: {offline:.0%} away, {'scores' if scores else 'embeddings'}, test"
-                    f" after each stage {', '.join(f'{accuracy:.4f}' for accuracy in found)}; rows"
-                    f" {sent:,} B",
+                    f" after each stage {', '.join(f'{accuracy:.4f}' for accuracy in accuracies)};"
+                    f" rows {sent:,} B",
                     flush=True,
                 )

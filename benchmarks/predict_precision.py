@@ -32,9 +32,9 @@ def predict_all(settings: list[str], config: str, run: Path) -> tuple[np.ndarray
     Returns:
         The classes of all nodes, sorted by id, and the content of predictions.json.
     """
-    made = compose([*settings, "app=predict", f"checkpoint_dir={run}"], config)
+    composed = compose([*settings, "app=predict", f"checkpoint_dir={run}"], config)
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-        result = predict.run(made, Path(folder))
+        result = predict.run(composed, Path(folder))
         table = pd.read_parquet(Path(folder) / "predictions.parquet")
     return table.sort_values("id")["class"].to_numpy(), result
 
@@ -48,24 +48,24 @@ def compare(data: list[str], config: str, folder: Path) -> dict[str, tuple[float
     common.partition(compose(settings, config))
     common.train(compose(settings, config), folder)
     run = next(folder.glob("*/checkpoint")).parent
-    found, exact = {}, None
+    results, exact = {}, None
     for precision in PRECISIONS:
         classes, result = predict_all([*settings, f"predict.precision={precision}"], config, run)
         exact = classes if exact is None else exact
         megabytes, accuracy = result["bytes"]["total"] / 1e6, result["test"]["accuracy"]
-        found[precision] = (float((classes == exact).mean()), megabytes, accuracy)
-    return found
+        results[precision] = (float((classes == exact).mean()), megabytes, accuracy)
+    return results
 
 
 def graphs(datasets: Path, seed: int) -> dict[str, list[str]]:
     """Settings of each graph by name, with the seed's split."""
-    made = common.graphs(datasets / "pubmed.npz")
+    settings_by_name = common.graphs(datasets / "pubmed.npz")
     for name in GRAPHS:
         split = datasets / "splits" / name / str(seed)
         file = datasets / f"{name}.npz"
-        made[name] = ["dataset_name=file", f"dataset_file={file}"]
-        made[name] += ["split=files", f"split.dir={split}"]
-    return made
+        settings_by_name[name] = ["dataset_name=file", f"dataset_file={file}"]
+        settings_by_name[name] += ["split=files", f"split.dir={split}"]
+    return settings_by_name
 
 
 def main() -> None:

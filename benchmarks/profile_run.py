@@ -54,13 +54,13 @@ def main() -> None:
         f"{common.machine()}; load {os.getloadavg()[0]:.1f}; {rounds} rounds;", *arguments.options
     )
     print(
-        f"workers start after {min(each['started'] for each in profiles) - begin:.2f} s, train for "
-        f"{summary['seconds']['train']:.2f}; phases",
+        f"workers start after {min(profile['started'] for profile in profiles) - begin:.2f} s,"
+        f" train for {summary['seconds']['train']:.2f}; phases",
         summary["seconds"]["phase"],
     )
     table = pd.DataFrame(
         {
-            clock: pd.DataFrame([each[clock] for each in profiles]).mean()
+            clock: pd.DataFrame([profile[clock] for profile in profiles]).mean()
             for clock in ("wall", "cpu")
         }
     )

@@ -41,29 +41,29 @@ PHASES = ("load", "plan", "exchange", "aggregate", "rounds", "embed")
 
 def command(tree: Path, folder: Path, *settings: str) -> dict[str, Any]:
     """Run one command of a checkout; return seconds and memory. Shows its output if it fails."""
-    given = [
-        each
-        for each in settings
-        if each != PUBLISHED or (tree / "conf/experiment/retexo.yaml").exists()
+    supported = [
+        setting
+        for setting in settings
+        if setting != PUBLISHED or (tree / "conf/experiment/retexo.yaml").exists()
     ]
-    return common.run_main(*given, tree=tree, cwd=folder)
+    return common.run_main(*supported, tree=tree, cwd=folder)
 
 
 def measure(tree: Path, folder: Path, settings: list[str]) -> dict[str, float]:
     """Return seconds of the command and its phases, and MB (1e6) sent and held."""
     with tempfile.TemporaryDirectory(dir=folder) as run_dir:
-        whole = command(tree, folder, *settings, "app=train", f"hydra.run.dir={run_dir}")
+        usage = command(tree, folder, *settings, "app=train", f"hydra.run.dir={run_dir}")
         summary = json.loads((Path(run_dir) / "summary.json").read_text(encoding="utf-8"))
     phases, train = summary["seconds"]["phase"], summary["seconds"]["train"]
     return {
-        "command": whole["seconds"],
-        "start and end": whole["seconds"] - train,
+        "command": usage["seconds"],
+        "start and end": usage["seconds"] - train,
         "training": train,
         **{name: phases[name] for name in PHASES},
-        "CPU": whole["cpu"],
+        "CPU": usage["cpu"],
         "number of rounds": sum(summary["rounds"]),
         "MB sent": summary["bytes"]["total"] / 1e6,
-        "MB of memory": whole["anonymous"] / 1e6,
+        "MB of memory": usage["anonymous"] / 1e6,
         "test accuracy": summary["test"]["accuracy"],
     }
 
@@ -76,21 +76,21 @@ def compare(
     Args:
         own: settings for this checkout only.
     """
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
-    with tempfile.TemporaryDirectory() as made:
+    figures: dict[str, list[dict[str, float]]] = {name: [] for name in trees}
+    with tempfile.TemporaryDirectory() as temporary:
         for seed in seeds:
-            given = [*settings, *PARTS, f"partition_dir=parts{seed}", f"seed={seed}"]
+            overrides = [*settings, *PARTS, f"partition_dir=parts{seed}", f"seed={seed}"]
             for number, (name, tree) in enumerate(trees.items()):
-                folder = Path(made) / str(
+                folder = Path(temporary) / str(
                     number
                 )  # Hydra would read a name like HEAD~1 as more than a path
                 folder.mkdir(exist_ok=True)
                 if not (folder / f"parts{seed}").exists():
-                    command(tree, folder, *given, "app=partition_data")
-                found[name].append(
-                    measure(tree, folder, [*given, *(own if tree == common.ROOT else [])])
+                    command(tree, folder, *overrides, "app=partition_data")
+                figures[name].append(
+                    measure(tree, folder, [*overrides, *(own if tree == common.ROOT else [])])
                 )
-    table = pd.DataFrame({name: pd.DataFrame(runs).median() for name, runs in found.items()})
+    table = pd.DataFrame({name: pd.DataFrame(runs).median() for name, runs in figures.items()})
     first, second = trees
     return table.assign(ratio=table[second] / table[first])
 
@@ -105,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     public = common.graphs(options.pubmed)
     graphs = {**public, "synthetic": SYNTHETIC, "products": products(1)}
-    wanted = options.graphs or [*public, *([] if options.converge else ["synthetic"])]
+    graph_names = options.graphs or [*public, *([] if options.converge else ["synthetic"])]
     fixed = (
         [] if options.converge else [PUBLISHED, "stopping=none", f"num_rounds=[{options.rounds}]"]
     )
@@ -127,7 +127,7 @@ def main() -> None:
             )
             print("both", *options.both, "this checkout", *options.options)
             trees = {options.commit: other, "this checkout": common.ROOT}
-            for graph in wanted:
+            for graph in graph_names:
                 for model in options.models:
                     settings = [
                         f"--config-name=node_classification_{model}",

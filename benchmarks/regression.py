@@ -90,7 +90,7 @@ def write_houses(folder: Path, rng: np.random.Generator) -> tuple[Rows, Ends, Ro
     for name in ("size", "condition", "year"):
         houses.loc[rng.random(HOUSES) < BLANK, name] = np.nan
     split = draw_split(HOUSES, rng)
-    houses = houses.assign(town=[f"T{each}" for each in town], price=price.round(), split=split)
+    houses = houses.assign(town=[f"T{number}" for number in town], price=price.round(), split=split)
     (folder / "houses").mkdir()
     houses.to_csv(folder / "houses" / "nodes.csv", index=False)
     names = houses["id"].to_numpy()
@@ -112,10 +112,10 @@ GRAPHS = {
 
 def train_ours(folder: Path, data: list[str], seed: int, method: list[str]) -> float:
     """R2 on test."""
-    given = ["dataset_name=file", *(each.format(folder) for each in data)]
-    given += [f"partition_dir={folder}/parts", "num_partitions=4", f"hidden_dim={WIDTH}"]
-    given += ["task=node_regression"]
-    settings = compose([*given, f"seed={seed}", *method], "node_classification_sage")
+    overrides = ["dataset_name=file", *(setting.format(folder) for setting in data)]
+    overrides += [f"partition_dir={folder}/parts", "num_partitions=4", f"hidden_dim={WIDTH}"]
+    overrides += ["task=node_regression"]
+    settings = compose([*overrides, f"seed={seed}", *method], "node_classification_sage")
     common.read_partitions(settings)
     return float(common.train_in_threads(settings)["test"]["r2"])
 
@@ -129,7 +129,7 @@ def train_pyg(rows: Rows, ends: Ends, values: Rows, split: NDArray, seed: int) -
     train, val, test = (torch.from_numpy(split == name) for name in ("train", "val", "test"))
     edges = torch.from_numpy(np.stack(ends).astype(np.int64))
     adjacency = to_torch_csr_tensor(edges.flip(0), size=(len(rows),) * 2)
-    x, y = (torch.from_numpy(each).float() for each in (rows, values))
+    x, y = (torch.from_numpy(array).float() for array in (rows, values))
     y = ((y - y[train].mean()) / y[train].std(correction=0))[:, None]
     layers = torch.nn.ModuleList([SAGEConv(x.shape[1], WIDTH), SAGEConv(WIDTH, 1)])
     optimizer = torch.optim.Adam(layers.parameters(), RATE, weight_decay=DECAY)
@@ -159,13 +159,13 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 graph = write(Path(folder), np.random.default_rng(seed))
                 for method in options.methods:
-                    given = [*options.options, *method.split()]
-                    found = train_ours(Path(folder), data, seed, given)
-                    measured.setdefault((name, f"ours {method}".strip()), []).append(found)
+                    overrides = [*options.options, *method.split()]
+                    r2 = train_ours(Path(folder), data, seed, overrides)
+                    measured.setdefault((name, f"ours {method}".strip()), []).append(r2)
                 measured.setdefault((name, "PyG SAGE"), []).append(train_pyg(*graph, seed))
-            last = {method: each[-1] for (of, method), each in measured.items() if of == name}
-            shown = ", ".join(f"{method} {value:.4f}" for method, value in last.items())
-            print(f"{name}, seed {seed}: {shown}", flush=True)
+            last = {method: scores[-1] for (of, method), scores in measured.items() if of == name}
+            line = ", ".join(f"{method} {value:.4f}" for method, value in last.items())
+            print(f"{name}, seed {seed}: {line}", flush=True)
     print(f"R2, mean of {options.seeds} seeds")
     for (name, method), values in measured.items():
         print(f"{name:<10} {method:<40} {common.with_spread(np.array(values))}")

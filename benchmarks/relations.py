@@ -50,7 +50,7 @@ SCALE = [
 
 
 def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more: str) -> Settings:
-    given = [
+    overrides = [
         "dataset_name=file",
         f"dataset_file={graph.resolve()}",
         "split=per_class",
@@ -61,7 +61,7 @@ def settings_of(graph: Path, seed: int, folder: str, model: str = "rgcn", *more:
         f"partition_dir={folder}",
         f"seed={seed}",
     ]
-    return compose([*given, "app=train", *more], f"node_classification_{model}")
+    return compose([*overrides, "app=train", *more], f"node_classification_{model}")
 
 
 def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int) -> float:
@@ -72,16 +72,16 @@ def macro_f1(logits: Tensor, labels: Tensor, mask: np.ndarray, num_classes: int)
 
 def means(graph: GraphData) -> dict[EdgeType, sp.csr_array]:
     """Return the mean aggregation matrix A_r of each relation."""
-    found = {}
+    matrices = {}
     for name, relation in graph.relations.items():
         shape = graph.nodes[name[2]].num_nodes, graph.nodes[name[0]].num_nodes
         matrix = sp.csr_array(
             (np.ones(relation.num_edges, np.float32), (relation.dst, relation.src)), shape=shape
         )
-        found[name] = sp.csr_array(
+        matrices[name] = sp.csr_array(
             sp.diags_array(1 / np.maximum(matrix.sum(axis=1), 1)).astype(np.float32) @ matrix
         )
-    return found
+    return matrices
 
 
 def logistic(graph: GraphData, split: Split) -> float:
@@ -93,8 +93,8 @@ def logistic(graph: GraphData, split: Split) -> float:
     ]
     inputs = sp.csr_array(sp.hstack([rows[graph.target], *brought]))
     fits = [LogisticRegression(C=c, max_iter=2000) for c in (0.03, 0.1, 0.3, 1, 3)]
-    fits = [each.fit(inputs[split.train], graph.labels[split.train]) for each in fits]
-    best = max(fits, key=lambda each: each.score(inputs[split.val], graph.labels[split.val]))
+    fits = [model.fit(inputs[split.train], graph.labels[split.train]) for model in fits]
+    best = max(fits, key=lambda model: model.score(inputs[split.val], graph.labels[split.val]))
     logits = torch.from_numpy(best.predict_log_proba(inputs))
     return macro_f1(logits, torch.from_numpy(graph.labels), split.test, graph.num_classes)
 
@@ -115,8 +115,8 @@ class PyG(nn.Module):
             }
         )
         self.edges = {
-            name: torch.from_numpy(np.stack((each.src, each.dst)).astype(np.int64))
-            for name, each in graph.relations.items()
+            name: torch.from_numpy(np.stack((relation.src, relation.dst)).astype(np.int64))
+            for name, relation in graph.relations.items()
         }
         self.first: dict[str, slice] = {}
         start = 0
@@ -142,13 +142,13 @@ class PyG(nn.Module):
 
     def forward(self) -> Tensor:
         rows = {
-            name: self._dropped(torch.relu(product(each, self.inputs[name])))
-            for name, each in self.rows.items()
+            name: self._dropped(torch.relu(product(features, self.inputs[name])))
+            for name, features in self.rows.items()
         }
         if self.kind != "rgcn":
             rows = {
-                name: self._dropped(torch.relu(each))
-                for name, each in self.convs[0](rows, self.edges).items()
+                name: self._dropped(torch.relu(output))
+                for name, output in self.convs[0](rows, self.edges).items()
             }
             return self.convs[1](rows, self.edges)[self.target]
         both = [
@@ -157,7 +157,7 @@ class PyG(nn.Module):
             )
             for name, edges in self.edges.items()
         ]
-        types = torch.cat([torch.full((each.shape[1],), place) for place, each in enumerate(both)])
+        types = torch.cat([torch.full((ends.shape[1],), place) for place, ends in enumerate(both)])
         edges = torch.cat(both, dim=1)
         hidden = self._dropped(
             torch.relu(self.convs[0](torch.cat(list(rows.values())), edges, types))
@@ -171,7 +171,7 @@ class PyG(nn.Module):
 def product(matrix: sp.csr_array, weight: Tensor) -> Tensor:
     """[N, F] @ [F, D] as an embedding bag, which is much faster in torch, forward and backward."""
     columns, row_ptr = (
-        torch.from_numpy(each.astype(np.int64)) for each in (matrix.indices, matrix.indptr)
+        torch.from_numpy(indices.astype(np.int64)) for indices in (matrix.indices, matrix.indptr)
     )
     values = torch.from_numpy(matrix.data)
     bag = nn.functional.embedding_bag
@@ -203,7 +203,7 @@ def end_to_end(kind: str, graph: GraphData, split: Split, seed: int) -> float:
 
 def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
     """Print macro-F1 of test nodes by method: a line per seed, means, spread and differences."""
-    found: dict[str, dict[str, float | None]] = defaultdict(dict)
+    scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for seed in seeds:
         with tempfile.TemporaryDirectory() as folder:
             settings = settings_of(graph_file, seed, folder)
@@ -212,29 +212,29 @@ def accuracy(graph_file: Path, seeds: range, methods: list[str]) -> None:
             for name in methods:
                 if name in MODELS:
                     summary = common.train_in_threads(settings_of(graph_file, seed, folder, name))
-                    found[name][str(seed)] = summary["test"]["macro_f1"]
+                    scores[name][str(seed)] = summary["test"]["macro_f1"]
                 elif name == "logistic":
-                    found[name][str(seed)] = logistic(graph, split)
+                    scores[name][str(seed)] = logistic(graph, split)
                 else:
-                    found[name][str(seed)] = end_to_end(
+                    scores[name][str(seed)] = end_to_end(
                         name.removeprefix("PyG_"), graph, split, seed
                     )
         print(
             json.dumps(
-                {"seed": seed, **{name: values[str(seed)] for name, values in found.items()}}
+                {"seed": seed, **{name: values[str(seed)] for name, values in scores.items()}}
             ),
             flush=True,
         )
-    report(found)
+    report(scores)
 
 
-def report(found: dict[str, dict[str, float | None]]) -> None:
+def report(scores: dict[str, dict[str, float | None]]) -> None:
     """Print one line per method."""
-    for name, values in found.items():
+    for name, values in scores.items():
         print(f"{name:<16} {common.with_spread(np.array(list(values.values())))}", end="")
         for other in ("logistic", f"PyG_{name}"):
             difference = (
-                compare_pairs(found[other], values) if other in found and name in MODELS else None
+                compare_pairs(scores[other], values) if other in scores and name in MODELS else None
             )
             if difference:
                 mean, low, high = (100 * difference[name] for name in ("mean", "low", "high"))
@@ -266,8 +266,8 @@ def sent(graph_file: Path, seeds: range, model: str) -> None:
 def scale(model: str) -> None:
     """Partition and train a graph of 20 million edges, 5 types and 12 relations with 4 workers."""
     with tempfile.TemporaryDirectory() as folder:
-        given = [*SCALE, "num_partitions=4", f"partition_dir={folder}"]
-        settings = compose([*given, "app=train"], f"node_classification_{model}")
+        overrides = [*SCALE, "num_partitions=4", f"partition_dir={folder}"]
+        settings = compose([*overrides, "app=train"], f"node_classification_{model}")
         start = time.perf_counter()
         common.partition(settings)
         print(f"partitioned in {time.perf_counter() - start:.0f} s", flush=True)
@@ -287,14 +287,14 @@ def main() -> None:
     arguments.add_argument("what", choices=["accuracy", "bytes", "scale"])
     arguments.add_argument("--graph", type=Path, default=Path("../shared/datasets/imdb"))
     arguments.add_argument("--methods", nargs="+", default=list(METHODS))
-    given: Any = arguments.parse_args()
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
-    if given.what == "accuracy":
-        accuracy(given.graph, seeds, given.methods)
-    elif given.what == "bytes":
-        sent(given.graph, seeds, given.methods[-1])
+    options: Any = arguments.parse_args()
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.what == "accuracy":
+        accuracy(options.graph, seeds, options.methods)
+    elif options.what == "bytes":
+        sent(options.graph, seeds, options.methods[-1])
     else:
-        scale(given.methods[-1])
+        scale(options.methods[-1])
 
 
 if __name__ == "__main__":

@@ -197,13 +197,13 @@ def sign_trace(summary: Run, folder: Path) -> list[tuple[float, int]]:
 
 def steps_of(trace: list[tuple[float, int]]) -> str:
     """Where the best score so far grew by STEP, as SCORE@MB."""
-    found: list[str] = []
+    steps: list[str] = []
     best = -1.0
     for score, sent in trace:
         if score >= best + STEP:
             best = score
-            found.append(f"{score:.4f}@{sent / 1e6:.4g}")
-    return " ".join(found)
+            steps.append(f"{score:.4f}@{sent / 1e6:.4g}")
+    return " ".join(steps)
 
 
 def choose(runs: Iterable[Run]) -> dict[tuple[str, ...], list[Run]]:
@@ -226,24 +226,24 @@ def mb_to_common_score(methods: dict[str, list[Run]]) -> dict[str, float]:
     """
     steps = {
         name: {
-            str(run["split"]): [tuple(map(float, each.split("@"))) for each in run["steps"].split()]
+            str(run["split"]): [tuple(map(float, step.split("@"))) for step in run["steps"].split()]
             for run in runs
         }
         for name, runs in methods.items()
         if name not in ("PyG", LOCAL)
     }
-    if not all(each for by_split in steps.values() for each in by_split.values()):
+    if not all(split_steps for by_split in steps.values() for split_steps in by_split.values()):
         return {}
     common: dict[str, float] = {}
     for by_split in steps.values():
-        for split, each in by_split.items():
-            common[split] = min(each[-1][0], common.get(split, 1.0))
+        for split, split_steps in by_split.items():
+            common[split] = min(split_steps[-1][0], common.get(split, 1.0))
     return {
         name: float(
             np.mean(
                 [
-                    next(sent for score, sent in each if score >= common[split])
-                    for split, each in by_split.items()
+                    next(sent for score, sent in split_steps if score >= common[split])
+                    for split, split_steps in by_split.items()
                 ]
             )
         )

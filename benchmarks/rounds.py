@@ -142,9 +142,9 @@ def credentials(folder: Path) -> Any:
 
 def once(folder: Path, backends: list[str]) -> dict[str, float]:
     """Return seconds of one training run per backend, total and rounds, and of the floors."""
-    found = {"products": floor_seconds()}
+    times = {"products": floor_seconds()}
     for backend in backends:
-        found[f"messages {backend}"] = message_seconds(backend, folder)
+        times[f"messages {backend}"] = message_seconds(backend, folder)
         if backend in BETWEEN_NODES:
             continue
         option = f"distributed.backend={backend}"
@@ -153,11 +153,11 @@ def once(folder: Path, backends: list[str]) -> dict[str, float]:
         )
         common.partition(settings)
         seconds = common.train(settings, folder)["seconds"]
-        found |= {
+        times |= {
             f"training {backend}": seconds["train"],
             f"rounds {backend}": seconds["phase"]["rounds"],
         }
-    return found
+    return times
 
 
 def main() -> None:

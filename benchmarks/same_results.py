@@ -164,15 +164,15 @@ def export_commit(commit: str, tree: Path) -> None:
 
 def find_differences(before: Results, after: Results) -> dict[str, list[Difference]]:
     """Return the values that differ, by chain; a value of one side only is None on the other."""
-    found = {}
+    differences = {}
     for chain in before:
         old, new = before[chain]["values"], after[chain]["values"]
-        found[chain] = [
+        differences[chain] = [
             Difference(f"{chain}.{name}", old.get(name), new.get(name))
             for name in sorted(old.keys() | new.keys())
             if name not in old or name not in new or old[name] != new[name]
         ]
-    return found
+    return differences
 
 
 def report(before: Results, after: Results, expected: Sequence[str]) -> bool:
@@ -184,17 +184,17 @@ def report(before: Results, after: Results, expected: Sequence[str]) -> bool:
                 fine = False
                 print(f"{chain}: {side}: {results[chain]['error']}")
         reasons = {
-            each.name: [pattern for pattern in expected if matches(each.name, pattern)]
-            for each in differences
+            difference.name: [pattern for pattern in expected if matches(difference.name, pattern)]
+            for difference in differences
         }
         used |= {pattern for patterns in reasons.values() for pattern in patterns}
-        unexpected = [each for each in differences if not reasons[each.name]]
+        unexpected = [difference for difference in differences if not reasons[difference.name]]
         excused = len(differences) - len(unexpected)
         total = len(before[chain]["values"].keys() | after[chain]["values"].keys())
         if differences:
             print(f"{chain}: {len(unexpected)} of {total} values differ; {excused} more expected")
-        for each in unexpected[:SHOWN]:
-            print(f"    {each.name}: {each.before} -> {each.after}")
+        for difference in unexpected[:SHOWN]:
+            print(f"    {difference.name}: {difference.before} -> {difference.after}")
         if len(unexpected) > SHOWN:
             print(f"    ... and {len(unexpected) - SHOWN} more")
         fine &= not unexpected
@@ -225,8 +225,8 @@ def compare(options: argparse.Namespace, names: list[str], folder: Path) -> int:
 
 def test_itself(options: argparse.Namespace, folder: Path) -> int:
     """Apply each deliberate break to a copy of this checkout; fail unless its chains differ."""
-    breaks = [each for each in BREAKS if selected(each.name, options.only)]
-    names = sorted({each.chain for each in breaks})
+    breaks = [mutation for mutation in BREAKS if selected(mutation.name, options.only)]
+    names = sorted({mutation.chain for mutation in breaks})
     (folder / "unbroken").mkdir()
     before = run_chains(ROOT, names, options.jobs, folder / "unbroken")
     for name in names:
@@ -240,27 +240,32 @@ def test_itself(options: argparse.Namespace, folder: Path) -> int:
     return 0 if all(seen) else 1
 
 
-def find_break(each: Break, before: Results, folder: Path) -> bool:
+def find_break(mutation: Break, before: Results, folder: Path) -> bool:
     """Run the chain of a break with a broken copy of this checkout; return whether it differs."""
-    start, place = time.monotonic(), folder / each.name.replace(" ", "-")
+    start, place = time.monotonic(), folder / mutation.name.replace(" ", "-")
     tree = place / "tree"
     tree.mkdir(parents=True)
     for name in ("main.py", "retexo", "partitioning", "conf", "docs"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tree / name)
-    each.apply(tree)
-    after = run_chains(tree, [each.chain], 1, place)[each.chain]
-    found = find_differences({each.chain: before[each.chain]}, {each.chain: after})[each.chain]
-    named = [one for one in found if matches(one.name, each.seen_in)]
+    mutation.apply(tree)
+    after = run_chains(tree, [mutation.chain], 1, place)[mutation.chain]
+    differences = find_differences(
+        {mutation.chain: before[mutation.chain]}, {mutation.chain: after}
+    )[mutation.chain]
+    named = [one for one in differences if matches(one.name, mutation.seen_in)]
     seconds = time.monotonic() - start
     if named and not after["error"]:
         print(
-            f"{each.name}: {len(found)} values differ, {named[0].name}: {named[0].before} ->"
-            f" {named[0].after}; {seconds:.0f} s",
+            f"{mutation.name}: {len(differences)} values differ, {named[0].name}: {named[0].before}"
+            f" -> {named[0].after}; {seconds:.0f} s",
             flush=True,
         )
         return True
-    print(f"{each.name}: NOT SEEN in {each.seen_in}; {len(found)} others; {after['error'] or ''}")
+    print(
+        f"{mutation.name}: NOT SEEN in {mutation.seen_in}; {len(differences)} others;"
+        f" {after['error'] or ''}"
+    )
     return False
 
 

@@ -171,9 +171,9 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
 
     Return what the commands took, and the run directory.
     """
-    settings, found = [*point.settings(folder), *options], {}
+    settings, usage = [*point.settings(folder), *options], {}
     if not list((folder / str(point.share)).glob(f"*-{point.parts}")):
-        found["partition"] = run_main(
+        usage["partition"] = run_main(
             "app=partition_data", *settings, f"hydra.run.dir={folder}/out"
         )
     run_dir = Path(tempfile.mkdtemp(dir=folder)) / "run"
@@ -185,18 +185,18 @@ def train(point: Point, folder: Path, *options: str) -> tuple[dict[str, Any], Pa
         f"hidden_dim={point.width}",
     ]
     return (
-        found | run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"),
+        usage | run_main(*model, "app=train", *settings, *stop, f"hydra.run.dir={run_dir}"),
         run_dir,
     )
 
 
 def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     """Return a run's figures beside its floors."""
-    found, run_dir = train(point, folder)
+    usage, run_dir = train(point, folder)
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
     phase, sizes = summary["seconds"]["phase"], summary["bytes"]["by_kind"]
     phase["aggregate + embed"] = phase["aggregate"] + phase["embed"]
-    return found | {
+    return usage | {
         "phase": phase,
         "floor": floors(point, summary["rounds"], sizes["features"] + sizes["embeddings"], rates),
         "bytes": sizes,
@@ -206,14 +206,14 @@ def measure(point: Point, folder: Path, rates: Rates) -> dict[str, Any]:
     }
 
 
-def show(point: Point, found: dict[str, Any]) -> None:
-    if "partition" in found:
-        made = found["partition"]
+def show(point: Point, figures: dict[str, Any]) -> None:
+    if "partition" in figures:
+        usage = figures["partition"]
         print(
-            f"  partition_data, {point.parts} parts: {made['seconds']:.0f} s,"
-            f" {made['memory'] / 2**30:.2f} GiB"
+            f"  partition_data, {point.parts} parts: {usage['seconds']:.0f} s,"
+            f" {usage['memory'] / 2**30:.2f} GiB"
         )
-    phase, floor = found["phase"], found["floor"]
+    phase, floor = figures["phase"], figures["floor"]
     beside = {
         name: f" ({floor[name]:.1f}, {phase[name] / floor[name]:.1f})"
         for name in floor
@@ -222,11 +222,11 @@ def show(point: Point, found: dict[str, Any]) -> None:
     seconds = "  ".join(
         f"{name} {phase[name]:.1f}{beside.get(name, '')}" for name in ("load", *PHASES, "evaluate")
     )
-    rows = found["bytes"]["features"] + found["bytes"]["embeddings"]
+    rows = figures["bytes"]["features"] + figures["bytes"]["embeddings"]
     print(
         f"{point.model:<4} {point.edges:>11,} edges {point.parts:>2} parts {point.width:>3} wide:"
-        f" {found['seconds']:6.1f} s, {found['memory'] / 2**30:5.2f} GiB, {rows / 1e6:7,.0f} MB of"
-        f" rows, rounds {'+'.join(map(str, found['rounds']))}, test {found['test']:.4f} |"
+        f" {figures['seconds']:6.1f} s, {figures['memory'] / 2**30:5.2f} GiB, {rows / 1e6:7,.0f} MB"
+        f" of rows, rounds {'+'.join(map(str, figures['rounds']))}, test {figures['test']:.4f} |"
         f" {seconds}",
         flush=True,
     )
@@ -250,12 +250,14 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
     with mpl.rc_context(STYLE):
         figure, panels = plt.subplots(1, len(sweeps), figsize=(4.2 * len(sweeps), 4), squeeze=False)
         for sweep, axes in zip(sweeps, panels[0], strict=True):
-            shown = {point: runs[point] for point in points(sweep, [model], 20) if point in runs}
-            across = [getattr(point, sweep) for point in shown]
+            sweep_runs = {
+                point: runs[point] for point in points(sweep, [model], 20) if point in runs
+            }
+            across = [getattr(point, sweep) for point in sweep_runs]
             for name, colour, marker in zip(PHASES, COLOURS, MARKERS, strict=False):
                 axes.plot(
                     across,
-                    [max(run["phase"][name], 1e-2) for run in shown.values()],
+                    [max(run["phase"][name], 1e-2) for run in sweep_runs.values()],
                     color=colour,
                     marker=marker,
                     label=name,
@@ -263,13 +265,13 @@ def draw(runs: dict[Point, dict[str, Any]], sweeps: list[str], model: str, file:
                 if name != "plan":
                     axes.plot(
                         across,
-                        [max(run["floor"][name], 1e-2) for run in shown.values()],
+                        [max(run["floor"][name], 1e-2) for run in sweep_runs.values()],
                         ":",
                         color=colour,
                     )
             axes.plot(
                 across,
-                [run["memory"] / 2**30 for run in shown.values()],
+                [run["memory"] / 2**30 for run in sweep_runs.values()],
                 "--",
                 color="grey",
                 label="GiB, all",
@@ -298,7 +300,7 @@ def main() -> None:
         if options.keep and options.keep.exists()
         else []
     )
-    runs = {Point(**point): found for point, found in kept}
+    runs = {Point(**point): figures for point, figures in kept}
     rates = Rates.measured()
     print(
         f"{common.machine()}, "
@@ -316,7 +318,9 @@ def main() -> None:
                     runs[point] = measure(point, folder, Rates.measured())
                     if options.keep:
                         options.keep.write_text(
-                            json.dumps([[asdict(each), run] for each, run in runs.items()]),
+                            json.dumps(
+                                [[asdict(run_point), run] for run_point, run in runs.items()]
+                            ),
                             encoding="utf-8",
                         )
                 show(point, runs[point])

@@ -67,13 +67,13 @@ def main() -> None:
     names = [*METHODS, *(["PyG"] if accounts.PYG else [])]
     print(f"{'':<12}", *(f"{name:>16}" for name in names))
     for column in THIRD:
-        found: dict[str, list[float]] = {name: [] for name in names}
+        accuracies: dict[str, list[float]] = {name: [] for name in names}
         for seed in range(options.seeds):
             nodes, edges = draw(column, seed)
             with tempfile.TemporaryDirectory() as folder:
                 accounts.write(Path(folder), nodes, edges)
                 for number, (name, settings) in enumerate(METHODS.items()):
-                    made = compose(
+                    composed = compose(
                         [
                             *OURS,
                             f"dataset_file={folder}",
@@ -83,12 +83,12 @@ def main() -> None:
                         ],
                         "node_classification_sage",
                     )
-                    common.partition(made)
-                    scores = common.train_in_threads(made)
-                    found[name].append(scores["test"]["accuracy"])
+                    common.partition(composed)
+                    scores = common.train_in_threads(composed)
+                    accuracies[name].append(scores["test"]["accuracy"])
             if accounts.PYG:
-                found["PyG"].append(train_pyg(nodes, edges, column, seed))
-        print(f"{column:<12}", *(f"{min(found[name]):>16.3f}" for name in names), flush=True)
+                accuracies["PyG"].append(train_pyg(nodes, edges, column, seed))
+        print(f"{column:<12}", *(f"{min(accuracies[name]):>16.3f}" for name in names), flush=True)
 
 
 if __name__ == "__main__":

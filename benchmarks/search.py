@@ -50,14 +50,14 @@ def scores_of(runs: list[dict[str, Any]], split: str) -> list[float]:
     return [run[split][run["chosen"]["metric"]] for run in runs]
 
 
-def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+def draw(trials: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """One panel per data set: validation and test score of each trial, and the best so far."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.size": 9, "svg.hashsalt": "retexo", "axes.grid": True}):
         figure = Figure(figsize=(9, 3.2), layout="constrained")
-        for axes, (name, runs) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        for axes, (name, runs) in zip(figure.subplots(1, len(trials)), trials.items(), strict=True):
             val, test = scores_of(runs, "val"), scores_of(runs, "test")
             best = [max(val[: trial + 1]) for trial in range(len(val))]
             axes.step(range(len(val)), best, where="post", color="0.5", label="best so far")
@@ -85,21 +85,21 @@ def main() -> None:
     folder = options.folder.resolve()
     accounts.write(folder / "accounts", *accounts.draw(0)[:2])
     print(common.machine())
-    found = {}
+    trials = {}
     for name, settings in CASES.items():
-        settings = [each.replace("=accounts", f"={folder}/accounts") for each in settings]
+        settings = [setting.replace("=accounts", f"={folder}/accounts") for setting in settings]
         settings += [f"partition_dir={folder}/partitions"]
         search(folder / name, settings, options.trials, options.seed)
-        found[name] = read(folder / name)
-        val, test = scores_of(found[name], "val"), scores_of(found[name], "test")
+        trials[name] = read(folder / name)
+        val, test = scores_of(trials[name], "val"), scores_of(trials[name], "test")
         best = max(range(len(val)), key=val.__getitem__)
-        seconds = sum(run["seconds"]["total"] for run in found[name])
+        seconds = sum(run["seconds"]["total"] for run in trials[name])
         print(
             f"{name}: validation {val[0]:.4f} -> {val[best]:.4f}, test {test[0]:.4f} ->"
             f" {test[best]:.4f} (trial {best} of {len(val) - 1}), {seconds:.0f} s"
         )
     if options.figure:
-        draw(found, options.figure)
+        draw(trials, options.figure)
 
 
 if __name__ == "__main__":

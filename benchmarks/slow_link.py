@@ -78,11 +78,13 @@ def measure(
     data: list[str], rate: str, options: argparse.Namespace, folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """Return summaries by method; methods alternate."""
-    found: dict[str, list[dict[str, Any]]] = {method: [] for method in options.methods}
+    summaries_by_method: dict[str, list[dict[str, Any]]] = {
+        method: [] for method in options.methods
+    }
     with namespaces.network(options.nodes, rate) as nodes:
         for _ in range(options.repeats):
             for method in options.methods:
-                found[method].append(
+                summaries_by_method[method].append(
                     run(
                         nodes,
                         [*data, *METHODS[method]],
@@ -90,15 +92,15 @@ def measure(
                         folder,
                     )
                 )
-    return found
+    return summaries_by_method
 
 
-def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
+def table(summaries_by_method: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
     """Print medians by method, and what the last run sent."""
     rows = {}
-    for method, summaries in found.items():
+    for method, summaries in summaries_by_method.items():
         seconds = pd.DataFrame(
-            [{**each["seconds"], **each["seconds"]["phase"]} for each in summaries]
+            [{**summary["seconds"], **summary["seconds"]["phase"]} for summary in summaries]
         )
         last = summaries[-1]
         rows[method] = {
@@ -109,9 +111,9 @@ def table(found: dict[str, list[dict[str, Any]]]) -> pd.DataFrame:
             "rounds": "+".join(map(str, last["rounds"])),
             "test": last["test"]["accuracy"],
         }
-    made = pd.DataFrame.from_dict(rows, orient="index")
-    made.insert(1, "ratio", made["train, s"] / made["train, s"].iloc[0])
-    return made.round(4)
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame.insert(1, "ratio", frame["train, s"] / frame["train, s"].iloc[0])
+    return frame.round(4)
 
 
 def main() -> None:

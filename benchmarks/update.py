@@ -77,7 +77,7 @@ def measure(name: str, overrides: Sequence[str], shares: Sequence[float], folder
         os.sync()  # an update waits until its files are on the disk, also those that stay
         _, seconds, cpu = run("app=update", f"partition_dir={copy}", *tables)
         figures = (seconds, anew, anew / seconds, cpu, cpu_anew, cpu_anew / cpu)
-        print(f"|{name}|{share:.2%}|{rows:,}|", "|".join(f"{each:.2f}" for each in figures), "|")
+        print(f"|{name}|{share:.2%}|{rows:,}|", "|".join(f"{value:.2f}" for value in figures), "|")
         shutil.rmtree(copy)
 
 
@@ -87,25 +87,25 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.0001, 0.001, 0.01, 0.1])
     parser.add_argument("--method", default="random", help="partition_method")
     parser.add_argument("--coauthor", type=Path, help="coauthor_cs.npz")
-    given = parser.parse_args()
+    options = parser.parse_args()
     print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print("|graph|changed edges|rows|update, s|anew, s|ratio|update, CPU s|anew, CPU s|ratio|")
     print("|---|---|---|---|---|---|---|---|---|")
-    common = ["num_partitions=4", f"partition_method={given.method}", "partition.dgl_files=false"]
+    common = ["num_partitions=4", f"partition_method={options.method}", "partition.dgl_files=false"]
     synthetic = [
         "dataset_name=synthetic",
-        f"synthetic.nodes={given.edges * 2 // 25}",
-        f"synthetic.edges={given.edges}",
+        f"synthetic.nodes={options.edges * 2 // 25}",
+        f"synthetic.edges={options.edges}",
     ]
     with tempfile.TemporaryDirectory() as name:
-        if given.coauthor is not None:
-            of_file = ["dataset_name=file", f"dataset_file={given.coauthor}", *SPLIT, *common]
+        if options.coauthor is not None:
+            of_file = ["dataset_name=file", f"dataset_file={options.coauthor}", *SPLIT, *common]
             folder = Path(name) / "coauthor"
             folder.mkdir()
-            measure("coauthor_cs", of_file, given.shares, folder)
+            measure("coauthor_cs", of_file, options.shares, folder)
         folder = Path(name) / "synthetic"
         folder.mkdir()
-        measure("synthetic", [*synthetic, *common], given.shares, folder)
+        measure("synthetic", [*synthetic, *common], options.shares, folder)
 
 
 if __name__ == "__main__":

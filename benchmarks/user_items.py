@@ -53,7 +53,7 @@ def write_tables(folder: Path, pairs: dict[str, Pairs]) -> list[str]:
     for column, kind in enumerate(("user", "item")):
         ids = np.arange(every[:, column].max() + 1)
         np.savetxt(folder / f"nodes/{kind}.csv", ids, "%d", header="id", comments="")
-    tables = {"edges/user__has__item": every} | {f"split/{k}": each for k, each in pairs.items()}
+    tables = {"edges/user__has__item": every} | {f"split/{k}": rows for k, rows in pairs.items()}
     for name, rows in tables.items():
         path = folder / f"{name}.csv"
         np.savetxt(path, rows, "%d", delimiter=",", header="src,dst", comments="")
@@ -131,24 +131,26 @@ def train_lightgcn(pairs: dict[str, Pairs], limit: float) -> tuple[dict[str, flo
     def score(split: str) -> dict[str, float]:
         with torch.no_grad():
             rows = embed().numpy()
-        held = np.add(pairs[split], [0, num_users])
+        held_out = np.add(pairs[split], [0, num_users])
         shape = (num_users + num_items,) * 2
         known = sp.csr_array(
             (np.ones(len(every), np.bool_), np.add(every, [0, num_users]).T), shape
         )
         items = np.arange(num_users, num_users + num_items)
-        found, *_ = rank_rows(lambda users: rows[users] @ rows[items].T, held, known, items)
-        return measure_ranks(held[:, 0], found)
+        ranks_and_places, *_ = rank_rows(
+            lambda users: rows[users] @ rows[items].T, held_out, known, items
+        )
+        return measure_ranks(held_out[:, 0], ranks_and_places)
 
     begin, best, best_rows, epoch, failures = time.perf_counter(), -1.0, start.detach(), 0, 0
     while failures < 10 and time.perf_counter() - begin < limit:
         epoch += 1
         for batch in torch.randperm(len(train)).split(8192):
-            users, wanted = ends[:, batch]
+            users, positives = ends[:, batch]
             others = torch.randint(num_users, num_users + num_items, (len(batch),))
             rows = embed()
-            margin = (rows[users] * (rows[wanted] - rows[others])).sum(dim=1)
-            norms = sum(start[each].square().sum() for each in (users, wanted, others))
+            margin = (rows[users] * (rows[positives] - rows[others])).sum(dim=1)
+            norms = sum(start[nodes].square().sum() for nodes in (users, positives, others))
             loss = -torch.nn.functional.logsigmoid(margin).mean() + 5e-5 * norms / len(batch)
             optimizer.zero_grad()
             loss.backward()
@@ -182,10 +184,10 @@ if __name__ == "__main__":
     rows = {**summary["baselines"], "layer by layer": summary["test"]}
     print(f"| | {' | '.join(MEASURES)} |\n|---|{'---|' * len(MEASURES)}")
     for name, scores in rows.items():
-        print(f"| {name} | {' | '.join(f'{scores[each]:.4f}' for each in MEASURES)} |")
+        print(f"| {name} | {' | '.join(f'{scores[measure]:.4f}' for measure in MEASURES)} |")
     if args.lightgcn:
         scores, spent, epochs = train_lightgcn(split, args.lightgcn)
-        cells = " | ".join(f"{scores[each]:.4f}" for each in MEASURES)
+        cells = " | ".join(f"{scores[measure]:.4f}" for measure in MEASURES)
         print(f"| LightGCN, {epochs} epochs, {spent:.0f} s | {cells} |")
     spent_text = ", ".join(f"{name} {value:.0f} s" for name, value in summary["spent"].items())
     print(f"\n{spent_text}; {summary['bytes']['total']:,} bytes: {summary['bytes']['by_kind']}")

@@ -134,13 +134,13 @@ def _read_rounds(path: Path) -> Iterator[tuple[str, Any]]:
     A layer that a resumed run wrote twice counts once.
     """
     rounds = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    table = {(each["layer"], each["round"]): each for each in rounds}
+    table = {(record["layer"], record["round"]): record for record in rounds}
     for layer in sorted({layer for layer, _ in table}):
         of_layer = [table[key] for key in sorted(table) if key[0] == layer]
         yield f"layer{layer}.rounds", len(of_layer)
         for name in of_layer[-1]:
             if name not in (*LEFT_OUT, "layer", "round"):
-                column = [each.get(name) for each in of_layer]
+                column = [record.get(name) for record in of_layer]
                 yield f"layer{layer}.{name}", f"{column[-1]} {digest(repr(column).encode())}"
 
 
@@ -172,7 +172,7 @@ def _flatten_bytes(counted: dict[str, Any], prefix: str) -> Iterator[tuple[str, 
             if num_bytes:
                 yield f"{prefix}.peers.{sender}-{receiver}", num_bytes
     by_kind = {kind: sum(layer[kind] for layer in layers) for kind in layers[0]}
-    sums = [sum(each.values()) for each in layers]
+    sums = [sum(layer.values()) for layer in layers]
     yield (
         f"{prefix}.sums_agree",
         by_kind == counted["by_kind"]

@@ -43,11 +43,11 @@ def predict_plain() -> None:
     model = retexo.load("train", output="arrays").attach("input/graph.npz")
     ids = draw_blocks()["node_id"][[3, 7, 300]]
     some = model.predict(node_ids=ids)
-    whole = model.predict()
+    all_nodes = model.predict()
     directory = next(Path("parts").glob("*/meta.json")).parent
     parts = model.predict(directory)
     save("some", ids=some.ids, classes=some.classes, probabilities=some.probabilities)
-    save("all", ids=whole.ids, classes=whole.classes, probabilities=whole.probabilities)
+    save("all", ids=all_nodes.ids, classes=all_nodes.classes, probabilities=all_nodes.probabilities)
     save("parts", ids=parts.ids, classes=parts.classes, probabilities=parts.probabilities)
     save("embeddings", frame=retexo.load("train").embed("input/graph.npz"))
     arguments = model.network_inputs()
@@ -104,13 +104,13 @@ def run_exported() -> None:
     import retexo
 
     arguments = retexo.load("train").network_inputs("input/graph.npz")
-    arguments = tuple(each for each in arguments if each is not None)
+    arguments = tuple(argument for argument in arguments if argument is not None)
     program = torch.export.load("export/model.pt2")
     save("pt2", logits=program.module()(*arguments))
     session = onnxruntime.InferenceSession("onnx/model.onnx")
-    names = [each.name for each in session.get_inputs()]
-    given = dict(zip(names, (each.numpy() for each in arguments), strict=False))
-    save("onnx", logits=session.run(None, given)[0])
+    names = [model_input.name for model_input in session.get_inputs()]
+    inputs = dict(zip(names, (argument.numpy() for argument in arguments), strict=False))
+    save("onnx", logits=session.run(None, inputs)[0])
 
 
 def ask_service(port: int) -> None:
@@ -201,10 +201,10 @@ def write_objects() -> None:
     )
     typed["author", "writes", "paper"].edge_attr = (torch.arange(480) % 7).view(240, 2).float()
     retexo.from_pyg(typed, folder / "pyg-typed")
-    whole = dgl.graph((tensors["src"], tensors["dst"]), num_nodes=120)
-    whole.ndata.update({"feat": tensors["feat"], "label": tensors["label"], **masks})
-    whole.edata["w"] = (torch.arange(whole.num_edges()) % 3 + 1).float()
-    retexo.from_dgl(whole, folder / "dgl.npz")
+    dgl_graph = dgl.graph((tensors["src"], tensors["dst"]), num_nodes=120)
+    dgl_graph.ndata.update({"feat": tensors["feat"], "label": tensors["label"], **masks})
+    dgl_graph.edata["w"] = (torch.arange(dgl_graph.num_edges()) % 3 + 1).float()
+    retexo.from_dgl(dgl_graph, folder / "dgl.npz")
     drawn = networkx.karate_club_graph()
     retexo.from_networkx(drawn, folder / "networkx.npz", label="club")
     matrix = coo_array((np.ones(len(graph["src"])), (graph["src"], graph["dst"])), (120, 120))
@@ -219,15 +219,15 @@ def write_dgl_directory() -> None:
     import torch
 
     graph = draw_blocks()
-    whole = dgl.graph(
+    dgl_graph = dgl.graph(
         (torch.from_numpy(graph["src"]), torch.from_numpy(graph["dst"])), num_nodes=400
     )
     for key in ("feat", "label", "train_mask", "val_mask", "test_mask"):
-        whole.ndata[key] = torch.from_numpy(graph[key])
-    whole.ndata["orig_id"] = torch.from_numpy(graph["node_id"])
+        dgl_graph.ndata[key] = torch.from_numpy(graph[key])
+    dgl_graph.ndata["orig_id"] = torch.from_numpy(graph["node_id"])
     np.random.seed(0)
     dgl.random.seed(0)
-    dgl.distributed.partition_graph(whole, "given", 2, "input/by-dgl", part_method="random")
+    dgl.distributed.partition_graph(dgl_graph, "given", 2, "input/by-dgl", part_method="random")
 
 
 # --- runs that are disturbed ----------

@@ -29,7 +29,7 @@ def apps(
 ) -> tuple[Run, ...]:
     """One run of each app with the same settings, in a folder of its name. Later settings win."""
     common = (*FILES, *short, split, f"dataset_file=input/{file}", f"num_partitions={parts}")
-    common = tuple(each for each in common if each.split("=")[0] not in _names(settings))
+    common = tuple(setting for setting in common if setting.split("=")[0] not in _names(settings))
     runs = []
     for app in names.split():
         trained = app in ("evaluate", "predict", "export")
@@ -39,13 +39,13 @@ def apps(
 
 
 def _names(settings: tuple[str, ...]) -> set[str]:
-    return {each.split("=")[0] for each in settings}
+    return {setting.split("=")[0] for setting in settings}
 
 
 def run(name: str, app: str, *settings: str, parts: int = 3, status: int = 0) -> Run:
     """One more run of an app, in a folder of another name."""
-    (made,) = apps(app, *settings, parts=parts)
-    return Run(name, made.arguments, status)
+    (app_run,) = apps(app, *settings, parts=parts)
+    return Run(name, app_run.arguments, status)
 
 
 WARM_UP = Chain("warm-up", graphs.plain, apps("plan train evaluate predict", parts=2))

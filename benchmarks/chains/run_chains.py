@@ -160,8 +160,8 @@ def run_in_fork(run: Step, tree: Path, port: int, renamed: dict[str, str]) -> in
     if isinstance(run, Call):
         run.function(*((port,) if run.with_port else ()))
         return 0
-    arguments = [each.replace("{port}", str(port)) for each in run.arguments]
-    arguments = [rename(each, renamed) for each in arguments]
+    arguments = [argument.replace("{port}", str(port)) for argument in run.arguments]
+    arguments = [rename(argument, renamed) for argument in arguments]
     place = (f"hydra.run.dir={run.name}",) if run.name else ()
     return run_command(tree, [*arguments, *place])
 
