@@ -26,7 +26,10 @@ from partitioning.graph.schema import Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLANK = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+BLANK = (
+    *("", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None"),
+    *("#N/A", "<NA>", "\\N"),  # of Excel, pandas, and MySQL and Postgres
+)
 """Texts that mean a blank cell in a column of numbers."""
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$|^[+-]?(?i:nan|inf|infinity)$"
 DECIMAL_COMMA = r"^[+-]?(\d+(,\d*)?|,\d+)([eE][+-]?\d+)?$"

@@ -202,9 +202,9 @@ def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> Non
 def _may_be_unknown(name: str | int) -> bool:
     """Return whether the name of a class is a negative number, or one of UNKNOWN."""
     number = _number(str(name))
-    if number is not None and not np.isnan(number):
+    if number is not None and number == number:  # NaN is none; isnan takes no 21 digits
         return number < 0
-    return (re.sub(r"[\W_]", "", str(name).casefold()) or name) in UNKNOWN
+    return name in BLANK or (re.sub(r"[\W_]", "", str(name).casefold()) or name) in UNKNOWN
 
 
 def read_targets(

@@ -393,6 +393,12 @@ def masked(*cells):
             )
             for labels, names, classes in (
                 (["None", "low", "high", ""], ("None", "high", "low"), [0, 2, 1, -1]),
+                (
+                    ["1" + "0" * 20, "2" * 21, "", "2" * 21],
+                    ("1" + "0" * 20, "2" * 21),
+                    [0, 1, -1, 1],
+                ),
+                (["1", "\\N", "0", "#N/A"], None, [1, -1, 0, -1]),
                 (["-1", "low", "high", "NA"], ("NA", "high", "low"), [-1, 2, 1, 0]),
                 (["01", "02", "", "10"], ("01", "02", "10"), [0, 1, -1, 2]),
                 (["1", "NA", "0", "nan"], None, [1, -1, 0, -1]),
@@ -426,6 +432,7 @@ def masked(*cells):
                 ([-5, -6, 0], "-6 is a class; labels.unknown=[-6]"),
                 (["0", "1", "?"], "labels.unknown=[?] if it"),
                 (["low", "high", "n/a"], "labels.unknown=[n/a] if it"),
+                (["low", "high", r"\N"], r"labels.unknown=[\N] if it"),
                 (["low", "high", "TBD"], "labels.unknown=[TBD] if it"),
                 (["low", "high", "No label"], "labels.unknown=[No label] if it"),
                 (["low", "high", "-100"], "labels.unknown=[-100] if it"),
