@@ -198,7 +198,10 @@ def _check_classes(graph: GraphData, setting: str) -> None:
 
 
 def _check_value(name: str, value: Any, kind: str) -> None:
-    """Raise InputError unless split.train, val or test is what this kind of split takes."""
+    """Raise InputError unless split.train, val or test fits a kind of split that draws nodes.
+
+    That is a number of nodes with per_class, else a share in [0, 1].
+    """
     is_count = type(value) is int and value >= 0
     is_share = (is_count or type(value) is float) and 0 <= value <= 1
     numbers = "a number of nodes, from 0 on; set split=fraction for shares"

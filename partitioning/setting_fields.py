@@ -141,7 +141,10 @@ class Setting:
         return value
 
     def _convert(self, entry: Any, value: Any) -> Any:
-        """Return an entry of a list in its type; InputError where it has another one."""
+        """Return an entry of the list `value` converted to its type, such as the text 3 to 3.
+
+        InputError where that is not possible, and for a float in place of an integer.
+        """
         kind: Any = self.each
         try:
             if type(entry) not in {int, float, str} or (kind is int and type(entry) is float):

@@ -18,7 +18,7 @@ class Stopped(RuntimeError):
 def describe_error(error: BaseException) -> str:
     """Return the message of an error and its notes, joined by "; ".
 
-    Its class comes first, unless the error is our own.
+    Its class comes first, unless it is an InputError or a TrainingError.
     """
     kind, text = type(error).__name__, str(error)
     if not isinstance(error, InputError | TrainingError):

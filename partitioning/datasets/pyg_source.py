@@ -36,7 +36,10 @@ MUSAE_URL = "https://graphmining.ai/datasets/ptg"
 
 
 def remotes(name: str, folder: str) -> list[Remote]:
-    """Return the raw files, such as `dataset_dir`/CiteSeer/raw/ind.citeseer.tx."""
+    """Return the raw files in the order of the loader's `paths`, below `folder`.
+
+    For instance `folder`/CiteSeer/raw/ind.citeseer.tx.
+    """
     if name in MUSAE:
         return [Remote(f"{MUSAE_URL}/{MUSAE[name]}", Path(folder) / name / "raw" / MUSAE[name])]
     title = PLANETOID[name]

@@ -35,8 +35,9 @@ def load(settings: DatasetSettings) -> GraphData:
 def generate(settings: SyntheticSettings) -> GraphData:
     """Draw a graph: classes, edges and features, from separate random streams of one seed.
 
-    Duplicates and self loops may occur. round(homophily * M) of a relation's M edges are drawn
-    within a class, the others without regard to classes. InputError for too few nodes.
+    Duplicates and self loops may occur, and few sources have many of the edges. Of a relation's M
+    edges round(homophily * M) are drawn within a class, the others without regard to classes.
+    InputError for too few nodes.
     """
     least = NUM_TYPES * settings.classes
     if settings.nodes < least:

@@ -6,6 +6,7 @@ graph have one type and one relation.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -107,7 +108,7 @@ class PartitionConfig:
 def config_file(path: Path) -> Path | None:
     """Return DGL's partition config in a directory: the file named after it, else the only one.
 
-    None if it has none, or is no directory.
+    None if it has none, or is no directory. Other JSON files in it are passed over.
 
     Raises:
         InputError: it has several.
@@ -116,7 +117,11 @@ def config_file(path: Path) -> Path | None:
     if named.is_file():
         return named
     files = (file for file in sorted(path.glob("*.json")) if file.name != "meta.json")
-    configs = [file for file in files if "num_parts" in read_json(file)]
+    configs = []
+    for file in files:
+        with suppress(InputError):  # a table, say
+            if "num_parts" in read_json(file):
+                configs.append(file)
     if len(configs) > 1:
         names = ", ".join(file.name for file in configs)
         raise InputError(

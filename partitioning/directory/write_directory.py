@@ -209,8 +209,9 @@ class _PartWriter:
         """Make one partition.
 
         Returns:
-            The partition; and the numbers of its self loops, of its edges beyond the first from one
-            node to another, and of its nodes without an edge to or from another node.
+            The partition; and the numbers of its self loops, which it leaves out, of its edges
+            beyond the first with the same ends (self loops, too), and of its nodes without an edge
+            to or from another node.
         """
         edges = {edge_type: placed.into(part) for edge_type, placed in self.edges.items()}
         nodes, local_ids, isolated = {}, {}, {}

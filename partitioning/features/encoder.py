@@ -237,7 +237,7 @@ class EncodedFeatures:
         return self[np.arange(len(self))]
 
     def _refuse(self, row: int) -> NoReturn:
-        """Raise InputError for a row that is not finite once it is encoded."""
+        """Raise InputError for a row of `raw` that is not finite once it is encoded."""
         for fitted in self.state["columns"]:
             one = self.state | {"columns": [fitted]}
             with np.errstate(over="ignore"):

@@ -295,9 +295,9 @@ def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.fl
 
 
 def refuse_odd_weights(array: Array, where: str) -> None:
-    """Raise InputError for weights [n] that rounding to float32 would change into something else.
+    """Raise InputError for weights [n] other than 0 and MIN_WEIGHT to MAX_WEIGHT, and for bool.
 
-    1e-50 would become 0, and `true` 1. NaN is left to check_edge_weight.
+    In float32 1e-50 would become 0, and `true` 1. NaN is left to check_edge_weight.
     """
     expected = f"expected 0, or a weight from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}"
     if array.dtype.kind == "b":

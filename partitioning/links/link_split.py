@@ -124,7 +124,8 @@ def split_links(
         spectral_filter: of a trained model, taken where there are no validation pairs.
 
     Raises:
-        InputError: no training edge is left, a pair is in two splits, or a file of pairs is wrong.
+        InputError: split.edges or split.by cannot be met, no training edge is left, a pair is in
+            two splits, nearly all pairs have an edge, or a file of pairs is wrong.
     """
     num_nodes, rng = graph.num_nodes, np.random.default_rng(settings.seed)
     edges = _find_edges(graph)

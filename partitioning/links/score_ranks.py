@@ -87,7 +87,7 @@ def _blocks_of_sources(
 
 
 def count_above_in_list(sources: Ints, own: Floats) -> Floats:
-    """Return how many rows of the same source score above each row, [n]; equal ones count half."""
+    """Return how many other rows of the same source score above each row, [n]; ties count half."""
     order = np.lexsort((-own, sources))
     by_source, by_score = sources[order], own[order]
     position = np.arange(len(order))

@@ -68,7 +68,7 @@ class Cells:
     def kind(self) -> str:
         """Return number, boolean, text, list, date, blank or the name of another type.
 
-        A date may also be a time or a duration; in a blank column no cell has a value.
+        A date may also be a time or a duration; in a blank column every cell is null.
         """
         from pyarrow import types
 
@@ -133,7 +133,7 @@ class Cells:
         self._refuse_rounded()
         values = self.numbers(expected)
         if values.dtype.kind == "f":
-            self.refuse_first(np.isnan(values), expected)
+            self.refuse_first(~np.isfinite(values), expected)
             refuse(values, ~are_whole(values), self.where, expected)
             return values.astype(np.int64)
         return check_integers(values, self.where)
@@ -204,9 +204,9 @@ class Cells:
         return replace(self, data=integers)
 
     def to_whole(self, expected: str) -> "Cells":
-        """Return the cells as int64, also whole floats; InputError for others and blanks.
+        """Return the cells as int64, also whole floats and texts of whole numbers.
 
-        expected: what the message ends with.
+        InputError for others and blanks. expected: what the message ends with, for most of them.
         """
         import pyarrow as pa
 

@@ -65,7 +65,7 @@ def _read_silently(files: Sequence[Path]) -> None:
 
 
 def _read(path: str) -> None:
-    """Read all that the program uses of such a file."""
+    """Read all that the program uses of such a file; the reader's exceptions are ignored."""
     from partitioning.dgl_import import import_dgl
 
     dgl = import_dgl(path)

@@ -27,9 +27,9 @@ FORMATS = ("npy", "csv", "csv.gz", "tsv", "tsv.gz", "txt", "parquet")
 
 
 def index_file(name: str, settings: SplitSettings) -> Path | None:
-    """Return the index file of train, val or test that the settings name.
+    """Return the index file of train, val or test that the settings name, which may not exist.
 
-    Returns None where it does not exist.
+    None where they name none, or split.dir has none or several.
     """
     try:
         return require_index_file(name, getattr(settings, name), settings.dir)

@@ -102,7 +102,7 @@ class ArrayGraph:
 
     @property
     def plain(self) -> Arrays | None:
-        """All arrays of a plain graph; None if there are several types or relations."""
+        """All arrays of a graph without named types; None if types have names, even one."""
         if PLAIN_TYPE not in self.types:
             return None
         return self.types[PLAIN_TYPE] | self.relations[PLAIN_RELATION]

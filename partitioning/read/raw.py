@@ -398,7 +398,9 @@ def check_and_merge_edges(
     *,
     merge: bool,
 ) -> tuple[Endpoints, Endpoints, NDArray[np.float32] | None]:
-    """Check the weights, and merge duplicate edges on request: their weights add up.
+    """Check the weights, and merge duplicate edges on request, of which the log warns.
+
+    Their weights add up; without weights all copies but one go. InputError for a wrong weight.
 
     Args:
         src: [E]; and so is dst.
@@ -406,7 +408,8 @@ def check_and_merge_edges(
         weight: [E] weights as the user gave them, or None.
         num_nodes: Number of nodes that may be destinations.
         where: What to call the weights in a message.
-        merge: Whether duplicates are merged; the edges are then sorted by source.
+        merge: Whether duplicates are merged; the edges are then sorted by source, then by
+            destination.
 
     Returns:
         Ends and weights; the weights are None where all are 1.

@@ -119,9 +119,10 @@ def warn_unread(folder: Path, left: Iterable[Path], expected: str = "") -> None:
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the files of a table, without markers such as _SUCCESS and files of no bytes, by name.
+    """Return the files of a table, a file or folder, by name.
 
-    InputError for a folder with other files, or without any.
+    Those of a folder without markers such as _SUCCESS and files of no bytes. InputError for one
+    with a log of transactions or other files, or without any.
     """
     if not path.is_dir():
         return [path]

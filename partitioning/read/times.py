@@ -167,7 +167,7 @@ def _parse_iso(text: str) -> float:
 
 
 def _parse_month_names(texts: list[str]) -> NDArray[np.float64]:
-    """Return the seconds since 1970 of texts with the name of a month, NaN of others."""
+    """Return the seconds since 1970 of texts, such as 2 Jan 2024, as pandas reads them, or NaN."""
     import pandas as pd
 
     with warnings.catch_warnings(action="ignore"):

@@ -115,9 +115,9 @@ def _describe_files(tables: Tables) -> dict[str, dict[str, str]]:
 
 
 def _make_digest(path: Path, meta: Meta, files: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the checksum of a change, which does not depend on the names of its files.
+    """Return the checksum of a change from its files' checksums, by setting and name.
 
-    InputError where the tables were applied before.
+    It does not depend on the names. InputError where meta.history has it: applied before.
     """
     digest = json_checksum({setting: sorted(sums.values()) for setting, sums in files.items()})
     for entry in meta.history:
@@ -200,9 +200,11 @@ def _change_edges(
     name: EdgeType,
     change: Change,
 ) -> Relation:
-    """Change the edges of a relation.
+    """Return a relation with its edges changed; new ones come last.
 
-    Edges of deleted nodes go. InputError for an edge to change or delete that is missing.
+    All copies of a deleted edge go, and the edges of deleted nodes. InputError for an edge to
+    change or delete that is missing, one to change that is there several times, and with
+    duplicates=merge a new one that is there.
     """
     relation = change.stored.graph.relations[name]
     new, changed, deleted = (change.edges[name][kind] for kind in ("new", "changed", "deleted"))

@@ -54,7 +54,8 @@ def with_found_parts(settings: Settings) -> Settings:
 
     The settings stay as they are where num_partitions or parts_per_node is given, where partitions
     are on several machines or dataset_name=parts, and where none is found. Directories of other
-    numbers of partitions count only if there is one. InputError if it is damaged.
+    numbers of partitions count only if there is one. InputError if it is damaged. Files of DGL are
+    imported, which writes a directory.
     """
     num_parts = settings.num_partitions
     is_set = {"num_partitions", "parts_per_node"} & settings.given or num_parts != DEFAULTS[

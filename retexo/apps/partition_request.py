@@ -67,7 +67,8 @@ def directory_of(settings: PartitionSettings) -> Path:
 def _data_name(settings: PartitionSettings) -> str:
     """Return the name of the data set in paths: dataset_name, or the stem of dataset_file.
 
-    InputError for a name that is a path, or a file that is missing or not asked for.
+    InputError for a name that is a path, and a dataset_file that is needed but not set, or set but
+    not asked for. Whether it exists is not checked.
     """
     if settings.dataset_name != "file":
         name = settings.dataset_name

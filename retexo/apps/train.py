@@ -165,7 +165,12 @@ class Training:
         return "auto" if self.causes and self.settings.checkpoint.keep else self.settings.resume
 
     def run(self) -> dict[str, Any]:
-        """Run, and restart after a curable failure; return the summary. Observers hear of it."""
+        """Run, and restart after a curable failure; return the content of summary.json.
+
+        Node 0 writes summary.json and config.json. Observers hear of start, rounds and end, not of
+        restarts. TrainingError for another failure or too many restarts, InputError where nodes do
+        not fit together.
+        """
         try:
             self.observers.start(self.settings.stored)
             return self._run_with_restarts()

@@ -104,7 +104,10 @@ class _Transfer:
         return (select.POLLOUT if self._to_send else 0) | (select.POLLIN if self._to_receive else 0)
 
     def step(self) -> None:
-        """Send and receive without waiting; PeerLost if the stream has ended."""
+        """Send and receive without waiting.
+
+        PeerLost if the stream fails or has ended, TrainingError for a message of another length.
+        """
         for transfer in (self._send, self._receive):
             try:
                 transfer()

@@ -214,7 +214,8 @@ class LayerExchange:
     def _peer_batches(self, phase: int) -> Iterator[_Batch]:
         """Yield batches of peers with the messages to exchange with them.
 
-        No batch where rows are known. Each batch is made when the one before is sent.
+        No batch where rows are known, or the plan has no such phase. A batch is made when it is
+        asked for: between machines while the one before is sent.
         """
         if self._is_known or phase not in self._plan.options.phases:
             return

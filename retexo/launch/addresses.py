@@ -93,9 +93,10 @@ def _make_hub(cluster: ClusterSettings, tls: Tls | None) -> Hub | None:
 def _wait_at_hub(
     cluster: ClusterSettings, hub: Hub, timeout: float, stack: ExitStack
 ) -> HubListener:
-    """Wait at the hub for the connections of other nodes; node 0 may have to start it.
+    """Wait at the hub for the connections of other nodes.
 
-    `stack` closes both. TrainingError if the hub is not reached.
+    If this node is the hub, it is started first, in a thread. `stack` ends both. InputError if it
+    cannot listen, TrainingError if the hub is not reached.
     """
     where = f"distributed.hub={cluster.distributed.hub}"
     if cluster.node_rank == hub.node:

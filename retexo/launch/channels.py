@@ -331,9 +331,9 @@ class AcceptedConnections:
             self._accept()
 
     def _answer(self, channel: Channel, handle: Callable[[Channel, Message], None]) -> None:
-        """Pass the first message of a connection to `handle`.
+        """Pass the first message of a connection to `handle`, once all of it is there.
 
-        Reject it where that raises anything.
+        Reject the connection where that raises anything.
         """
         try:
             messages = channel.receive()

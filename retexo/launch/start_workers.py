@@ -175,12 +175,15 @@ def name_of(error: BaseException) -> str:
 
 
 def _kill_all(processes: Sequence[BaseProcess]) -> None:
-    """Kill the workers that run, and wait for them for at most STOP_TIMEOUT."""
+    """Kill the workers that run, and wait for them for at most STOP_TIMEOUT.
+
+    If one still seems to run then, the fork server, which reports it, is killed, too.
+    """
     alive = [process for process in processes if process.is_alive()]
     for process in alive:
         process.kill()
     deadline = time.monotonic() + STOP_TIMEOUT
     for process in alive:
         process.join(timeout=max(0.0, deadline - time.monotonic()))
-    if any(process.is_alive() for process in alive):  # as a stopped fork server reports
+    if any(process.is_alive() for process in alive):
         fork_server.kill()

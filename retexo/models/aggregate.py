@@ -174,7 +174,7 @@ class _Softmax(torch.autograd.Function):
 
 
 def edge_max(block: Block, rows: Tensor) -> Tensor:
-    """Return max over in-edges (u, v) of x[u], [N_dst, D], 0 without in-edges.
+    """Return max over in-edges (u, v) of x[u], times block.scale if any, [N_dst, D]; 0 without any.
 
     Args:
         block: the edges.

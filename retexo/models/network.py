@@ -242,9 +242,10 @@ class Architecture:
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Return the inverse of to_json.
 
-        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, another output
-        than a layer can have, a width of embeddings that is out of range, or another number of
-        bases, which earlier versions let users set, where relations share them.
+        Raises KeyError, TypeError, ValueError, and InputError for an unknown model, a setting of it
+        that is refused, another output than a layer can have, a width of embeddings that is out of
+        range, or another number of bases, which earlier versions let users set, where relations
+        share them.
         """
         find_convolution(content["name"])
         kind = MODELS[content["name"]]

@@ -70,7 +70,7 @@ def _threadpool_controller() -> ThreadpoolController:
 def _in_threads(kernel: Callable[..., None], size: int, *arguments: Any) -> None:
     """Call kernel(*arguments, first, end) on one range of 0 ... size per torch thread.
 
-    Ranges write disjoint parts of the arrays.
+    Ranges write disjoint parts of the arrays; where `size` is small, some are empty.
     """
     count = torch.get_num_threads()
     bounds = [size * number // count for number in range(count + 1)]

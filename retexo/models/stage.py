@@ -57,12 +57,14 @@ class Stage(nn.Module):
 
         Args:
             conv: the convolution.
-            num_classes: of the head; None for a last stage that is the bare convolution.
+            num_classes: of the head; None for a last stage that is the bare convolution, without
+                norm and head.
             model: settings.
             skips: the weights [F, D] of skip connections.
-            features: whether the layer's input are the features.
-            is_last: whether it is the last stage.
-            outputs_aggregate: whether the output is the aggregate.
+            features: whether the layer's input are the features, which have a dropout rate of their
+                own and are not added to residual layers.
+            is_last: whether `embed` returns the logits.
+            outputs_aggregate: whether `embed` returns the weighted aggregate.
         """
         super().__init__()
         self.conv = conv
@@ -152,7 +154,8 @@ class Stage(nn.Module):
     def _hidden(self, inputs: Inputs) -> Tensor:
         """Return convolution and skip connections after norm and activation, [N_dst, H].
 
-        With model.residual, a linear layer follows, and the own row is added to its output.
+        Without a head neither follows. With model.residual a linear layer does, and above layer 0
+        the own row is added to its output.
         """
         out: Tensor = self.conv(inputs)
         skips = zip(inputs.skips, self.skip_rates, self.skips.values(), strict=True)

@@ -228,7 +228,9 @@ class Predictor:
                 ids; "arrays": a retexo.results.predictions.Predictions; None: as of `load`.
 
         Raises:
-            InputError: an id is unknown, or the graph is not what the model was trained for.
+            InputError: an id is unknown, the graph is not what the model was trained for, no graph
+                is given or attached, two of node_ids, new and edges are given, or the model is for
+                links (see `score` and `top`).
         """
         form = self._form(output)
         if edges is None:

@@ -189,12 +189,12 @@ class ModelStore:
     def __init__(
         self, directory: Path, load: Callable[[], Predictor], interval: float = RELOAD
     ) -> None:
-        """Load the model.
+        """Load the model; `watch`, which the caller runs in a thread, loads it anew if it changes.
 
         Args:
             directory: The checkpoint.
             load: Loads it and attaches the graph.
-            interval: Seconds between looks; 0: it is loaded once.
+            interval: Seconds between looks of `watch`; 0: it never looks.
         """
         self._file, self._load, self._interval = directory / "model.json", load, interval
         self._seen = self._signature()

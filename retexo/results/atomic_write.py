@@ -32,7 +32,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise TrainingError(f"{path}: {why_unwritten(error)}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # in a file in place of the folder
+            unfinished.unlink()
 
 
 def remove_unfinished(run_dir: Path) -> None:

@@ -169,9 +169,10 @@ def _advise(summary: Mapping[str, Any], name: str, run_dir: str) -> list[str]:
 
 
 def _advise_depth(summary: Mapping[str, Any], name: str, settings: Mapping[str, Any]) -> list[str]:
-    """Advise more layers if validation rose by more than its standard error in the last one.
+    """Advise more layers if the last one raised validation by more than its standard error.
 
-    Returns one sentence, or none.
+    The error is that of the test score `name`, for as many nodes as validate. Returns one sentence,
+    or none.
     """
     by_layer, error = summary.get("val_by_layer", []), standard_error(summary, name)
     num_val, num_test = (

@@ -161,9 +161,15 @@ def write_part(
     *,
     embeddings: bool,
 ) -> None:
-    """Write the files of one partition; TrainingError if that fails.
+    """Write the files of one partition, in place of earlier ones; TrainingError if that fails.
 
-    known: what `known_columns` returns of its nodes.
+    Args:
+        run_dir: Of the run; `predictions` and `embeddings` are folders in it.
+        part: Number of the partition.
+        predictions: Of its nodes.
+        kind: Suffix of the files: parquet, csv or npy.
+        known: What `known_columns` returns of its nodes.
+        embeddings: Whether to write those, too.
     """
     write_table(run_dir / "predictions" / f"part{part}.{kind}", predictions.columns() | known)
     if embeddings:
@@ -221,14 +227,15 @@ def write_table(path: Path, columns: "Columns | DataFrame") -> None:
     table = pd.DataFrame(columns)
     texts = [name for name in table if pd.api.types.is_string_dtype(table[name])]
     table = table.astype(dict.fromkeys(texts, "string"))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as unfinished, open_regular(unfinished, "wb") as file:
-        if path.suffix == ".parquet":
-            table.to_parquet(file, index=False)
-        elif path.suffix == ".csv":  # 9 digits restore a float32 exactly
-            table.to_csv(file, index=False, float_format="%.9g", lineterminator="\n")
-        else:
-            np.save(file, _as_structured(table), allow_pickle=False)
+    with atomic_write(path) as unfinished:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_regular(unfinished, "wb") as file:
+            if path.suffix == ".parquet":
+                table.to_parquet(file, index=False)
+            elif path.suffix == ".csv":  # 9 digits restore a float32 exactly
+                table.to_csv(file, index=False, float_format="%.9g", lineterminator="\n")
+            else:
+                np.save(file, _as_structured(table), allow_pickle=False)
 
 
 def _as_structured(table: "DataFrame") -> NDArray[Any]:

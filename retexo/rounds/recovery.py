@@ -184,7 +184,10 @@ class Recovery:
         return {**self._worker, "layer": layer, "round": number}
 
     def _write(self, layer: int, number: int | None, state: State) -> None:
-        """Write a state and its checksum atomically."""
+        """Write a state, of a finished layer if `number` is None, and its checksum atomically.
+
+        TrainingError if that fails.
+        """
         tensors: dict[str, Tensor] = {}
         content = {
             "identity": self.identity,

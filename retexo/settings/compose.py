@@ -135,7 +135,7 @@ def check_sweeper(config: DictConfig) -> None:
 def remove_if_unused(started: float) -> None:
     """Remove the directory that Hydra made for this job, if it is new and empty.
 
-    Of the default outputs/DATE/TIME also the folders above.
+    Where no hydra.run.dir is on the command line also the two folders above: outputs/DATE/TIME.
     """
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)

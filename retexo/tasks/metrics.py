@@ -114,7 +114,8 @@ def average_precision(counts: Tensor) -> float:
 def rank_among(own: Tensor, others: Tensor) -> Tensor:
     """Return the rank of each score of `own`, [n], among K competitors, `others` [n, K].
 
-    The highest has rank 1; under ties it is the mean of best and worst rank.
+    The highest has rank 1; among scores that differ by rounding alone, it is the mean of best and
+    worst rank.
     """
     lowest, highest = bounds_of_ties(own)
     # Floats: summing bools takes six times as long.

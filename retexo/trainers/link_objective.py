@@ -261,7 +261,10 @@ def make_link_objective(
 
 
 def _input_names(stage: Stage) -> list[str]:
-    """Return names of Inputs.matrices, then of Inputs.skips."""
+    """Return names of Inputs.matrices, then of Inputs.skips.
+
+    The matrices are rows and sum, or relation 0, relation 1 ..., the skips as in stage.skips.
+    """
     count = len(stage.first_weights) - len(stage.skips)
     relations = [f"relation {place}" for place in range(count)]
     return [*(relations if stage.conv.reads_relations else ("rows", "sum")[-count:]), *stage.skips]

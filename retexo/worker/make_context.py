@@ -82,8 +82,12 @@ def make_context(
         use: of the exchange plans.
         recovery: where rounds are saved.
         class_names: of the directory or the checkpoint.
-        trained: the task of a trained model; None to make it by the settings, which trains.
+        trained: the task of a trained model; None to make it by the settings, as always for links.
         hides_held_out: whether validation and test nodes are hidden (split.inductive).
+
+    Raises:
+        InputError: the model cannot use the graph's labels or edge data, or no features reach the
+            labelled type.
     """
     halo_features = part.target_nodes.halo_features
     part, schema, types = _make_types(

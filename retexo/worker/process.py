@@ -50,9 +50,9 @@ class Job:
 
     @contextmanager
     def connected(self, rank: int, streams: Streams | None) -> Iterator[Disclosure]:
-        """Connect a worker to the others; write disclosure.json at the end of the block.
+        """Connect a worker to the others, by the collectives of the Disclosure.
 
-        The Disclosure has the worker's collectives.
+        At the end of the block, also of a failed one, it is written, if sites own the partitions.
         """
         several = self.settings.num_nodes > 1
         with connected(self.rendezvous, rank, streams) as transport:

@@ -65,7 +65,7 @@ def row_sizes(rows: torch.Tensor, precision: Precision) -> IntArray:
 
 
 def encode(rows: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Encode rows [R, D] as uint8 [B]."""
+    """Encode rows [R, D] as uint8 [B]; int8 and int4 raise ValueError for what is not finite."""
     chunk, width = _prepare_chunk(rows, precision), rows.shape[1]
     index = _choose_index(chunk.counts, width)
     headers = torch.from_numpy(2 * chunk.counts + chunk.binary).to(_header_dtype(width))

@@ -19,7 +19,7 @@ from support import (
     write_partitions,
 )
 
-from partitioning.directory import import_dgl, sort_edges, write_directory
+from partitioning.directory import dgl_config, import_dgl, sort_edges, write_directory
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import (
     PartitionDirectory,
@@ -159,6 +159,11 @@ def test_swapped_parts_without_checksums_are_found(dgls: Path) -> None:
 
 
 OUTSIDE = {"edge_feats": "part0/edge_feat.dgl", "part_graph": "part0/graph.dgl"}
+
+
+def test_json_beside_tables_is_no_partition_config(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text("[1]")
+    assert dgl_config.config_file(tmp_path) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from retexo.errors import TrainingError
 from retexo.results.predictions import (
     Predictions,
     merge,
@@ -48,6 +49,12 @@ def test_a_csv_keeps_ids_and_float32(tmp_path: Path) -> None:
     cells = [line.split(",") for line in lines]
     assert [int(cell[0]) for cell in cells] == [2**62 + 1, -3]
     assert np.float32([cell[2] for cell in cells]).tolist() == columns["p0"].tolist()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "predictions").write_text("")
+    with pytest.raises(TrainingError, match=r"predictions/part0\.csv: "):
+        write_part(tmp_path, 0, make_predictions([1]), "csv", {}, embeddings=False)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy", "csv"])
