@@ -192,16 +192,11 @@ class Cells:
             if self.kind == "text":
                 data = pc.replace_substring_regex(trim(data), r"^(-?\d+)\.0*$", r"\1")
             integers = data.cast(pa.int64())
-            if integers.null_count:  # NaN, as a text
-                return None
-            if (
-                self.kind == "text"
-                and not pc.all(pc.equal(integers.cast(pa.string()), data)).as_py()
-            ):
-                return None
         except pa.ArrowInvalid:
             return None
-        return replace(self, data=integers)
+        is_same = self.kind != "text" or pc.all(pc.equal(integers.cast(pa.string()), data)).as_py()
+        # NaN as a text is null now.
+        return replace(self, data=integers) if is_same and not integers.null_count else None
 
     def to_whole(self, expected: str) -> "Cells":
         """Return the cells as int64, also whole floats and texts of whole numbers.
@@ -385,12 +380,12 @@ def read_decimal_commas(cells: Cells, separator: str) -> Cells:
             " semicolons"
         )
         cells.refuse(has_comma.index(True).as_py(), remedy)
-    others = pc.invert(german)
-    if pc.any(others).as_py():
-        row = others.index(True).as_py()
-        remedy = ", a number with a decimal point, others have decimal commas; write one of them"
-        if pc.all(pc.or_(german, grouped)).as_py():
-            remedy = ", a number with a separator of thousands; write it without"
-        cells.refuse(row, remedy)
+    has_points_only_in_thousands = pc.all(pc.or_(german, grouped)).as_py()
+    remedy = (
+        ", a number with a separator of thousands; write it without"
+        if has_points_only_in_thousands
+        else ", a number with a decimal point, others have decimal commas; write one of them"
+    )
+    cells.refuse_first(pc.invert(german).to_numpy(), remedy)
     points = pc.replace_substring(text, ",", ".").cast(pa.float64())
     return Cells(cells.path, cells.name, points)

@@ -110,6 +110,7 @@ def _read_columns(
     roles, features, index = _find_roles(path, settings, id_name, are_labels, skip)
     label = roles.get("label", [])
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
+    where = str(path)  # of the labels
     categorical = [name for name, role in features.items() if role == "categorical"]
     exact = {*roles.get("id", ()), *roles.get("split", ()), *categorical}
     names_to_read = [*chain.from_iterable(roles.values())]
@@ -117,7 +118,7 @@ def _read_columns(
     names_to_read = names_to_read or column_names(path)[:1]  # one shows the number of rows
     columns = read_columns(path, names_to_read, exact | {*label} if names_classes else exact)
     rows = max(map(len, columns.values()), default=0)
-    ids, ids_where, where = None, "", {}
+    ids, ids_where = None, ""
     for name in roles.get("id", ()):
         ids, ids_where = columns[name].ids(), columns[name].where
     values: dict[str, Any] = {
@@ -125,12 +126,8 @@ def _read_columns(
         for mask, name in find_masks(roles.get("masks", ()), path).items()
     }
     if names_classes:
-        cells = columns[label[0]]
-        where["label"] = cells.where
-        labels = cells.labels()
-        values["label"] = (
-            parse_label_texts(*labels, cells.where) if isinstance(labels, tuple) else labels
-        )
+        labels, where = columns[label[0]].labels(), columns[label[0]].where
+        values["label"] = parse_label_texts(*labels, where) if isinstance(labels, tuple) else labels
     elif label:
         several = [columns[name].numbers(A_NUMBER) for name in label]
         values["label"] = np.column_stack(several).astype(np.float64)
@@ -159,7 +156,9 @@ def _read_columns(
             f"{path}: has no column besides the ids; expected at least one{left and ': '}{left}"
         )
     schema = replace(schema, roles=roles, ignored=index | numbering | schema.ignored)
-    named = {name: (array, where.get(name, str(path))) for name, array in values.items()}
+    named = {
+        name: (array, where if name == "label" else str(path)) for name, array in values.items()
+    }
     return Table(path, rows, ids, ids_where, named, schema)
 
 
