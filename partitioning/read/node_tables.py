@@ -105,8 +105,6 @@ def _read_columns(
     skip: Collection[str],
 ) -> Table:
     """Find the role of each column of a table, and convert it; arguments as of `read_table`."""
-    import pandas as pd
-
     roles, features, index = _find_roles(path, settings, id_name, are_labels, skip)
     label = roles.get("label", [])
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
@@ -140,13 +138,7 @@ def _read_columns(
     matrix, schema = read_features(path, columns, features)
     if matrix is not None:
         free = [column for column in schema.columns if features[column.name] is None]
-        masks = [values[mask] for mask in MASKS if mask in values]
-        if masks:
-            codes = np.sum([code * mask for code, mask in enumerate(masks, 1)], axis=0) - 1
-            _warn_of_copies(path, free, matrix, codes, "split", least=2)
-        if names_classes:
-            codes = np.where(values["label"] == -1, -1, pd.factorize(values["label"])[0])
-            _warn_of_copies(path, free, matrix, codes, "label")
+        _warn_of_copies(path, free, matrix, values, names_classes=names_classes)
         values["feat"] = matrix
     if not values and (are_labels or ids is None) and not skip:
         left = "; ".join(
@@ -232,29 +224,32 @@ def _warn_of_copies(
     path: Source,
     columns: Iterable[Column],
     matrix: NDArray[np.float32],
-    codes: Array,
-    copied: str,
-    least: int | None = None,
+    values: Mapping[str, Any],
+    *,
+    names_classes: bool,
 ) -> None:
-    """Warn of features, columns of `matrix`, whose cell follows from the code of a row, and back.
+    """Warn of features, `columns` of `matrix` [N, W], that tell the split or the class of a node.
 
-    Args:
-        path: The table.
-        columns: Those of features.
-        matrix: [N, W] of all features.
-        codes: [N] classes, or sets of the split; -1: none.
-        copied: What the codes are, for the message.
-        least: Different cells from which on the cell of a set tells enough of it; None: of all.
+    A cell follows from the class of its node and says which one it is, or follows from the set of
+    its node in the split and is not the same in all sets.
     """
-    is_known = codes >= 0
-    _, first, place = np.unique(codes[is_known], return_index=True, return_inverse=True)
-    for column in columns if is_known.sum() >= max(FEW_ROWS, 2 * len(first)) else ():
-        cells = matrix[is_known, column.first]
-        by_code = cells[first]
-        is_told = len({*by_code.tolist()}) >= max(2, least or len(first))
-        if is_told and (cells == by_code[place]).all():
-            said = "%s: column `%s` is a feature, and tells the %s; columns.ignore=%s leaves it out"
-            log.warning(said, path, column.name, copied, column.name)
+    import pandas as pd
+
+    masks = [mask for name, mask in values.items() if name in MASKS]
+    codes = {"split": np.dot(range(1, len(masks) + 1), masks) - 1} if masks else {}
+    if names_classes:
+        labels = values["label"]
+        codes["label"] = np.where(labels == -1, -1, pd.factorize(labels)[0])
+    for copied, of_nodes in codes.items():
+        is_known = of_nodes >= 0
+        _, first, place = np.unique(of_nodes[is_known], return_index=True, return_inverse=True)
+        least = len(first) if copied == "label" else 2
+        for column in columns if is_known.sum() >= max(FEW_ROWS, 2 * len(first)) else ():
+            cells = matrix[is_known, column.first]
+            different = len({*cells[first].tolist()})
+            if different >= max(least, 2) and (cells == cells[first][place]).all():
+                said = "%s: column `%s` is a feature, and tells the %s; columns.ignore=%s omits it"
+                log.warning(said, path, column.name, copied, column.name)
 
 
 def _read_csr(path: Path) -> Table:
