@@ -97,7 +97,7 @@ class SplitSettings(Checked):
         None,
         "links: shares of training, validation and test edges; null: the data's own split, "
         "else [0.85, 0.05, 0.1]",
-        each=float,
+        list_of=float,
         of_partitioner=True,
     )
     inductive: bool = setting(
@@ -122,23 +122,23 @@ class ColumnSettings(Checked):
     id: Any = setting(
         None,
         "node ids; null: id, node_id or similar, or unique values that edges refer to",
-        each=str,
+        list_of=str,
     )
     label: Any = setting(
         None,
         "node labels, or several columns of 0 and 1 (multi-label); null: label or class",
-        each=str,
+        list_of=str,
     )
     src: Any = setting(
         None,
         "edge sources, also as {RELATION: COLUMN}; null: src, source or from",
-        each=str,
+        list_of=str,
         by_name=True,
     )
     dst: Any = setting(
         None,
         "edge destinations, likewise; null: dst, target or to",
-        each=str,
+        list_of=str,
         by_name=True,
     )
     relation: str | None = setting(None, "name of each edge's relation")
@@ -148,21 +148,21 @@ class ColumnSettings(Checked):
         "numbers or dates: of edges for split.by=time, of nodes for split=time",
     )
     split: str | None = setting(None, "split of a node: train, val (valid) or test; null: split")
-    numeric: Any = setting(None, "numeric features", each=str)
+    numeric: Any = setting(None, "numeric features", list_of=str)
     categorical: Any = setting(
-        None, "features to encode as one-hot, also numbers such as postal codes", each=str
+        None, "features to encode as one-hot, also numbers such as postal codes", list_of=str
     )
     embedding: Any = setting(
         None,
         "numeric features that are scaled together, and only if their scales differ",
-        each=str,
+        list_of=str,
     )
     date: Any = setting(
         None,
         "dates to use as features, in seconds since 1970; other dates are ignored",
-        each=str,
+        list_of=str,
     )
-    ignore: Any = setting(None, "columns to leave out", each=str)
+    ignore: Any = setting(None, "columns to leave out", list_of=str)
 
 
 @group("labels", of_partitioner=True)
@@ -190,7 +190,7 @@ class FeatureSettings(Checked):
         "given",
         "one kind, or a list to concatenate; {TYPE: ...} for heterogeneous graphs (docs/data.md)",
         one_of(*FEATURES),
-        each=str,
+        list_of=str,
         by_name=True,
     )
     scale: str = setting(
@@ -223,13 +223,13 @@ class TableSettings(Checked):
     nodes: Any = setting(
         None,
         "table, or {TYPE: TABLE}; null: nodes, features and labels, or nodes/",
-        each=str,
+        list_of=str,
         by_name=True,
     )
     edges: Any = setting(
         None,
         "table, or {SOURCE__RELATION__DESTINATION: TABLE}; null: edges, or edges/",
-        each=str,
+        list_of=str,
         by_name=True,
     )
 

@@ -73,10 +73,10 @@ class Setting:
     help: str
     checks: tuple[Check, ...] = ()
     """Checks of the value, or of each entry of a list."""
-    each: type | None = None
+    list_of: type | None = None
     """Type of an entry of a list; the field is Any, and one value means a list of it."""
     by_name: bool = False
-    """Whether a mapping may stand for the list: a value of `each`, or several, for each name."""
+    """Whether a mapping may stand for the list: a value of `list_of`, or several, for each name."""
     is_group: bool = False
     """Chosen as GROUP=FILE; users know it as GROUP."""
     per_layer: bool = False
@@ -116,7 +116,7 @@ class Setting:
         """
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value
-        if self.each is None or (value is None and self.default is None):
+        if self.list_of is None or (value is None and self.default is None):
             return self._check(value)
         if self.by_name and isinstance(value, Mapping) and value:
             return {str(name): self._read(entry) for name, entry in value.items()}
@@ -145,7 +145,7 @@ class Setting:
 
         InputError where that is not possible, and for a float in place of an integer.
         """
-        kind: Any = self.each
+        kind: Any = self.list_of
         try:
             if type(entry) not in {int, float, str} or (kind is int and type(entry) is float):
                 raise ValueError(entry)

@@ -113,7 +113,7 @@ class DisplaySettings(Checked):
         None,
         "trackers, one or a list (docs/experiments.md)",
         one_of("csv", "tensorboard", "mlflow", "wandb"),
-        each=str,
+        list_of=str,
     )
     progress: str = setting(
         "auto",

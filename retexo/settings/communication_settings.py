@@ -80,7 +80,7 @@ class ExchangeSettings(Checked):
         [AUTO],
         "boundary rows, for all layers or as a list; auto: by network, int4 for wan",
         one_of(AUTO, *ROWS),
-        each=str,
+        list_of=str,
         per_layer=True,
     )
 

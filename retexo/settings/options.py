@@ -186,7 +186,7 @@ class SampledOptions(Checked):
         "in-edges of each node, first layer first; -1: all; the last entry holds for further "
         "layers",
         at_least(-1),
-        each=int,
+        list_of=int,
     )
 
 

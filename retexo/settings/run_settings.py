@@ -89,7 +89,7 @@ class SmoothingSettings(Checked):
         [1.0, 0.5, 0.3, 0.2, 0.1],
         "teleport probabilities, of which validation chooses one; 1: no propagation",
         Check(lambda alpha: 0 < alpha <= 1, "must be in (0, 1]"),
-        each=float,
+        list_of=float,
     )
 
     @property
@@ -197,14 +197,14 @@ class TrainSettings(
         "largest number for each layer; the last entry of a short list holds for further layers",
         at_least(0),
         at_most(MAX_ROUNDS),
-        each=int,
+        list_of=int,
         per_layer=True,
     )
     learning_rate: Any = setting(
         [0.01],
         "learning rate of each layer, a list like num_rounds",
         *RATE,
-        each=float,
+        list_of=float,
         per_layer=True,
     )
     best_val_model: bool = setting(
@@ -282,13 +282,13 @@ class Settings(TrainSettings):
         "train once per seed, into RUN_DIR/seedN, and print mean and sample deviation of the "
         "scores",
         *SEED,
-        each=int,
+        list_of=int,
     )
     objective: Any = setting(
         None,
         "numbers of summary.json for a Hydra sweeper, such as val.roc_auc; null: the metric "
         "of stopping, R2 for regression",
-        each=str,
+        list_of=str,
     )
     checkpoint_dir: str | None = setting(
         None,

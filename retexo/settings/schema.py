@@ -97,7 +97,7 @@ def _shorten_list(name: str, value: Any) -> Any:
     Other values stay as they are.
     """
     defined = DEFINED.get(name)
-    if defined is None or not defined.each or not isinstance(value, list):
+    if defined is None or not defined.list_of or not isinstance(value, list):
         return value
     while defined.per_layer and len(value) > 1 and value[-2] == value[-1]:
         value = value[:-1]

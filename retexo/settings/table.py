@@ -64,7 +64,7 @@ def describe_values(defined: Setting) -> str:
     names = [kind.partition("[")[0] for kind in kinds if kind not in ("None", "Any")]
     if len(names) > 1:  # the checks' text names the words that a str may be
         names = [name for name in names if name != "str"]
-    names = [f"list of {defined.each.__name__}"] if defined.each else names
+    names = [f"list of {defined.list_of.__name__}"] if defined.list_of else names
     limits = [re.sub("^(must be|expected) ", "", check.remedy) for check in defined.checks]
     parts = [
         " or ".join([*names, *null]),

@@ -25,7 +25,7 @@ from retexo.settings.table import help_text
 @group("example")
 class Example(Checked):
     mode: str = setting("a", "a mode", one_of("a", "b"), is_group=True)
-    sizes: Any = setting([1], "sizes", at_least(1), each=int)
+    sizes: Any = setting([1], "sizes", at_least(1), list_of=int)
 
 
 def test_the_page_of_settings_is_that_of_the_definitions() -> None:
