@@ -125,6 +125,12 @@ def to_table(frame: Any, what: str) -> "pa.Table":
     twice = frame.columns[frame.columns.duplicated()]
     if len(twice):
         raise InputError(f"{what}: two columns are called {twice[0]!r}; rename one")
+    for name, column in frame.items():
+        if column.dtype == object and any(isinstance(cell, set | frozenset) for cell in column):
+            raise InputError(
+                f"{what}: column {name!r} has sets, whose values have no order; write lists, such"
+                " as by .map(sorted)"
+            )
     is_named = any(name is not None for name in frame.index.names)
     try:
         table = pa.Table.from_pandas(frame, preserve_index=is_named)
@@ -136,12 +142,6 @@ def to_table(frame: Any, what: str) -> "pa.Table":
             " dates or texts, such as by .astype(str) or .sparse.to_dense()"
         ) from None
     for field in table.schema:
-        is_list = types.is_list(field.type)
-        if is_list and any(isinstance(cell, set | frozenset) for cell in frame[field.name]):
-            raise InputError(
-                f"{what}: column {field.name!r} has sets, whose values have no order; write lists,"
-                " such as by .map(sorted)"
-            )
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
         if types.is_struct(storage):

@@ -312,13 +312,19 @@ def _unify(path: Source, name: str, pieces: list["pa.Array"]) -> "pa.ChunkedArra
 
 
 def _plain(cells: "pa.Array") -> "pa.Array":
-    """Return categories as their values, and each kind of text, list and number as one."""
+    """Return categories as their values, each kind of text, list and number as one, UUIDs as texts.
+
+    Periods of pandas become the date at which they begin.
+    """
     import pyarrow as pa
     from pyarrow import types
 
-    if isinstance(cells.type, pa.BaseExtensionType):  # such as the intervals of pandas
-        is_period = cells.type.extension_name == "pandas.period"
-        cells = pa.array(cells.to_pandas().dt.to_timestamp()) if is_period else cells.storage
+    if isinstance(cells.type, pa.BaseExtensionType):
+        if cells.type.extension_name == "arrow.uuid":
+            return pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
+        if cells.type.extension_name == "pandas.period":
+            return pa.array(cells.to_pandas().dt.to_timestamp())
+        cells = cells.cast(cells.type.storage_type)
     if types.is_dictionary(cells.type):
         cells = cells.cast(cells.type.value_type)
     if types.is_large_string(cells.type) or types.is_string_view(cells.type):

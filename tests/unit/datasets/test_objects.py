@@ -2,6 +2,7 @@
 
 import errno
 import math
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -522,6 +523,12 @@ def test_a_model_of_columns_asks_an_object_for_tables(feat: Any) -> None:
         read_to_predict(graph, stored)
 
 
+def test_uuids_are_ids_as_texts() -> None:
+    ids = [uuid.UUID(int=7), uuid.UUID(int=9)]
+    frames = FRAMES[0].assign(id=ids), pd.DataFrame({"src": ids[:1], "dst": ids[1:]})
+    assert_graph(read_to_predict(frames).graph, shown_ids=[*map(str, ids)], src=[0], dst=[1])
+
+
 def test_ends_of_pyg_are_integers(tmp_path: Path) -> None:
     pyg = pytest.importorskip("torch_geometric", reason="the extra pyg")
     data = pyg.data.Data(**DATA | {"edge_index": torch.tensor([[0.0, 1], [1, 2]])})
@@ -566,7 +573,7 @@ def test_what_is_no_graph_at_all(tmp_path: Path, no_graph: Any, write: Any, mess
         (["a", 1], "not a table with .*column z .*Expected bytes, got a 'int'.*astype"),
         ([object(), None], "column z with type object: Could not convert"),
         (pd.arrays.SparseArray([0, 1]), r"Sparse.*column z.*sparse\.to_dense"),
-        ([{3, 1}, {2}], r"column 'z' has sets.*\.map\(sorted\)"),
+        (pd.Series([{3, 1}, {2}]), r"column 'z' has sets.*\.map\(sorted\)"),
         ([{"a": 1}, {}], r"column 'z' has dictionaries"),
         (pd.interval_range(0, 2), r"column 'z' has .*intervals.*astype\(str\)"),
         (pd.cut([1, 2], 2), r"column 'z' has .*intervals.*astype\(str\)"),
