@@ -138,16 +138,17 @@ class Cells:
             return values.astype(np.int64)
         return check_integers(values, self.where)
 
+    def with_digits(self) -> "Cells":
+        """Return texts with 1 for the words TRUE, 0 for FALSE and null for BLANK; others as is."""
+        return replace(self, data=words_to_digits(trim(self.data))) if self.kind == "text" else self
+
     def flags(self) -> NDArray[np.bool_]:
         """Return True and False, or 1 and 0, as bool [K]; a blank cell is False.
 
         InputError for another value.
         """
         expected = "expected True or False, or 1 or 0"
-        cells = self
-        if self.kind == "text":
-            cells = replace(self, data=words_to_digits(trim(self.data)))
-        values = cells.numbers(expected)
+        values = self.with_digits().numbers(expected)
         self.refuse_first((values != 0) & (values != 1) & ~np.isnan(values), expected)
         return np.asarray(values == 1)
 

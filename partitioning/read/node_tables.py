@@ -127,7 +127,8 @@ def _read_columns(
         labels, where = columns[label[0]].labels(), columns[label[0]].where
         values["label"] = parse_label_texts(*labels, where) if isinstance(labels, tuple) else labels
     elif label:
-        several = [columns[name].numbers(A_NUMBER) for name in label]
+        cells = [columns[name] if regression else columns[name].with_digits() for name in label]
+        several = [of_label.numbers(A_NUMBER) for of_label in cells]
         values["label"] = np.column_stack(several).astype(np.float64)
     for name in roles.get("split", ()):
         values |= _masks_of_words(columns[name])

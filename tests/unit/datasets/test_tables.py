@@ -291,6 +291,16 @@ def masked(*cells):
         ),
         pytest.param(
             {
+                "nodes.csv": "id,x,t_a,t_b\n0,1,True,False\n7,2,False,\n14,3,True,True\n",
+                "edges.csv": LINKS,
+            },
+            {"columns": {"label": ("t_*",)}},
+            {"labels": [[1, 0], [0, NAN], [1, 1]]},
+            [],
+            id="labels as pandas.get_dummies writes them",
+        ),
+        pytest.param(
+            {
                 "nodes.csv": "id,label,label_id,x\n"
                 + "".join(f"{row},{'abc'[row % 3]},{row % 3},{row % 2}\n" for row in range(12)),
                 "edges.csv": ONE_EDGE,
