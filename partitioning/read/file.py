@@ -36,6 +36,7 @@ or 0/1 [N, C]; with task=node_regression numbers, blank where unknown. Nothing i
 """
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -159,12 +160,13 @@ def _warn_unread(path: Path, tables: GraphTables, settings: DatasetSettings) -> 
     asked = [getattr(settings.split, part) for part in SPLITS]
     asked.append(getattr(settings, "partition_file", None))
     files += [Path(name) for name in asked if isinstance(name, str)]
-    read = {file.resolve() for file in (*tables.all, *files) if isinstance(file, Path)}
+    # Path.resolve raises for a link to itself, which is refused when it is read.
+    read = {os.path.realpath(file) for file in (*tables.all, *files) if isinstance(file, Path)}
     names = ["edges", *NODE_TABLES, *splits]
     left = [
         file
         for file in list_visible(folder)
-        if file.resolve() not in read
+        if os.path.realpath(file) not in read
         and (is_plain or file.is_file())
         and (stem_of(file).lower() in names or (path.is_dir() and kind_of(file) in READABLE))
     ]

@@ -1092,6 +1092,13 @@ def test_what_looks_like_a_table_and_is_not_read_is_named(tmp_path, caplog, name
     assert message.startswith(f"{tmp_path}: {name}: left out; tables are called edges, nodes")
 
 
+def test_a_link_to_itself_is_left_out(tmp_path, caplog):
+    write_files(tmp_path, {"nodes.csv": PLAIN, "edges.csv": LINKS})
+    (tmp_path / "features.csv").symlink_to("features.csv")
+    assert_graph(load(tmp_path), **IS_PLAIN)
+    assert "features.csv: left out" in caplog.text
+
+
 def test_tables_that_settings_name_are_not_left_out(tmp_path, caplog):
     splits = {f"{part}_ids.csv": f"{name}\n" for part, name in (("a", "ann"), ("b", "007"))}
     people = {"people.csv": NODES, "edges.csv": EDGES}
