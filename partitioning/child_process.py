@@ -20,6 +20,8 @@ def run_module(
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -P -m MODULE ARGUMENTS` without input; return its status and its standard error.
 
+    Its standard output is dropped, and no status is an error.
+
     Raises:
         subprocess.TimeoutExpired: it did not end in time, and was killed.
     """
@@ -37,7 +39,10 @@ def run_module(
 
 
 def end_with_parent(parent: int) -> None:
-    """Have Linux end this process with process `parent`, and before others when memory runs out."""
+    """Have Linux end this process with process `parent`, and before others when memory runs out.
+
+    SystemExit with status 1 where the parent has ended already.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")

@@ -27,7 +27,7 @@ def require_dgl(use: str) -> None:
 
 
 def import_dgl(use: str) -> Any:
-    """Import DGL without its warnings.
+    """Import DGL without its warnings, with DGLBACKEND=pytorch where the variable is not set.
 
     InputError that begins with `use` where it is not installed.
     """

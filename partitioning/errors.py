@@ -38,9 +38,9 @@ def require_packages(use: str, extra: str, *packages: str) -> None:
 
 
 def join_names(names: Iterable[Any], quote: str = "") -> str:
-    """Return the first MAX_NAMES names as a text, and how many more there are.
+    """Join the first MAX_NAMES names by commas, and state how many more there are.
 
-    Each is shortened, and within `quote`.
+    Each is cut to MAX_LETTERS, and within `quote`. Without names the text is empty.
     """
     all_names = list(names)
     texts = [

@@ -63,16 +63,15 @@ def draw(
     """Split the labelled nodes of a graph by the user's settings, or else by the data set's recipe.
 
     A setting that is not None replaces the recipe's value if both are of the same kind. Equal
-    settings and seed give equal masks.
+    settings and seed give equal masks; with "none" all are empty. The log says where masks of the
+    data are not used, and how many unlabelled nodes are taken out.
 
     Args:
-        graph: Its nodes.
-        settings: The user's.
-        recipe: The data set's.
         sources: int64 [N] of nodes that are edges: the source of each, for split.by=source.
 
     Raises:
-        InputError: names the setting that cannot be met.
+        InputError: a setting cannot be met, a node is in two sets or has no label, or the training
+            set is empty.
     """
     kind = recipe.kind if settings.kind == "default" else settings.kind
     values = _resolve(kind, settings, recipe, has_sources=sources is not None)
@@ -115,7 +114,7 @@ def _resolve(
 ) -> dict[str, Any]:
     """Return the values for this kind: the user's, else the recipe's if it is of the same kind.
 
-    InputError for a setting of another kind, or one that is missing.
+    InputError for a setting of another kind, or one that is missing; of "files" any may be missing.
     """
     by_source = has_sources and settings.by == "source" and kind == "fraction"
     if settings.edges is not None or (settings.by is not None and not by_source):
@@ -146,6 +145,7 @@ def _resolve(
 
 
 def _take_given(graph: GraphData) -> list[Mask]:
+    """Return the three masks of the data; InputError where one is missing."""
     masks = [
         mask for mask in (graph.train_mask, graph.val_mask, graph.test_mask) if mask is not None
     ]
@@ -161,9 +161,9 @@ def _take_given(graph: GraphData) -> list[Mask]:
 def _draw_per_class(
     graph: GraphData, values: dict[str, Any], rng: np.random.Generator
 ) -> list[Mask]:
-    """Draw equally many training nodes of each class, then validation and test nodes.
+    """Draw equally many training nodes of each class, then validation and test nodes of any class.
 
-    InputError if there are too few.
+    InputError if there are too few, or the labels are not one class per node.
     """
     _check_classes(graph, "split=per_class")
     count, num_val, num_test = (values[name] for name in SPLITS)
@@ -260,7 +260,8 @@ def _draw_fraction(
     """Return the masks of three successive shares of `nodes`, the labelled nodes in order.
 
     The bounds are rounded, so shares that add up to 1 leave no node out. With `sources` they are
-    shares of the sources, each of which has all its nodes in one set.
+    shares of the sources, each of which has all its nodes in one set. InputError where they add up
+    to more than 1.
     """
     shares = [values[name] for name in SPLITS]
     if sum(shares) > 1 + 1e-9:
@@ -282,7 +283,10 @@ def _draw_fraction(
 
 
 def _read_files(graph: GraphData, values: dict[str, Any]) -> list[Mask]:
-    """Read the masks from index files; `values` gets the used paths, for meta.json."""
+    """Read the masks from index files; `values` gets the used paths, for meta.json.
+
+    InputError for a file that is missing or has an unknown node.
+    """
     masks, nodes = [], _nodes_with_ids(graph)
     for name in SPLITS:
         path = require_index_file(name, values[name], values["dir"])

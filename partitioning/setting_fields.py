@@ -111,8 +111,9 @@ class Setting:
     def normalise(self, value: Any) -> Any:
         """Return a checked value; a list, or one value in place of it, as a tuple of its type.
 
-        An interpolation (${...}) stays. With `by_name`, a mapping may give a value or a list for
-        each name. InputError names the setting.
+        One value stays alone where the default is a word. An interpolation (${...}) stays
+        unchecked. With `by_name`, a mapping gives a value or a tuple for each name. InputError
+        names the setting.
         """
         if isinstance(value, str) and value.startswith("${"):  # OmegaConf resolves it later
             return value
@@ -125,7 +126,10 @@ class Setting:
         return read if isinstance(read, tuple) or isinstance(self.default, str) else (read,)
 
     def _read(self, value: Any) -> Any:
-        """Return one checked value in the type of an entry; of a list all of them, as a tuple."""
+        """Return one checked value in the type of an entry; of a list all of them, as a tuple.
+
+        InputError for a wrong one, and for an empty list.
+        """
         if not isinstance(value, list | tuple):
             return self._check(self._convert(value, value))
         if not value:
@@ -133,7 +137,7 @@ class Setting:
         return tuple(self._check(self._convert(entry, value)) for entry in value)
 
     def _check(self, value: Any) -> Any:
-        """Return a value; InputError if it is too large or wrong."""
+        """Return the value; InputError if a check refuses it, or it is an integer no float holds."""
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise InputError(f"{self.name}: {TOO_LARGE}")
         for check in self.checks:
@@ -223,7 +227,10 @@ def own_settings(cls: Any) -> dict[str, Setting]:
 
 
 def with_values(group: T, values: Mapping[str, Any]) -> T:
-    """Return a group with other values, given by dotted name."""
+    """Return a copy of a group with other values, by field; A.B is field B of the group A in it.
+
+    They are checked as `Checked` says.
+    """
     within: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         name, _, inner = key.partition(".")

@@ -20,11 +20,10 @@ _own = threading.local()
 def in_threads(
     function: Callable[..., T], *arguments: Iterable[Any], at_most: int | None = None
 ) -> list[T]:
-    """Call a function for each tuple of arguments in as many threads as torch has.
+    """Call a function for each tuple of arguments in as many threads as torch has, or `at_most`.
 
-    Return the results in order.
-
-    Nested calls share these threads.
+    Return the results in order; the exception of a call is raised. Nested calls share these
+    threads. The shortest argument ends the calls.
     """
     import torch  # takes a second to load, and describing data sets needs none
 

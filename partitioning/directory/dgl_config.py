@@ -67,7 +67,7 @@ class IdRanges:
         return cls(sizes, start[filled], name_index[filled], part[filled])
 
     def ids_of(self, part: int) -> dict[str, range]:
-        """Return the ids of each type or relation in a partition."""
+        """Return the ids of each type or relation in a partition, range(0) where it has none."""
         names, ids = [*self.sizes], dict.fromkeys(self.sizes, range(0))
         for at in np.flatnonzero(self.part == part):
             name, first = names[self.name_index[at]], int(self.start[at])

@@ -35,6 +35,9 @@ def add_dgl_files(path: Path, meta: Meta) -> Meta:
 
     Returns:
         The new description.
+
+    Raises:
+        InputError: DGL is not installed.
     """
     written = write_dgl_files(path, meta)
     write_meta(path, written)
@@ -42,10 +45,13 @@ def add_dgl_files(path: Path, meta: Meta) -> Meta:
 
 
 def write_dgl_files(path: Path, meta: Meta) -> Meta:
-    """Write DGL's files and their config beside ours, whose description is `meta`.
+    """Write DGL's files of a plain graph and their config beside ours, described by `meta`.
 
     Returns:
         The description with their checksums, which is yet to be written.
+
+    Raises:
+        InputError: DGL is not installed.
     """
     num_edges: list[int] = []
     for part in range(len(meta.parts)):

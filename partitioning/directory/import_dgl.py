@@ -65,9 +65,11 @@ LABEL_NAMES = ("label", "labels")
 def import_directory(config: PartitionConfig) -> Path:
     """Return the folder of a directory of DGL's that has its partitions in our format.
 
+    It is written where it is missing, or made from other files.
+
     Raises:
-        InputError: the directory cannot be written, or a partition's files are wrong in a way that
-            the message names.
+        InputError: DGL is not installed, the directory cannot be written, another process imports
+            it for more than PATIENCE, or files of a partition are missing or wrong.
     """
     path = config.file.parent
     target = path / FOLDER
@@ -237,7 +239,10 @@ def _read_part(config: PartitionConfig, part: int) -> Partition:
 def _load(
     config: PartitionConfig, part: int
 ) -> tuple[Any, dict[str, dict[str, Array]], dict[str, dict[str, Array]]]:
-    """Load the files: the graph; arrays of its nodes by type and name; of its edges by relation."""
+    """Load the files: the graph; arrays of its nodes by type and name; of its edges by relation.
+
+    InputError if DGL is not installed, or cannot read them.
+    """
     path, *others = config.files[part]
     dgl = import_dgl(f"{path.parent}: a part in DGL's files alone")
     try:
@@ -275,7 +280,8 @@ def _check_edge_data(
 ) -> dict[str, Array]:
     """Return checked weights and features of edges by our names.
 
-    Other arrays than `known` are left out with a warning.
+    Other arrays than `known`, and a second one of the same name, are left out with a warning.
+    InputError for wrong ones. Weights of 1 stay.
     """
     checks: dict[str, Any] = {"edge_weight": check_edge_weight, "edge_feat": check_edge_feat}
     checked: dict[str, Array] = {}
@@ -294,6 +300,8 @@ def _read_features(
 ) -> Tensor:
     """Return features, float32 [I, F]; without any, log(1 + in-degree) by relation.
 
+    InputError where they are wrong, or needed and missing.
+
     Args:
         into: The edges of each relation into the type; None: features are needed.
     """
@@ -305,7 +313,7 @@ def _read_features(
 
 
 def _find_target(node_data: Mapping[str, Mapping[str, Array]], where: str) -> str:
-    """Return the one node type with labels and a training mask."""
+    """Return the one node type with labels and a training mask; InputError for none or several."""
     targets = [
         name
         for name, data in node_data.items()
@@ -322,7 +330,10 @@ def _find_target(node_data: Mapping[str, Mapping[str, Array]], where: str) -> st
 def _read_target(
     data: Mapping[str, Array], sizes: Sequence[int], part: int, where: str
 ) -> dict[str, Any]:
-    """Return labels and masks of the target's inner nodes, by the names of their fields."""
+    """Return labels and masks of the target's inner nodes, by the names of their fields.
+
+    InputError where one is missing or wrong, or the masks overlap or have unlabelled nodes.
+    """
     num_nodes = sizes[part]
     labels = check_labels(_require(data, LABEL_NAMES, where), sum(sizes), f"{where}/label")
     check_length(labels, num_nodes, f"{where}/label")

@@ -42,7 +42,7 @@ PATIENCE = 3600.0
 
 
 def place_of(place: Place, cache: Path) -> Path:
-    """Return where the copy of an address is, or will be."""
+    """Return where the copy of an address is, or will be; InputError for a bucket or host alone."""
     if not place.name:
         raise InputError(f"{place}: expected a path after the bucket or host")
     digest = hashlib.sha256(place.url.rstrip("/").encode()).hexdigest()
@@ -56,7 +56,14 @@ def copy_data(place: Place, cache: Path) -> Path:
     """Copy a file, or all files below an address, unless the copy has the same versions.
 
     A file with NAME.sha256 beside it, as sha256sum writes it, has to have this checksum, and those
-    of an uploaded run the checksums in its upload.json.
+    of an uploaded run the checksums in its upload.json. Other processes wait up to PATIENCE.
+
+    Returns:
+        The copy, from which files that the store no longer has are removed.
+
+    Raises:
+        InputError: there is nothing, it cannot be read, a checksum is wrong or without its file, or
+            the upload of a run has not ended.
     """
     target = place_of(place, cache)
     with exclusive(target.parent / ".lock", f"{place}: the copy {target}", PATIENCE):
@@ -86,7 +93,7 @@ def copy_data(place: Place, cache: Path) -> Path:
 
 
 def _read_checksum(place: Place) -> str:
-    """Return the checksum in a file of sha256sum."""
+    """Return the checksum in a file of sha256sum; InputError if it has none."""
     first = place.read_text("file of sha256sum").partition(" ")[0].strip().lower()
     if not re.fullmatch("[0-9a-f]{64}", first):
         raise InputError(
@@ -98,7 +105,8 @@ def _read_checksum(place: Place) -> str:
 def _read_checksums(place: Place, objects: dict[str, Entry]) -> dict[str, str]:
     """Return the checksums that a folder states of its files, by name.
 
-    InputError: upload not ended.
+    {} where it states none. InputError where the upload of a run has not ended, or a file with
+    checksums is wrong.
     """
     checksums: dict[str, str] = {}
     if MANIFEST in objects:
@@ -186,7 +194,7 @@ def find_stored(base: Path, named: str, other: str) -> None:
     """Copy the descriptions of the directories that a command may mean.
 
     These are the folder itself, `named`, `other`, and those that differ from `named` in the number
-    of partitions.
+    of partitions, which https cannot list. `base` has to be of `mirror`.
     """
     place = origin(base)
     assert place is not None
@@ -199,7 +207,10 @@ def find_stored(base: Path, named: str, other: str) -> None:
 
 
 def refresh(directory: Path) -> bool:
-    """Copy meta.json of a partition directory; return whether the store has the directory."""
+    """Copy meta.json of a partition directory; return whether the store has the directory.
+
+    False also for a directory that stands for no address.
+    """
     place = origin(directory)
     if place is None or (place / META).stat() is None:
         return False
@@ -225,7 +236,10 @@ def fetch_parts(directory: Path, meta: Meta | None, parts: Iterable[int]) -> Non
 
 
 def announce_directory(directory: Path) -> None:
-    """InputError, before a partition directory is made, where its store refuses to be written."""
+    """Announce an upload to the address that a partition directory stands for, if any.
+
+    InputError, before the directory is made, where the store refuses to be written.
+    """
     place = origin(directory)
     if place is not None:
         announce_upload(place)
@@ -235,7 +249,7 @@ def upload_directory(directory: Path, meta: Meta) -> None:
     """Write a partition directory to the address it stands for, if any; meta.json comes last.
 
     Prints the address. Until the end the address has no meta.json; then the upload.json of
-    `announce_directory` is removed.
+    `announce_directory` is removed. InputError names the directory, from which it can be repeated.
     """
     place = origin(directory)
     if place is None:
@@ -263,7 +277,7 @@ def announce_upload(place: Place) -> None:
 
 
 def upload_run(place: Place, run_dir: Path) -> None:
-    """Write the files of a finished run; upload.json, with their checksums, comes last."""
+    """Write the files of a finished run, but LEFT_OUT; upload.json with checksums comes last."""
     files: dict[str, str] = {}
     for path in sorted(path for path in run_dir.rglob("*") if path.is_file()):
         name = path.relative_to(run_dir).as_posix()

@@ -134,7 +134,10 @@ class Meta:
         return {name: value for name, value in asdict(self).items() if name not in of_types}
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of all that decides the partitions; equal only if they are."""
+        """Return the sha256 (hex) of all that decides the partitions; equal only if they are.
+
+        An imported directory has that of DGL's config alone.
+        """
         if self.is_imported:
             return str(self.request[IMPORTED])
         others = ("checksums", "notes", "history")
@@ -164,7 +167,8 @@ class Meta:
     def read(cls, directory: Path) -> "Meta | None":
         """Read meta.json; None where there is none, or that of the public Retexo code.
 
-        InputError where it was changed since it was written, or is of another version.
+        InputError where it was changed since it was written, is damaged or of another version, or
+        names files outside of the directory.
         """
         path = directory / "meta.json"
         if not os.path.lexists(path):

@@ -76,7 +76,10 @@ def edge_folder(folder: Path, edge_type: EdgeType) -> Path:
 
 
 def load_array(path: Path) -> Array:
-    """Map the array of a file; a page that is written to becomes private to this process."""
+    """Map the array of a file; a page that is written to becomes private to this process.
+
+    InputError if it is missing or damaged.
+    """
     with _PARSING, reading(path, "npy array", REMEDY):
         return np.asarray(load_npy(path, mmap_mode="c"))
 
@@ -115,7 +118,10 @@ def arrays_of(part: Partition, bounds: Mapping[str, Ints], folder: Path) -> dict
 
 
 def read_arrays(directory: Path, meta: Meta, part: int) -> Partition:
-    """Read the arrays of a partition that have a checksum in the description."""
+    """Map the arrays of a partition that have a checksum in the description.
+
+    The checksums are not compared. InputError for a file that is missing or no npy array.
+    """
     folder = directory / f"part{part}"
     stated = {directory / name for name in meta.checksums}
 

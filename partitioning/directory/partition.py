@@ -234,7 +234,7 @@ class Partition:
         )
 
     def without_features(self) -> Self:
-        """Return the partition without features, whose memory it then does not keep."""
+        """Return the partition with features [0, F], so that it keeps no memory of them."""
         nodes = {
             name: replace(nodes, features=nodes.features[:0].clone(), halo_features=None)
             for name, nodes in self.nodes.items()

@@ -79,7 +79,10 @@ class PartitionDirectory:
         return self.own_meta.digest()
 
     def content_digest(self, parts: range) -> str:
-        """Return a sha256 (hex) that also depends on what these partitions hold."""
+        """Return a sha256 (hex) that also depends on what these partitions hold.
+
+        That of our own directories depends on all partitions, and equals `digest`.
+        """
         if self.meta is not None:
             return self.digest()  # meta.json has the checksums of their contents
         digests = [self.own_meta.parts[part].content for part in parts]
@@ -121,7 +124,7 @@ class PartitionDirectory:
             )
 
     def read_part(self, part: int) -> Partition:
-        """Read one partition; `verify` checks its files."""
+        """Read one partition, its arrays mapped; `verify` checks its files."""
         partition = read_arrays(self.path, self.own_meta, part)
         if not self.is_plain:
             return partition
@@ -150,6 +153,8 @@ class PartitionDirectory:
 
 def find_partition_directory(candidates: list[Path], num_parts: int | None) -> PartitionDirectory:
     """Open the first of the candidates that is a partition directory.
+
+    DGL's files are imported first, which writes a directory.
 
     Raises:
         MissingPartitions: none of them is.
@@ -215,7 +220,8 @@ def _complete(partition: Partition, folder: Path, meta: Meta) -> Partition:
 def complete_edges(partition: Partition, num_relations: int) -> Partition:
     """Return a partition of a plain graph without weights that are all 1.
 
-    num_relations: of a union graph, which stores their numbers as a feature of its edges; else 0.
+    num_relations: of a union graph, whose one feature of edges, their numbers, becomes
+    `edge_relation`; else 0.
     """
     edges = drop_unit_weights(partition.relations[PLAIN_RELATION])
     if num_relations:

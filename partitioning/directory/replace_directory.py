@@ -27,6 +27,10 @@ def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
     """Yield a hidden folder that takes the directory's place at the end.
 
     It is removed on failure.
+
+    Raises:
+        InputError: the directory is there without `overwrite`, which is noticed at the end.
+        OSError: also of the body, with cause and remedy of a failed write as its text.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(
@@ -66,6 +70,8 @@ def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None
 @contextlib.contextmanager
 def writing(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
+
+    A directory that the run had moved aside is moved back where nothing is in its place.
 
     Args:
         patience: Seconds to wait for another process that is writing it.

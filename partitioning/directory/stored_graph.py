@@ -85,7 +85,8 @@ def read_meta(path: Path) -> Meta:
     """Read the description of a directory that is to be changed.
 
     Raises:
-        InputError: it is of another program, or for link prediction or labels of edges.
+        InputError: it is missing, damaged, of another program, or for link prediction or labels of
+            edges.
     """
     meta = Meta.read(path)
     if meta is None or meta.is_imported:

@@ -91,7 +91,9 @@ def write_parts(
         partitions leave out, of duplicates of edges, which count, and of isolated nodes.
 
     Raises:
-        InputError: the directory exists and overwrite is false.
+        InputError: the directory exists and overwrite is false, or a partition with its halo has
+            2^31 nodes of a type.
+        OSError: it cannot be written; the text has cause and remedy.
     """
     with replaced_when_written(directory, overwrite) as unfinished:
         layouts = {name: make_layout(assignment[name], num_parts) for name in graph.nodes}
@@ -141,6 +143,7 @@ def write_parts(
 
 
 def write_meta(directory: Path, meta: Meta) -> None:
+    """Write meta.json with a checksum of its own, beside its place and then renamed."""
     content = json.dumps(with_checksum(meta.content()), indent=2)
     write_durably(directory / "meta.json", f"{content}\n")
 
@@ -157,6 +160,10 @@ class PartSizes:
 
     @classmethod
     def of(cls, part: Partition) -> Self:
+        """Count a partition; with links, train, val and test are its pairs.
+
+        The total of edges has its self loops. The checksum of its content is left empty.
+        """
         seeds = [getattr(part, mask).nonzero() for mask in MASKS]
         if part.links is not None:
             seeds = [part.links[name] for name in ("train", "val", "test")]

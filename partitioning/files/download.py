@@ -79,7 +79,10 @@ class Remote:
         return f"fetch {self.url} and put it at {self.path}"
 
     def prepare(self, dataset: str, max_gib: float) -> Path:
-        """Return what loaders read; InputError for a file that changed since its first use."""
+        """Return the path of the file, whose checksum is recorded at its first use.
+
+        InputError for a file that changed since.
+        """
         check_unchanged(self.path, self.url)
         return self.path
 
@@ -105,7 +108,8 @@ class Archive(Remote):
         """Return the folder; the zip is unpacked if it is missing.
 
         Raises:
-            InputError: the zip is larger than `max_gib`, changed, or damaged; or a file is missing.
+            InputError: the zip grows by more than `max_gib` GiB, changed, or is damaged; or a file
+                is missing.
         """
         if not self.folder.exists():
             self._unpack(max_gib)
@@ -118,7 +122,10 @@ class Archive(Remote):
         return self.folder
 
     def _unpack(self, max_gib: float) -> None:
-        """Unpack beside the folder, then rename it, so that no incomplete folder remains."""
+        """Unpack beside the folder, then rename it, so that no incomplete folder remains.
+
+        InputError for a zip that grows by more than `max_gib` GiB, changed, or is damaged.
+        """
         log.info("unpacking %s", self.path)
         with explaining(str(self.path), "zip", f"remove it and {self.by_hand}"):
             check_unpacked_size(self.path, max_gib)
@@ -187,7 +194,8 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
         limit: of the file, in bytes.
 
     Raises:
-        InputError: the server is unreachable or too slow, or length or checksum are wrong.
+        InputError: the server is unreachable or too slow, length, checksum or kind of the file are
+            wrong, or it cannot be written.
     """
     log.info("downloading %s to %s", url, path)
     try:
@@ -200,9 +208,10 @@ def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LAR
 
 
 def download_to(url: str, part: Path, limit: int) -> None:
-    """Download at most `limit` bytes into a new file, in a few attempts with pauses.
+    """Download at most `limit` bytes into a file, in a few attempts with pauses and warnings.
 
-    Each continues where the one before ended, if the server can. On failure `part` stays.
+    Each continues where the one before ended, if the server can. On failure `part` stays; what it
+    had before the call is overwritten.
 
     Raises:
         OSError: or HTTPException, ValueError, if the last attempt fails, or another cannot help.
@@ -258,9 +267,10 @@ def check_content(path: Path, name: str) -> None:
 
 
 def _copy(answer: Any, file: IO[bytes], limit: int) -> None:
-    """Copy the response.
+    """Append the response to a file.
 
-    Raises OSError if it is too slow, over `limit`, or not of the announced length.
+    Raises OSError if it is too slow, the file over `limit` bytes, or the response not of the
+    announced length.
     """
     limit -= file.seek(0, io.SEEK_END)
     announced = answer.headers.get("Content-Length")

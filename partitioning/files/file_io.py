@@ -107,7 +107,10 @@ def read_text(path: Path) -> str:
 
 
 def load_npy(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> Any:
-    """Load the array of a regular npy file; Python objects are refused."""
+    """Load the array of a regular npy file; ValueError for Python objects.
+
+    mmap_mode: r maps it, c with changes that stay in this process; None reads it into memory.
+    """
     import numpy as np  # a sixth of a second, which --help does not need
 
     with open_regular(path) as file:
@@ -162,7 +165,10 @@ def explaining(where: str, kind: str, remedy: str) -> Iterator[None]:
 
 
 def check_path(setting: str, value: str) -> Path:
-    """Return the path of a setting; InputError for an impossible path or a loop of links."""
+    """Return the path of a setting; InputError for an impossible path or a loop of links.
+
+    Whether it exists is not checked.
+    """
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             Path(value).stat()
@@ -245,6 +251,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON by key; ValueError for a key that occurs twice."""
     content = dict(pairs)
     if len(content) < len(pairs):
         key = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -253,7 +260,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; InputError if it has none."""
+    """Return the object in a JSON file; InputError if it has none or cannot be read."""
     with reading(path, "JSON file"):
         content = parse_json(read_text(path))
         if not isinstance(content, dict):
@@ -274,7 +281,7 @@ def _sync(path: Path) -> None:
 
 
 def rename_durably(unfinished: Path, path: Path) -> None:
-    """Rename a file or folder, replacing a file.
+    """Rename a file or folder, replacing a file or an empty folder.
 
     Afterwards its content and its name are on the disk.
     """
@@ -329,7 +336,8 @@ def exchange_durably(new: Path, old: Path) -> bool:
 def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
     """Hold a lock file and remove it at the end; the kernel releases it when this process dies.
 
-    Folders that were made for the lock are removed if the body raises InputError.
+    Folders that were made for the lock are removed if the body raises InputError. Where the file
+    system has no locks, the log warns and nothing is locked.
 
     Args:
         patience: seconds to wait for another process that holds the lock.
@@ -364,7 +372,7 @@ def exclusive(lock: Path, where: str, patience: float = 0.0) -> Iterator[int]:
 
 
 def _locked_file(lock: Path, where: str, patience: float) -> IO[str]:
-    """Open and lock a lock file, trying again for `patience` seconds."""
+    """Open and lock a lock file, trying again for `patience` seconds; then InputError."""
     deadline = time.monotonic() + patience
     while True:
         file: IO[str] = open_regular(lock, "a+")

@@ -21,8 +21,8 @@ def check_shape(value: Any, shape: Any, name: str) -> None:
         value: of JSON.
         shape: a type, where true and false are no numbers; NUMBER or WHOLE; None for null; a
             tuple of shapes, one of which fits; [shape of each item]; {name: shape}, where a name
-            that ends with ? may be missing; or {"*": shape of each value}.
-        name: of the value.
+            that ends with ? may be missing and further ones pass; or {"*": shape of each value}.
+        name: of the value in messages; "" for the value of the file.
     """
     said = f"{name or 'it'} is {repr(value)[:SHOWN]}"
     if isinstance(shape, tuple):

@@ -71,7 +71,10 @@ def is_remote(value: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Place:
-    """An object, or all objects below an address, and the setting that names it."""
+    """An object, or all objects below an address, and the setting that names it.
+
+    InputError for an address of another form; its methods raise it as the module says.
+    """
 
     setting: str
     url: str
@@ -118,7 +121,10 @@ class Place:
         return self.url.partition("://")[2]
 
     def stat(self) -> Entry | None:
-        """Return what the store says of the object; None where there is none."""
+        """Return what the store says of the object; None where there is none.
+
+        Over https also None where only a download can tell.
+        """
         with self._explain("read"):
             if not self.can_list:
                 return None if self.url.endswith("/") else self._ask_head()
@@ -131,7 +137,10 @@ class Place:
             return _make_entry(info) if info["type"] == "file" else None
 
     def objects(self) -> dict[str, Entry]:
-        """Return all objects below the address, by their path from there; {}: there are none."""
+        """Return all objects below the address, by their path from there; {}: there are none.
+
+        InputError for https, and for a name that is no plain path.
+        """
         with self._explain("list"):
             root = self._path.rstrip("/")
             listing = self._filesystem().find(root, detail=True)
@@ -145,7 +154,7 @@ class Place:
         return objects
 
     def folders(self) -> list[str]:
-        """Return the sorted names of the folders right below the address, if it exists."""
+        """Return the sorted names of the folders right below the address, [] if it is missing."""
         with self._explain("list"):
             try:
                 listing = self._filesystem().ls(self._path.rstrip("/"), detail=True)
@@ -237,7 +246,7 @@ class Place:
     def _ask_head(self) -> Entry | None:
         """Ask for size and version of an https object by a HEAD request.
 
-        Returns None if it does not exist.
+        Returns None if it does not exist, or the status leaves that open (_UNKNOWN).
         """
         request = urllib.request.Request(self.url, method="HEAD")
         opener = urllib.request.build_opener(download.SecureRedirects())

@@ -27,7 +27,10 @@ PIECE = 1 << 20
 
 
 def check_table_sizes(tables: Iterable[Path], max_gib: float) -> None:
-    """Raise InputError for a file that grows too much; a folder has tables, or parts of one."""
+    """Raise InputError for a file that grows too much; a folder has tables, or parts of one.
+
+    Files that cannot be read pass.
+    """
     for table in tables:
         parts = sorted(table.rglob("*")) if table.is_dir() else [table]
         for part in parts:
@@ -40,13 +43,11 @@ def check_table_sizes(tables: Iterable[Path], max_gib: float) -> None:
 
 
 def check_unpacked_size(path: Path, max_gib: float) -> None:
-    """Raise InputError for a packed file that takes dataset_max_gib more memory than its size.
+    """Raise InputError for a packed file that takes over `max_gib` GiB more memory than its size.
 
-    Packed files are zip, npz, parquet and gzip.
-    dataset_max_gib more.
-
-    Other files pass. The sizes are those that the file states, at which readers stop; a gzip file
-    is unpacked piece by piece, because it states none.
+    Packed files are zip, npz, parquet and gzip; others pass. The sizes are those that the file
+    states, at which readers stop; a gzip file is unpacked piece by piece, because it states none.
+    A damaged file raises one of UNREADABLE.
     """
     with open_regular(path) as file:
         if path.suffix == ".parquet":
@@ -73,7 +74,10 @@ def check_unpacked_size(path: Path, max_gib: float) -> None:
 
 
 def _measure_parquet(file: IO[bytes], limit: float) -> int:
-    """Return the bytes of all cells, of which equal ones can be stored once."""
+    """Return the bytes of all cells, of which equal ones can be stored once.
+
+    Above `limit` it is a lower bound.
+    """
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(file, buffer_size=1 << 10)

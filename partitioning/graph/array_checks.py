@@ -101,7 +101,7 @@ def are_rounded(values: Array) -> NDArray[np.bool_]:
 
 
 def check_integers(array: Array, where: str) -> Ints:
-    """Return integers [K] of any width as int64."""
+    """Return integers [K] of any width as int64; whole floats are refused, too."""
     if array.dtype.kind == "f" and array.ndim == 1:  # also NaN
         refuse(array, array != np.floor(array), where, "expected integers (int64)")
     is_right = array.ndim == 1 and array.dtype.kind in "iu"
@@ -112,7 +112,7 @@ def check_integers(array: Array, where: str) -> Ints:
 
 
 def check_axes(arrays: Mapping[str, Array], known: Collection[str], where: str) -> None:
-    """Raise InputError if an array of nodes or edges is a single value."""
+    """Raise InputError if an array whose name is in `known` is a single value."""
     for name in known:
         if name in arrays:
             array, expected = arrays[name], "a row for each node or edge"
@@ -187,7 +187,10 @@ def check_multilabel(array: Array, where: str, names: Sequence[Any] = ()) -> NDA
 
 
 def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float64]:
-    """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown."""
+    """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown.
+
+    They have to lie below MAX_TARGET in size.
+    """
     rows = array[:, None] if array.ndim == 1 else array
     is_right = rows.ndim == 2 and rows.shape[1] > 0 and rows.dtype.kind in "biuf"
     expect(is_right, array, where, "numbers, [nodes] or [nodes, targets] (task=node_regression)")
@@ -248,7 +251,10 @@ def check_features(
     at: Callable[[str], str],
     featured: NDArray[np.bool_] | None = None,
 ) -> Features:
-    """Return features [N, F] as finite float32, dense or CSR; for `featured` see check_dense."""
+    """Return features [N, F] as finite float32, dense or CSR.
+
+    featured: see check_dense; not used for CSR.
+    """
     if isinstance(features, CsrParts):
         return check_csr(features, num_nodes, at)
     return check_dense(features, num_nodes, at("feat"), featured)
@@ -260,7 +266,7 @@ def check_dense(
     """Return a matrix [N, F] of finite numbers as float32; F is at least 1. InputError otherwise.
 
     featured: bool [N], set to False at rows that are all NaN, which become zeros; other NaN stay.
-    None: NaN is refused.
+    None: NaN is refused. `array` is not changed, and not copied without need.
     """
     is_right = array.ndim == 2 and array.shape[1] > 0 and array.dtype.kind in "biuf"
     expect(is_right, array, where, "numbers [nodes, features] with at least one feature")
@@ -286,7 +292,10 @@ def check_dense(
 
 
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
-    """Return edge weights [E] as float32; None where all are 1."""
+    """Return edge weights, [E] or [E, 1], as float32 [E]; None where all are 1.
+
+    They have to be 0, or from MIN_WEIGHT to MAX_WEIGHT.
+    """
     is_right = array.shape in ((num_edges,), (num_edges, 1)) and array.dtype.kind in "biuf"
     expect(is_right, array, where, f"[{num_edges}], a weight per edge (a number)")
     refuse_odd_weights(array.reshape(-1), where)

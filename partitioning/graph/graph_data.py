@@ -262,7 +262,7 @@ class GraphData:
     def to_homogeneous(self) -> "GraphData":
         """Return a plain graph as it is, another as its nodes, type by type, and edges alone.
 
-        That one has neither features nor weights, and all labels are 0.
+        That one has no features, weights, times or masks; ids are 0 ... N-1, and all labels 0.
         """
         if self.is_plain:
             return self

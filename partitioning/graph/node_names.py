@@ -26,6 +26,7 @@ class Names:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
+        """Encode names; UnicodeEncodeError for lone surrogates."""
         encoded = [name.encode() for name in names]
         ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
         return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
@@ -59,7 +60,10 @@ class Names:
 
 
 def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Convert strings or UTF-8 bytes [n] to objects of str; InputError for invalid Unicode."""
+    """Convert strings or UTF-8 bytes [n] to objects of str.
+
+    InputError for invalid Unicode and another number of dimensions.
+    """
     if array.ndim != 1:
         raise InputError(f"{where} has shape {array.shape}; expected one dimension")
     names = array.astype(object)
@@ -78,7 +82,7 @@ def decode_names(array: NDArray[Any], where: str) -> NDArray[Any]:
 def hash_names(names: NDArray[Any]) -> NDArray[np.int64]:
     """Return a number below 2**63 for each name, object [n]: 63 bits of SipHash.
 
-    Among 2**20 names, two share a number with probability 2**-24.
+    Among 2**20 names, two share a number with probability 2**-24. InputError for lone surrogates.
     """
     from pandas.util import hash_array  # half a second to load
 

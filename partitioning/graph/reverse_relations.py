@@ -17,6 +17,9 @@ REVERSE = "rev_"
 def add_reverse_relations(graph: GraphData) -> GraphData:
     """Add the reverse (d, rev_NAME, s) of every relation (s, NAME, d) that has none yet.
 
+    Its edges have the weights, features and times of the relation's. The log names what is added,
+    and what has a reverse already.
+
     A symmetric relation of a type with itself gets none, nor does a relation whose reversed edges
     are another relation already, or one that leads to labelled edges, which send nothing. PyG adds
     the reversed edges of a relation of a type with itself to that relation; here they become a
