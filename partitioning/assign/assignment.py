@@ -39,13 +39,17 @@ def assign(
 
     METIS and km1 partition the nodes of all types together; `hypergraph.balance` limits the nodes
     of each type and, unless partition.balance_train=false, the training nodes in a part. Partitions
-    can be empty. Random choices are by partition.seed; partition_method=file reads the file.
+    can be empty, and the log warns of an uneven result. Random choices are by partition.seed;
+    partition_method=file reads the file.
 
     Args:
-        train_mask: bool [N_t] of the target's nodes.
+        train_mask: bool [N_t] of the target's nodes; not used where edges are labelled.
 
     Returns:
         int64 [N_t] by node type.
+
+    Raises:
+        InputError: the library of the method is missing or fails, or the file is wrong.
     """
     num_parts = settings.num_partitions
     if graph.labelled_edges is not None:
@@ -108,7 +112,7 @@ def _split_by_type(graph: GraphData, parts: Assignment) -> dict[str, Assignment]
 
 
 def check_memory(method: str, num_edges: int, available: int) -> None:
-    """Refuse a graph whose partitioning would not fit into memory; log the estimate.
+    """Raise InputError for a graph whose partitioning does not fit into memory; log the estimate.
 
     Without this check the system would kill this process, or another one, without a message. The
     estimate can be a quarter too high, so a graph is refused only if it exceeds that margin.
@@ -179,7 +183,7 @@ def _read_by_type(graph: GraphData, folder: Path, num_parts: int) -> dict[str, A
     A type without nodes needs no file.
 
     Raises:
-        InputError: a file is missing, there are two for a type, or one belongs to no type.
+        InputError: a file is missing or wrong, there are two for a type, or one belongs to no type.
     """
     if not folder.is_dir():
         raise InputError(

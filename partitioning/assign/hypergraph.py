@@ -48,7 +48,10 @@ def library() -> Any:
 
 
 def limit(count: int, num_parts: int) -> int:
-    """Return the most nodes of `count` in one part: TOLERANCE above the even share, rounded up."""
+    """Return the most nodes of `count` in one part: TOLERANCE above the even share, rounded down.
+
+    It is at least the even share rounded up.
+    """
     return max(math.ceil(count / num_parts), math.floor((1 + TOLERANCE) * count / num_parts))
 
 
@@ -58,17 +61,19 @@ def partition(
     """Assign each node to a part so that few halo rows are needed.
 
     mt-KaHyPar balances one weight per node: the nodes. `balance` then moves nodes to meet the other
-    limits.
-    There is no lower bound: a part can lack training nodes or, with many parts, be empty.
+    limits. There is no lower bound: a part can lack training nodes or, with many parts, be empty.
 
     Args:
-        graph: N nodes.
+        graph: plain, N nodes.
         training: bool [N]; no part gets more than limit(T, P) of the T training nodes.
         types: int64 [N], type of each node; no part gets more than limit(N_t, P) nodes of a type.
 
     Returns:
         int64 [N] in [0, P). It depends on the state of rng and the versions of NumPy and
         mt-KaHyPar, not on the number of threads.
+
+    Raises:
+        InputError: mt-KaHyPar is not installed.
     """
     one_try = (graph.num_nodes + graph.num_edges) * num_parts
     tries = max(1, min(_MAX_TRIES, _EFFORT // max(1, one_try)))
@@ -126,9 +131,10 @@ def count_pins(nets: csr_array, parts: Ints, num_parts: int) -> NDArray[np.int32
 
 
 def _run_mt_kahypar(nets: csr_array, num_parts: int) -> Ints:
-    """Run mt-KaHyPar on the nets.
+    """Return the part of each node, int64 [N], by mt-KaHyPar in a thread on each core.
 
-    No part is more than _LIBRARY_TOLERANCE above its even share of nodes.
+    No part is more than _LIBRARY_TOLERANCE above its even share of nodes. InputError where the
+    library is not installed.
     """
     mtkahypar = library()
     # Calls after the first keep its threads and would print a warning.

@@ -70,7 +70,7 @@ def partition(
         rng: Seeds METIS.
 
     Raises:
-        InputError: METIS failed, crashed, was killed, or did not end in time.
+        InputError: METIS is not installed, failed, crashed, was killed, or did not end in time.
     """
     library = find_library()
     with tempfile.TemporaryDirectory(prefix="metis-") as name:
@@ -102,7 +102,7 @@ def _write_graph(graph: GraphData, folder: Path) -> int:
 
 
 def _run(arguments: list[str], library: str, seconds: float) -> None:
-    """Run METIS in a child; InputError with the cause unless it succeeds."""
+    """Run METIS in a child; unless it succeeds, log its standard error and raise InputError."""
     where = f"partition_method=metis: {library}'s METIS"
     try:
         ended = run_module("partitioning.assign.metis", arguments, seconds)

@@ -62,6 +62,8 @@ def read_agreed(file: Path) -> tuple[AgreedColumn, ...]:
 
 
 def _read_column(file: Path, name: str, fields: Any) -> AgreedColumn:
+    """Return a column of the file, its categories sorted; InputError for wrong fields."""
+
     def refuse(expected: str) -> InputError:
         return InputError(f"features.spec={file}: column `{name}` is {fields}; expected {expected}")
 
@@ -92,7 +94,10 @@ def _is_number(value: Any) -> bool:
 
 
 def propose_columns(table: FittedRows, schema: Schema) -> dict[str, Any]:
-    """Return the content of a file for the columns of a table, with rounded ranges."""
+    """Return the content of a file for the columns of a table, its ranges rounded outwards.
+
+    The range is [0, 1] without values.
+    """
     columns: dict[str, Any] = {}
     for column in schema.columns:
         entry: dict[str, Any] = {"role": column.role}

@@ -69,11 +69,12 @@ def encode_tables(
         stored: States that were fitted before, which are applied instead (see `stored_columns`).
 
     Returns:
-        The graph with encoded features, and the states.
+        The graph with encoded features, those of a plain graph on access; and the states.
 
     Raises:
         InputError: with features.missing=error, a blank cell; a column that a stored state needs is
-            missing, or holds something else.
+            missing, or holds something else; a matrix cannot be scaled; no node has features,
+            because their columns are left out.
     """
     is_split = train is not None and bool(train.any())
     rows = train if settings.fit == "train" and is_split else None
@@ -161,6 +162,8 @@ def read_as_fitted(
 ) -> Read:
     """Read tables with each column in its stored role; what was ignored then may be missing now.
 
+    `read` is called again for each column that is missing.
+
     Raises:
         InputError: no table has a column that the model was trained with.
         MissingColumn: no table has another column that the settings name.
@@ -194,7 +197,8 @@ def _encode_edges(
     """Encode the features of a table of edges, and add its state to `to` by its name.
 
     None for a table without features, whose state names the columns of ends and weights, and where
-    a stored pipeline has no features of edges.
+    a stored pipeline has no features of edges, of which the log warns. InputError where a column
+    that the stored pipeline needs is missing or holds something else.
     """
     if not stored:
         features, schema = _without_useless(features, schema, None, constants=True)
@@ -221,6 +225,8 @@ def _without_useless(
     features: Any, schema: Schema, rows: Mask | None, *, constants: bool = False
 ) -> tuple[Any, Schema]:
     """Leave out columns of a table that are blank in all rows, bool [N] (None: every row).
+
+    The schema loses them and says why; the features are [N, 0] if none is left, else unchanged.
 
     constants: whether columns with one value are left out, too: of edges, they tell nothing.
     """
@@ -277,7 +283,8 @@ def encode_nodes(
         stored: A state to apply in place of fitting.
 
     Raises:
-        InputError: features.missing=error, and a cell is blank.
+        InputError: features.missing=error, and a cell is blank; a matrix cannot be scaled; a column
+            that `stored` needs is missing, or holds something else.
     """
     features, featured, schema = table.features, table.featured, table.schema
     if schema is None and not (stored and stored["columns"]):

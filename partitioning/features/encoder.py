@@ -54,6 +54,9 @@ def fit_pipeline(
 
     Returns:
         A JSON value for `apply_pipeline`.
+
+    Raises:
+        InputError: the settings ask for scaling of a CSR matrix.
     """
     used = np.arange(features.shape[0]) if rows is None else np.flatnonzero(rows)
     if isinstance(features, sp.csr_array):
@@ -140,9 +143,9 @@ def _fit_column(table: Statistics, column: Column, settings: FeatureSettings) ->
 
 
 def _fit_categories(table: Statistics, column: Column) -> State:
-    """Return the MAX_CATEGORIES most frequent categories, ties in the order of their names.
+    """Return the state with the MAX_CATEGORIES most frequent categories, sorted by name.
 
-    The others share one column.
+    The first names win ties. The other categories share one column.
     """
     counts, num_blank = table.count_categories(column)
     ranked = sorted(counts, key=lambda name: (-counts[name], name))
@@ -157,7 +160,10 @@ def _fit_categories(table: Statistics, column: Column) -> State:
 
 
 def _choose_scale(column: Column, moments: Moments, scaling: str) -> str:
-    """Return how a column is scaled: standardised, robust, log or none."""
+    """Return how a column is scaled: standardised, robust, log or none.
+
+    The log warns where "auto" standardises a matrix.
+    """
     is_matrix = column.role in ("matrix", "embedding")
     if scaling == "none" or (not is_matrix and moments.binary.all()):
         return "none"

@@ -59,9 +59,10 @@ def kinds_of(features: Any, types: Iterable[str]) -> dict[str, Kinds]:
 
 
 def with_features(graph: GraphData, features: Any) -> GraphData:
-    """Return the graph with features of these kinds.
+    """Return the graph with features of these kinds, which take in those of the edges.
 
-    Raises InputError if some nodes of a type have none.
+    The log warns where a type gets other kinds. InputError for an unknown type, and if some nodes
+    of a type have no features.
     """
     kinds = kinds_of(features, list(graph.nodes))
     chosen = {

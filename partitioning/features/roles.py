@@ -77,7 +77,10 @@ def asked_names(role: str, columns: ColumnSettings) -> tuple[str, ...]:
 
 
 def columns_of_relation(columns: ColumnSettings, edge_type: EdgeType) -> ColumnSettings:
-    """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation."""
+    """Return the settings with the ends that `columns.src` and `columns.dst` give to a relation.
+
+    None where a mapping gives none to it.
+    """
     ends: dict[str, Any] = {
         role: by_relation.get(SEPARATOR.join(edge_type), by_relation.get(edge_type[1]))
         for role in ("src", "dst")
@@ -126,7 +129,10 @@ def _letters_of(name: str) -> str:
 
 
 def find_labels(names: list[str], columns: ColumnSettings, path: Source) -> list[str]:
-    """Find the label columns: several are the columns of a multi-label matrix."""
+    """Find the label columns: several are the columns of a multi-label matrix.
+
+    InputError where the settings name none and two have usual names.
+    """
     if columns.label is None:
         column = find_column("label", names, columns, path)
         return [] if column is None else [column]

@@ -33,13 +33,13 @@ def read_spec(settings: FeatureSettings) -> dict[str, State]:
 
     Args:
         settings: `spec` has a run directory, a checkpoint folder, a partition directory or a JSON
-            file of app=describe.
+            file of app=describe. The log warns of those that then have no effect.
 
     Returns:
         The fitted pipeline of each table, by `nodes`, `edges` or `nodes/TYPE`.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: there is none, or it is damaged or of another version.
     """
     file = find_spec(settings.spec or "")
     try:

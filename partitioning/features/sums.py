@@ -84,7 +84,7 @@ class _Layout:
         """Return the parts by name.
 
         Those of PER_ENTRY are [E], bins [E, BINS], has_blanks and pattern [K] by column, num_rows
-        [1]; of a categorical column its categories, others, and blanks.
+        [1]; of a categorical column its categories, others, and blanks. Of [0] they are zeros.
         """
         entries = self.num_entries
         sizes = {"num_rows": 1} | dict.fromkeys(PER_ENTRY, entries)
@@ -137,8 +137,8 @@ def compute_share(
         settings: How to scale and fill.
 
     Raises:
-        InputError: the table has other columns, a number is outside its range, or a cell is blank
-            with features.missing=error.
+        InputError: a column is missing or holds something else, a number is outside its range, or a
+            cell is blank with features.missing=error.
     """
     used = np.arange(len(features)) if rows is None else np.flatnonzero(rows)
     table, layout = FittedRows(features, schema, used), _Layout.of(columns, settings)
@@ -284,7 +284,7 @@ def fit_sums(
     settings: FeatureSettings,
     add_up: AddUp,
 ) -> State:
-    """Fit the pipeline, as `encoder.fit` fits one to a table with the rows of all sites.
+    """Fit the pipeline, as `fit_pipeline` fits one to a table with the rows of all sites.
 
     Args:
         share: This site's.

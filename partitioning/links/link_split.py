@@ -206,7 +206,7 @@ def _possible_ends(graph: GraphData) -> tuple[Ints, Ints]:
 
 
 def keep_edges(graph: GraphData, is_kept: NDArray[np.bool_]) -> GraphData:
-    """Return the graph with the edges of a mask, bool [E]."""
+    """Return the graph with the edges of a mask, bool [E], without times and `relation`."""
     kept = graph.edges.take(np.flatnonzero(is_kept))
     return replace(graph, relations={PLAIN_RELATION: kept}, relation=None)
 
@@ -239,7 +239,7 @@ def _draw_rows(
 ) -> tuple[dict[str, Ints], dict[str, Any]]:
     """Draw the split of each pair, with both its directions; return the rows of each split.
 
-    Also returns the kind for meta.json. InputError for impossible shares.
+    Also returns the kind for meta.json. InputError for impossible shares or split.by.
     """
     shares = settings.edges or ((1.0, 0.0, 0.0) if settings.kind == "none" else SHARES)
     if len(shares) != len(SPLITS) or min(shares) < 0 or sum(shares) > 1 + 1e-9:
@@ -266,7 +266,8 @@ def _draw_splits(
     """Draw the split of each pair.
 
     Args:
-        by: setting split.by: "source", "time", or None for random.
+        by: setting split.by: "source", "time", or None for random; InputError where it is another
+            one, or there are no times. A pair's time is that of its first edge.
         edge_pairs: int64 [E], the number of each edge's pair, or -1.
         shares: of training, validation and test pairs, at most 1 together.
 
@@ -349,9 +350,7 @@ def _draw_negatives(
     """Draw pairs without an edge, int64 [count, 2]: no loops; a pair may be drawn twice.
 
     Args:
-        count: number of pairs to draw.
         ends: the nodes that can be sources, and those that can be destinations.
-        num_nodes: N.
         known: int64, ascending numbers of the pairs with an edge in the graph or a split.
 
     Raises:
@@ -376,7 +375,7 @@ def _draw_negatives(
 def _read_given(graph: GraphData, settings: SplitSettings) -> Mapping[str, Any] | None:
     """Return the rows of the user's files, or of the data set's own split.
 
-    Returns None where they are drawn.
+    Returns None where they are drawn. InputError for a file that is missing or wrong.
     """
     if settings.kind == "none":
         return None
@@ -433,7 +432,7 @@ def read_pairs(path: Path, graph: GraphData, setting: str) -> Ints:
 def find_relation(graph: GraphData, name: str | None) -> str:
     """Return SOURCE__RELATION__DESTINATION of a relation, by this name or a unique RELATION.
 
-    None names the only relation that is not a reverse which was added.
+    None names the only relation that is not an added reverse. InputError for none or several.
     """
     relations = [SEPARATOR.join(edge_type) for edge_type in graph.relations]
     added = f"{SEPARATOR}{REVERSE}"
@@ -450,8 +449,8 @@ def find_relation(graph: GraphData, name: str | None) -> str:
 def to_graph_of_relation(graph: GraphData, name: str) -> GraphData:
     """Return a heterogeneous graph as a plain one, in which the links of one relation are learned.
 
-    The nodes of all types are named TYPE:ID. edge_feat has the number of each edge's relation.
-    Weights are left out with a warning, and labels are gone.
+    The nodes of all types are named TYPE:ID. edge_feat has the number of each edge's relation;
+    other relations' times are NaN. Weights are left out with a warning, and labels are gone.
 
     Args:
         name: SOURCE__RELATION__DESTINATION.

@@ -36,7 +36,7 @@ def rank_rows(
     """Return rank, place in the source's list and score of each row, and the scores of others.
 
     Args:
-        scores: of the possible destinations.
+        scores: of the possible destinations, in an array that is changed here.
         rows: int64 [n, 2] source and destination; all rows of a source that have places.
         known: sparse [N, N], the pairs with an edge or a row.
         destinations: the possible ones, int64 [C].
@@ -107,7 +107,7 @@ def score_lists(sources: Ints, places: Floats) -> Floats:
 
     recall: the share of the source's rows among the first k places; precision: of these places the
     share that are rows; ndcg: the sum over these rows of 1 / log2(1 + place), and map: of the
-    precision at their places, each divided by the best that k places allow.
+    precision at their places, each divided by the best that k places allow. Sources ascend.
 
     Args:
         sources: [n] of each row.

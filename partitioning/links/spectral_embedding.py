@@ -122,11 +122,12 @@ def choose_spectral_embedding(
 
     Args:
         rows: LinkSplit.rows.
-        width: K, at most.
+        width: K, at most; 0: the embeddings are [N, 0].
         metric: mrr, auc or one of OF_LISTS. auto: for a relation OF_RELATIONS; else mrr, and of the
             candidates within a standard error that with the highest AUC, which for a relation can
             have much worse lists (Gowalla).
-        known: FILTER of a trained model, whose share of the spectral score was chosen with it.
+        known: FILTER of a trained model, whose share of the spectral score was chosen with it; its
+            K replaces `width`.
     """
     width = min(int(known["spectral"]) if known else width, num_nodes)
     if not width:
@@ -358,7 +359,7 @@ def _filter(
 
 
 def _scale(rows: Rows, pairs: Ints) -> Rows:
-    """Divide rows [N, K] by sqrt(m)."""
+    """Return rows [N, K] divided by sqrt(m) of the pairs; a copy where m is not positive."""
     ones = np.ones(len(pairs), np.float32)
     sums = sp.csr_array((ones, tuple(pairs.T)), shape=(len(rows), len(rows))) @ rows
     mean = float(np.einsum("nk,nk->n", sums, rows).mean()) * len(rows) / len(pairs)
