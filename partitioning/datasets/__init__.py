@@ -183,11 +183,13 @@ def load_graph(settings: DatasetSettings) -> GraphData:
 def read_graph(settings: DatasetSettings) -> GraphData:
     """Load a graph by name, without encoding its features; files that are missing are downloaded.
 
-    Reverse edges are added where the settings or, failing them, the recipe say so.
+    Reverse edges are added where the settings or, failing them, the recipe say so. The log tells a
+    published split that the recipe chooses.
 
     Raises:
-        InputError: the files are unusable, or settings of tables go with another data set than
-            `file`.
+        InputError: the name is unknown, the files are unusable or cannot be downloaded, `target` is
+            not the type with labels, or settings of tables or task=node_regression go with another
+            data set than `file`.
     """
     name = canonical_name(settings.dataset_name)
     if name != "file":
@@ -236,7 +238,8 @@ def add_reverse(
     """Add the reverse of each edge, or of each relation of a heterogeneous graph.
 
     A plain graph follows the setting symmetrize or, where it is not set, the argument; a
-    heterogeneous graph follows relations.reverse alone.
+    heterogeneous graph follows relations.reverse alone. One with labelled edges stays as it is if
+    a split will take edges out; see choose_message_edges.
 
     Raises:
         InputError: a setting of the other kind of graph is set.

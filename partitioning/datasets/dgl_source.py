@@ -78,7 +78,7 @@ def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load Yelp or Flickr from GraphSAINT's files.
 
     Yelp's labels are lists of 0 and 1, and its features are standardised on its training nodes.
-    Flickr's labels are classes.
+    Flickr's labels are classes, -1 where a node has none.
     """
     name = settings.dataset_name
     with open_published(folder / "feats.npy") as file:
@@ -109,7 +109,7 @@ def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
 
 
 def _read_adjacency(path: Path, num_nodes: int) -> Any:
-    """Read a sparse matrix [N, N] and check all indices.
+    """Read a sparse matrix [N, N] and check all indices; InputError if one is wrong.
 
     SciPy checks only some, and its C code trusts them.
     """

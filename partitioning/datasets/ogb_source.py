@@ -127,7 +127,10 @@ def _read_labels(path: Path, source: _Source) -> NDArray[Any]:
 
 
 def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
-    """Return the masks of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes."""
+    """Return the masks of train.csv.gz, valid.csv.gz and test.csv.gz, which list nodes.
+
+    InputError for a node that is listed twice or unknown.
+    """
     files = {mask: folder / f"{part}.csv.gz" for mask, part in SPLIT.items()}
     return masks_of(
         {mask: (read_integers(file)[0], str(file)) for mask, file in files.items()}, num_nodes
@@ -150,7 +153,10 @@ def _read_binary(raw: Path, num_classes: int) -> _Arrays:
 
 
 def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
-    """Read one array of an npz as `dtype`, in chunks; InputError if a number does not fit int32."""
+    """Read one array of an npz as `dtype` (None: as stored), in chunks.
+
+    InputError if it is missing or damaged, or a number does not fit int32.
+    """
     with (
         open_published(path) as packed,
         zipfile.ZipFile(packed) as archive,
@@ -179,7 +185,10 @@ def read_member(path: Path, name: str, dtype: Any = None) -> NDArray[Any]:
 
 
 def read_ogb_classes(labels: NDArray[Any], num_classes: int, where: str) -> NDArray[np.int64]:
-    """Return classes [N] of OGB's [N, 1]; NaN (most of papers100M) becomes -1."""
+    """Return classes [N] of OGB's [N, 1]; NaN (most of papers100M) becomes -1.
+
+    InputError for one that is not below `num_classes`.
+    """
     classes: NDArray[np.int64] = check_labels(labels.reshape(-1, 1), len(labels), where)
     refuse(classes, classes >= num_classes, where, f"expected a class below {num_classes}")
     return classes

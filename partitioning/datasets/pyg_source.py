@@ -58,11 +58,9 @@ def load_musae(settings: DatasetSettings, path: Path) -> GraphData:
 def load_planetoid(settings: DatasetSettings, *paths: Path) -> GraphData:
     """Load a data set of Planetoid's files: the nodes of allx and ally, then row i of tx and ty.
 
-    Row i belongs to node test.index[i].
-
-    In CiteSeer, 15 nodes between the test nodes have no row; their features are 0, their class is
-    0.
-    Edges are there in both directions. The masks are Planetoid's.
+    Row i belongs to node test.index[i]. In CiteSeer, 15 nodes between the test nodes have no row;
+    their features and their class are 0. Edges are there in both directions, once and without self
+    loops. The masks are Planetoid's. InputError where the files do not fit together.
     """
     files = dict(zip(PLANETOID_PARTS, paths, strict=True))
     rows = {part: _read_matrix(files[part]) for part in ("allx", "tx", "ally", "ty", "y")}
@@ -98,7 +96,10 @@ def _read_matrix(path: Path) -> Array:
 
 
 def _read_test_nodes(path: Path, first: int, count: int) -> Array:
-    """Read the test nodes [count]: unique, from `first` on, with few gaps."""
+    """Read the test nodes [count]: unique, from `first` on, with few gaps; InputError for others.
+
+    They keep the order of the file.
+    """
     with open_published(path) as file:
         nodes = np.loadtxt(file, np.int64, ndmin=1)
     expect(nodes.shape == (count,), nodes, str(path), f"{count} nodes, as rows in ty")
@@ -111,7 +112,7 @@ def _read_test_nodes(path: Path, first: int, count: int) -> Array:
 
 
 def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
-    """Return the unique edges, sorted by destination, without self loops."""
+    """Return sources and destinations of the unique edges, sorted by destination, without loops."""
     graph = read_pickle(path)
     with reading(path, "file of this data set", FETCH_AGAIN):
         counts = [len(others) for others in graph.values()]

@@ -67,7 +67,7 @@ def generate(settings: SyntheticSettings) -> GraphData:
 
     Every edge has its reverse; there are no self loops and no duplicates. round(homophily * M) of
     the undirected edges lie within a class. Raises InputError if the nodes have fewer pairs than
-    that.
+    that, or a large graph hardly more, and for fewer nodes than classes.
     """
     if settings.classes > settings.nodes:
         raise InputError(
@@ -120,7 +120,10 @@ def _make_model(settings: SyntheticSettings, labels: Ints, rng: np.random.Genera
 def _edges(
     settings: SyntheticSettings, labels: Ints, rng: np.random.Generator
 ) -> tuple[Endpoints, Endpoints]:
-    """Draw the ends [2 M] of the directed edges; the second half are the reverse edges."""
+    """Draw the ends [2 M] of the directed edges; the second half are the reverse edges.
+
+    InputError for more edges than pairs, within classes or between them.
+    """
     model = _make_model(settings, labels, rng)
     sizes = np.diff(model.start)
     inside = round(settings.homophily * settings.edges)

@@ -42,10 +42,11 @@ def describe_tables(dataset: DatasetSettings) -> tuple[dict[str, Any], list[str]
 
     Returns:
         By table what columns.json holds, for a site's nodes; see partitioning/features/agreed.py.
-        Lines on what reading decides: labels, split, roles of columns, and what is left out.
+        Lines on what reading decides: labels, split, roles of columns, and what is left out; none
+        for a site.
 
     Raises:
-        InputError: there is no such table, or it cannot be read.
+        InputError: there is no such table, it cannot be read, or the folder holds several sites.
     """
     if dataset.dataset_name == "parts":
         sites = read_sites(Path(dataset.dataset_file or ""))
@@ -102,12 +103,9 @@ def _propose(features: Rows, schema: Schema, rows: NDArray[np.bool_] | None) -> 
 
 
 def _describe_site(site: Site, columns: ColumnSettings, fit: str) -> dict[str, Any]:
-    """Propose the columns of a site's table of features.
+    """Propose the columns of a site's table of features; InputError where it has none.
 
-    Args:
-        site: The site.
-        columns: Roles of the columns.
-        fit: `features.fit`.
+    fit: `features.fit`.
     """
     return {"nodes": _propose(*_read_to_fit(site, columns, fit))}
 
@@ -123,13 +121,12 @@ def _share_of_site(
     A site without nodes needs no table, and adds nothing.
 
     Args:
-        site: The site.
         agreed: The columns, the same at all sites.
         columns: `columns.id` and `columns.ignore` of the site's table.
         features: How to scale and fill.
 
     Raises:
-        InputError: it has no table, or one with other columns.
+        InputError: it has nodes and no table, or one with other columns or numbers than agreed.
     """
     path = find_site_table(site)
     if path is None and not len(read_ids_and_masks(site)[0]):
@@ -150,7 +147,10 @@ def _share_of_site(
 def _read_to_fit(
     site: Site, columns: ColumnSettings, fit: str
 ) -> tuple[Rows, Schema, NDArray[np.bool_] | None]:
-    """Return raw features [I, W] of a table, their schema, and the rows to fit on (None: all)."""
+    """Return raw features [I, W] of a table, their schema, and the rows to fit on (None: all).
+
+    InputError where there is no table, or it does not fit part.npz.
+    """
     path = find_site_table(site)
     if path is None:
         raise InputError(

@@ -65,7 +65,9 @@ Arrays = Mapping[str, Array]
 def read_part(site: Site, pipeline: "SitePipeline | None" = None) -> Partition:
     """Read a site's partition; that of a plain graph has one type and one relation.
 
-    InputError names what is wrong with it.
+    Nodes ascend by id. The log warns where labels are missing. InputError names what is wrong.
+
+    pipeline: encodes its table of features; None: part.npz has them.
     """
     of_nodes, of_edges = _group_by_owner(site)
     file_ids = {
@@ -117,7 +119,10 @@ def read_part(site: Site, pipeline: "SitePipeline | None" = None) -> Partition:
 
 
 def read_ids_and_masks(site: Site) -> tuple[Ints, dict[str, NDArray[np.bool_]]]:
-    """Return the ids and masks [I] of a site's nodes, in the order of the file."""
+    """Return the ids and masks [I] of a site's nodes, in the order of the file.
+
+    Masks are False where there are none. InputError for a missing or wrong array.
+    """
     path = site.folder / ARRAYS
     arrays = read_arrays(path, ("node_id", *MASKS), warn=False)
     ids = _read_ids(arrays, str(path))
@@ -176,7 +181,10 @@ def _require_integers(arrays: Arrays, name: str, where: str) -> Ints:
 
 
 def _read_ids(arrays: Arrays, where: str) -> Ints:
-    """Return the ids of the site's nodes, int64 [I], in the order of the file."""
+    """Return the ids of the site's nodes, int64 [I], in the order of the file.
+
+    InputError where they are missing, negative or repeated.
+    """
     ids = _require_integers(arrays, "node_id", where)
     where = _describe_array(where, "node_id")
     refuse(ids, ids < 0, where, "expected ids from 0 on")
@@ -248,6 +256,8 @@ def _read_edges(name: str, arrays: Arrays, ids: Mapping[str, Ints], site: Site) 
 def _find_halo(name: str, leaving: Sequence[Arrays], site: Site) -> tuple[Ints, Ints]:
     """Return ids and owners of the halo nodes of a type, int64 [H] by owner, then ascending.
 
+    InputError for a node with two owners.
+
     Args:
         leaving: edges of the relations from the type.
     """
@@ -296,7 +306,8 @@ def _read_features(
 ) -> NDArray[np.float32]:
     """Return features [I, F] of a type, of part.npz or encoded from the site's table.
 
-    InputError if both exist.
+    Zeros for no nodes, or a width of 0. InputError if both exist, the table or `pipeline` lacks the
+    other, or the features are wrong or of another width.
     """
     where, width, table = _where(site, name), site.types[name], find_site_table(site)
     names = [key for key in FEATURE_ARRAYS if key in arrays]
@@ -335,7 +346,10 @@ def _read_features(
 
 
 def _read_target(arrays: Arrays, ids: Ints, site: Site) -> dict[str, Array]:
-    """Return labels and masks, in the order of the file, by their field names in Partition."""
+    """Return labels and masks, in the order of the file, by their field names in Partition.
+
+    InputError for wrong ones, and for masks that overlap or have unlabelled nodes.
+    """
     where = _where(site, site.target)
     for name in ("feat", *TARGET_ARRAYS):
         if name in arrays and arrays[name].shape[:1] != (len(ids),):
@@ -370,6 +384,7 @@ def _read_labels(arrays: Arrays, num_nodes: int, site: Site, where: str) -> Arra
 
 
 def _read_masks(arrays: Arrays, num_nodes: int, where: str) -> dict[str, NDArray[np.bool_]]:
+    """Return the masks [N], False without any; InputError for wrong ones, or labels alone."""
     mask_arrays = {name: arrays[name] for name in MASKS if name in arrays}
     masks = check_masks(mask_arrays, num_nodes, partial(_describe_array, where))
     if not masks and "label" in arrays and num_nodes:
@@ -391,7 +406,10 @@ class SitePipeline:
     columns: ColumnSettings
 
     def read(self, path: Path, ids: Ints) -> Rows:
-        """Return the features [I, F] of nodes by their ids [I]."""
+        """Return the features [I, F] of nodes by their ids [I]; InputError for an unfit table.
+
+        The log warns of further columns and of unknown categories.
+        """
         state = self.state | {"roles": {}}  # each site names its column of ids
         columns = stored_columns({"nodes": state}, self.columns)
         rows, schema = read_site_table(path, ids, columns)

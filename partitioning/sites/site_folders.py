@@ -127,7 +127,8 @@ def find_sites(
         features, columns: how tables of features are read and encoded.
 
     Raises:
-        InputError: there is no site, a site.json is wrong, or the sites contradict each other.
+        InputError: there is no site, a site.json or features.spec is wrong, a file grows too much,
+            or the sites contradict each other or num_partitions.
     """
     local_sites = read_sites(path)
     for site in local_sites:
@@ -169,7 +170,7 @@ def _read_pipeline(features: FeatureSettings) -> State:
 
 
 def read_sites(path: Path) -> tuple[Site, ...]:
-    """Read the site.json of a folder, or of the folders in it.
+    """Read the site.json of a folder, or of the folders in it, by their names.
 
     Raises:
         InputError: there is no site, a site.json is wrong, or the sites contradict each other.

@@ -65,7 +65,8 @@ def read_addition(
             frame}. Each edge has a new node at one end.
 
     Raises:
-        InputError: an id is not new or not known, or a column is not as in training.
+        InputError: an id is not new or not known, a type or relation is unknown, an edge joins two
+            known nodes, or a column is not as in training. The log warns of further columns.
     """
     encoded = graph.encoded
     is_plain = encoded.is_plain
@@ -98,6 +99,8 @@ def read_addition(
 
 def read_further_edges(graph: PredictionGraph, known: Mapping[str, Nodes], frame: Any) -> Addition:
     """Read edges whose labels are predicted: new nodes, to which both their ends send.
+
+    Their ids are numbers above the known ones, or `new NUMBER` where ids are names.
 
     Args:
         graph: The graph; its labelled edges are nodes.
@@ -210,6 +213,9 @@ def check_rows(
     Returns:
         The features [n, W], their schema (None: without a pipeline), and [n] whether a row has some
         (None: all have).
+
+    Raises:
+        InputError: they have another width than a matrix in training, or wrong values.
     """
     values = np.zeros((num_rows, 0), np.float32) if values is None else values
     schema = replace(schema or Schema(what, ()), path=what)
@@ -268,7 +274,8 @@ def _new_edges(
 ) -> Relation:
     """Read the new edges of a relation; ends become positions in the grown graph.
 
-    InputError for an edge between two old nodes, or weights unlike the graph's.
+    Edges with an unknown end are dropped if edges.unknown=drop. InputError for an edge between two
+    old nodes, or weights or features unlike the graph's.
     """
     relation, columns = graph.encoded.relations[edge_type], graph.settings.columns
     what = f"new edges{edge_type[1] and f' {SEPARATOR.join(edge_type)}'}"
@@ -372,7 +379,8 @@ def _add_reverse(
 def grow(graph: PredictionGraph, added: Addition) -> PredictionGraph:
     """Return the graph with new nodes and edges, each after those of its type.
 
-    Features that features.kind adds are made anew.
+    Features that features.kind adds are made anew. Labels are all -1, and types with new nodes lose
+    their names.
     """
     encoded = graph.encoded
     relations = {

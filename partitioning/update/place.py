@@ -143,7 +143,8 @@ class _Moves:
     def find_best(self, node: int) -> tuple[int, float]:
         """Return the other partition with room and most neighbours, and how many more it has.
 
-        A node stays where no other one has room; a new one joins a full one then.
+        A node stays where no other one has room; a new one joins a full one then, and its second
+        number has no meaning.
         """
         some = slice(*self.edges.indptr[node : node + 2])
         parts, counts = self.part[self.edges.indices[some]], self.edges.data[some]

@@ -115,7 +115,8 @@ def read_prediction_graph(
 def _read_source(source: Any, settings: DatasetSettings) -> GraphData:
     """Read a graph from a path, data frames, settings, or an object of PyG, DGL or networkx.
 
-    Reverse edges are added as the settings say.
+    Reverse edges are added as the settings say. InputError for another source, and for types that
+    the model's graph has not.
     """
     name = type(source).__name__
     if isinstance(source, DatasetSettings):
@@ -151,7 +152,10 @@ def _has_types(tables: Any) -> bool:
 
 
 def _read_frames(nodes: Any, edges: Any, settings: DatasetSettings) -> GraphData:
-    """Read two data frames, or two dictionaries of them by type and by relation."""
+    """Read two data frames, or two dictionaries of them by type and by relation.
+
+    InputError for other forms or names.
+    """
     if hasattr(nodes, "columns") and hasattr(edges, "columns"):
         tables = {PLAIN_TYPE: to_frame(nodes, "nodes")}
         return file.from_frames(tables, {PLAIN_RELATION: to_frame(edges, "edges")}, settings)

@@ -299,7 +299,7 @@ def _read_nodes(stored: StoredGraph, name: str, tables: Tables, notes: list[str]
 
 
 def _read_table(stored: StoredGraph, name: str, path: Path) -> tuple[Table, Array, str]:
-    """Read a table, its ids, and what messages call them."""
+    """Read a table, its ids, and what messages call them; InputError for ids of another kind."""
     state, meta = state_of(stored.meta, name), stored.meta
     table = read_as_fitted(
         lambda columns: read_table(path, columns, regression=meta.task == "regression"),
@@ -321,7 +321,8 @@ def _read_values(
     """Return those of features, labels and masks that a table has, by the names of fields.
 
     New rows always have features, encoded as the directory's; masks that a table lacks are false if
-    it has another one. Each column with rows unlike those of the fit adds to `notes`.
+    it has another one. Other types than the target, and split=none, have features alone. Each
+    column with rows unlike those of the fit adds to `notes`. InputError for a wrong value.
     """
     values: dict[str, Array] = {}
     arrays: dict[str, Any] = {role: array for role, (array, _) in table.values.items()}
@@ -355,7 +356,10 @@ def _read_values(
 
 
 def _number_classes(meta: Meta, array: Array, where: str) -> Ints:
-    """Return classes by their numbers in the directory, int64 [n], -1 where blank."""
+    """Return classes by their numbers in the directory, int64 [n], -1 where blank.
+
+    InputError for a class that the directory has not.
+    """
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     names = meta.class_names or list(range(meta.num_classes))
@@ -387,7 +391,10 @@ def _number_classes(meta: Meta, array: Array, where: str) -> Ints:
 def _read_edges(
     stored: StoredGraph, name: EdgeType, kind: str, path: Path, nodes: Mapping[str, NodeChange]
 ) -> Edges:
-    """Read a table of edges of one relation."""
+    """Read a table of edges of one relation; only new ones may end at new nodes.
+
+    InputError for an unknown end or missing columns, and if a changed edge changes nothing.
+    """
     state, columns = state_of(stored.meta, name), columns_of(stored.meta)
     relation, is_new = stored.graph.relations[name], kind == "new"
     columns_given, fitted = columns_of_relation(columns, name), state
@@ -436,7 +443,11 @@ def _add_reverse(
 
 
 def _check_edges(change: Change, name: EdgeType) -> None:
-    """Check the tables of a relation against each other and against the deleted nodes."""
+    """Raise InputError where a relation's tables contradict each other or the deleted nodes.
+
+    Also for an edge that is there twice, but a new one without duplicates=merge, and for self loops
+    to change or delete.
+    """
     pairs: dict[str, Ints] = {}
     is_merged = change.stored.meta.request.get("duplicates") == "merge"
     for kind, edges in change.edges[name].items():

@@ -43,19 +43,18 @@ UNPLACED = -1
 
 
 def update_directory(path: Path, settings: UpdateSettings, version: str) -> tuple[Meta, list[str]]:
-    """Apply the tables of the settings to a directory.
+    """Apply the tables of the settings to a directory, which is locked and replaced.
 
     Args:
-        path: The directory.
-        settings: The tables, and how new nodes are placed.
         version: Of this program, for the history.
 
     Returns:
         The new description, whose history ends with this update, and what was decided.
 
     Raises:
-        InputError: a table does not fit the directory, the change was applied before, or another
-            process writes the directory. The directory is as before.
+        InputError: no table is set or one does not fit the directory, the directory cannot be
+            changed, the change was applied before, or another process writes the directory. The
+            directory is as before.
     """
     with writing(path):
         meta = read_meta(path)
@@ -131,7 +130,10 @@ def _make_digest(path: Path, meta: Meta, files: Mapping[str, Mapping[str, str]])
 
 
 def _check_split(stored: StoredGraph, changed: StoredGraph) -> None:
-    """Raise InputError for an unlabelled node in a set of the split, or no training node."""
+    """Raise InputError for an unlabelled node in a set of the split, or one in two sets.
+
+    Also where no training node is left of some.
+    """
     masks = changed.target_rows
     labelled = is_labelled(masks.pop("labels"))
     check_split(masks, labelled, "the changed graph", changed.graph.target_nodes.shown_id)
