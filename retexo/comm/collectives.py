@@ -44,9 +44,9 @@ class ReduceInput:
 
 
 class Communicator:
-    """Collectives of this worker, over any transport.
+    """Collectives of this worker, over any transport; all workers call them in the same order.
 
-    Tensors on a GPU are copied to the host.
+    Only `all_reduce` and `round_as_sent` take tensors on a GPU, which they copy to the host.
     """
 
     def __init__(
@@ -87,6 +87,15 @@ class Communicator:
             from_sizes: elements to receive, by rank.
             consume: empty the list `to_peers` once it is copied, so that a large message is not in
                 memory twice.
+
+        Returns:
+            By rank; the own message is copied.
+
+        Raises:
+            PeerLost: a peer died or did not send in time.
+            TrainingError: sizes are negative or beyond this machine's memory, a peer sends another
+                size, or the replay log has another message.
+            ValueError: the own message has another size than `from_sizes` says.
         """
         element_size = to_peers[self.rank].element_size()
         check_sizes(from_sizes, element_size)
@@ -170,7 +179,8 @@ class Communicator:
         others. That takes as many bytes as a ring in 2 sequential hops instead of 2 (W - 1). One
         worker sums small tensors, with 2 (W - 1) messages instead of 2 W (W - 1).
 
-        4 workers with [1.], [2.], [3.], [4.] all end with [10.].
+        4 workers with [1.], [2.], [3.], [4.] all end with [10.]. With masks, floats are rounded to
+        fixed point (retexo.comm.masks). PeerLost or TrainingError as in `all_to_all`.
         """
         if self.world_size == 1:
             return

@@ -15,8 +15,8 @@ def to_int8(
 ) -> tuple[Tensor, Tensor]:
     """Quantize rows [R, D]: value = code * scale.
 
-    at_random: take one of the two nearest codes, the nearer one more often, so that the mean over
-    many draws is the value; False takes the nearest.
+    at_random: take one of the two nearest codes by torch's global generator, the nearer one more
+    often, so that the mean over many draws is the value; False takes the nearest.
 
     Returns:
         Codes, int8 [R, D] in [-largest, largest], and scales, [R] of `dtype`. A row with values

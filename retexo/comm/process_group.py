@@ -56,10 +56,16 @@ class Rendezvous:
 def connected(
     rendezvous: Rendezvous, rank: int, streams: Streams | None
 ) -> Iterator["SocketTransport | GlooTransport"]:
-    """Yield the transport of a worker until the end of its run.
+    """Yield the transport of a worker until the end of its run, then close its connections.
+
+    For gloo it sets GLOO_SOCKET_IFNAME and the global process group.
 
     Args:
         streams: connections to all other workers; None for gloo, which opens its own.
+
+    Raises:
+        PeerLost: a worker cannot be reached in time, or TLS fails.
+        TrainingError: for gloo, no network interface has the address.
     """
     if streams is not None:
         with contextlib.closing(_over_sockets(rendezvous, rank, dict(streams))) as transport:
@@ -97,7 +103,7 @@ def _over_sockets(
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface that has an address."""
+    """Return the name of the network interface that has an address; TrainingError for none."""
     for name, entries in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in entries):
             return name

@@ -34,9 +34,10 @@ class ReplayLog:
     """A file that is read to its end, then appended to."""
 
     def __init__(self, path: Path, identity: str) -> None:
-        """Open or create the file, and cut off a record that is not intact.
+        """Open or create the file, and cut it off at the first record that is not intact.
 
-        identity: hex digest of the run and worker. A file with another digest is emptied.
+        identity: hex digest of the run and worker. A file with another digest is emptied, with a
+        warning.
         """
         self.path, self._start = path, FORMAT_VERSION + bytes.fromhex(identity)
         self._ends = self._find_record_ends()
@@ -95,6 +96,8 @@ class ReplayLog:
 
     def next(self, sent: int, received: Pieces) -> bool:
         """Read the next record into `received`; False at the end of the log.
+
+        TrainingError for a record of another sent message or size.
 
         Args:
             sent: checksum of the message that this worker sends.

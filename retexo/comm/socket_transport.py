@@ -49,7 +49,8 @@ class SocketTransport:
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
         """Send a message to each peer and receive one from each, uncopied (Transport.swap).
 
-        PeerLost if no byte moves for the timeout.
+        PeerLost if no byte moves for the timeout or a stream fails, TrainingError for a message of
+        another length.
         """
         waiting = [
             _Transfer(peer, stream, _views(outgoing[peer]), _views(incoming[peer]))

@@ -23,7 +23,7 @@ MIN_COMPILED_EDGES = 1 << 15
 
 
 def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return sum over in-edges (u, v) of weight[u, v] x[u], [N_dst, D].
+    """Return sum over in-edges (u, v) of weight[u, v] x[u], times block.scale if any, [N_dst, D].
 
     Args:
         block: the edges.
@@ -96,7 +96,7 @@ def edge_sum_per_head(block: Block, rows: Tensor, alpha: Tensor) -> Tensor:
     """Return `edge_sum` for each of K edge weights, [K, N_dst, D]; rows have no gradient.
 
     Args:
-        block: edges sorted by destination.
+        block: edges sorted by destination, without scale.
         rows: [N_src, D]
         alpha: [E, K]
     """

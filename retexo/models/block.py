@@ -262,11 +262,11 @@ class InEdges:
         weight: Tensor | None = None,
         edge_feat: Tensor | None = None,
     ) -> Self:
-        """Sort edges by destination.
+        """Sort edges by destination; those of one destination keep their order.
 
         Args:
-            src: int [E]
-            dst: int [E]
+            src: int [E] local ids (inner nodes, then halo nodes).
+            dst: int [E] inner nodes.
             in_degree: [I] in the whole graph.
             out_degree: [I + H] in the whole graph.
             dtype: of degrees, weights and features.
@@ -290,7 +290,7 @@ class InEdges:
         """Return the in-edges of nodes, int64 [n].
 
         Returns:
-            int64 [E'] indices of the edges, and int64 [n + 1] row pointers.
+            int64 [E'] indices of the edges, node by node, and int64 [n + 1] row pointers.
         """
         begin = self.row_ptr[nodes]
         degree = self.row_ptr[nodes + 1] - begin
@@ -301,7 +301,10 @@ class InEdges:
         )
 
     def chunks(self, nodes: Tensor, edges: int = MAX_CHUNK_EDGES) -> list[Tensor]:
-        """Split nodes, int64 [n], into chunks of at most about `edges` in-edges."""
+        """Split nodes, int64 [n], in order into chunks of about `edges` in-edges.
+
+        The in-edges of a chunk's last node may exceed that number.
+        """
         degree = self.row_ptr[nodes + 1] - self.row_ptr[nodes]
         piece = (degree.cumsum(0) - degree) // edges
         return list(
@@ -417,6 +420,9 @@ def make_block(
     like: Tensor,
 ) -> Block:
     """Return the block of all edges of a relation, without self loops.
+
+    Edges are sorted by destination unless there is a `scale`. While torch.export traces, self loops
+    stay, with a scale of 0. Degrees are sums of the weights.
 
     Args:
         ends: int64 [2, E] sources and destinations.

@@ -125,7 +125,10 @@ class LinearConvolution(Convolution):
         return Inputs(matrices, aggregate.shape[0], projected)
 
     def apply_weight(self, aggregate: Matrix, projected: Tensor, bias: Tensor) -> Tensor:
-        """Return projected [n, D] + bias, or if that is empty aggregate [n, F] @ weight + bias."""
+        """Return projected [n, D] + bias, or if that is empty aggregate [n, F] @ weight + bias.
+
+        Dropout applies to the aggregate only.
+        """
         return (
             projected + bias
             if len(projected)
@@ -133,7 +136,7 @@ class LinearConvolution(Convolution):
         )
 
     def weighted_aggregate(self, inputs: Inputs) -> Tensor:
-        """Return the aggregate after the weights, A(HW) = (AH)W, [N_dst, D]."""
+        """Return the aggregate after the weights, A(HW) = (AH)W, [N_dst, D], without dropout."""
         return (
             inputs.projected
             if len(inputs.projected)

@@ -42,7 +42,10 @@ class SparseMatrix:
 
     @classmethod
     def from_scipy(cls, matrix: sp.csr_array, device: torch.device | None = None) -> "SparseMatrix":
-        """Convert a SciPy matrix [R, F] with sorted indices."""
+        """Convert a SciPy matrix [R, F] with sorted indices; device None: the CPU.
+
+        On the CPU the values share its memory.
+        """
         places = sp.csr_array(
             (np.arange(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape
         ).tocsc()
@@ -121,7 +124,7 @@ def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
-    """Return some rows of [R, F]."""
+    """Return some rows of [R, F]; a view for a range of a dense matrix."""
     if isinstance(matrix, Tensor):
         return matrix[rows]
     arrays = (array.cpu().numpy() for array in (matrix.values, matrix.columns, matrix.row_ptr))
@@ -140,7 +143,7 @@ def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
 
 
 def dropout(matrix: Matrix, rate: float, training: bool) -> Matrix:
-    """Apply dropout in training mode."""
+    """Apply dropout (fast_dropout) in training mode; otherwise return the matrix itself."""
     if not training or rate == 0:
         return matrix
     return matrix.dropout(rate) if isinstance(matrix, SparseMatrix) else fast_dropout(matrix, rate)
@@ -164,7 +167,7 @@ def is_sparse(rows: Tensor) -> bool:
 def as_matrix(rows: Tensor | sp.csr_array) -> Matrix:
     """Convert rows [R, F] to the kind of matrix with the faster product.
 
-    A SciPy matrix may be sorted in place.
+    Tensors on a GPU or with a gradient stay as they are. A SciPy matrix may be sorted in place.
     """
     if isinstance(rows, Tensor):
         sparse = rows.device.type == "cpu" and is_sparse(rows)

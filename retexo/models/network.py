@@ -94,7 +94,10 @@ def models_that(fits: Callable[[Convolution], bool]) -> list[str]:
 
 
 def default_model_settings(name: str, num_layers: int, hidden_dim: int) -> ModelSettings:
-    """Return the model's own defaults, but one head, no dropout and no skip connections."""
+    """Return the model's own defaults, but one head, no dropout and no skip connections.
+
+    InputError for an unknown name or sizes that are refused.
+    """
     find_convolution(name)
     sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim, "heads": 1, "dropout": 0.0}
     none = {"self_weight": False, "input_skip": False, "output": "activation"}
@@ -312,6 +315,7 @@ def build_network(architecture: Architecture, seed: int) -> list[Stage]:
 
     On a heterogeneous graph model.input_skip says how the network is trained: with it layer by
     layer, without it end to end, by TypedLayers. The global random state stays as it is.
+    InputError for settings that the convolution does not support.
     """
     stages: list[Any] = []
     schema, model = architecture.schema, architecture.model

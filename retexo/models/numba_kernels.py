@@ -21,7 +21,7 @@ from torch import Tensor
 def max_in_edges(row_ptr: Tensor, column: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the maximum over in-edges, [N_dst, D], and its source, int32 [N_dst, D].
 
-    The maximum is 0 and the source -1 without in-edges. Ties go to the first edge.
+    The maximum is 0 without in-edges; where it is 0, the source is -1. Ties go to the first edge.
 
     Args:
         row_ptr: [N_dst + 1]

@@ -19,7 +19,10 @@ Groups = Sequence[Sequence[RelationInput]]
 
 
 def block_mean(block: Block, rows: Tensor) -> Tensor:
-    """Return the weighted mean of rows [N_src, D] over each destination's in-edges, [n, D]."""
+    """Return the weighted mean of rows [N_src, D] over each destination's in-edges, [n, D].
+
+    0 without in-edges.
+    """
     degree = torch.where(block.in_degree > 0, block.in_degree, 1)
     return edge_sum(block, rows, block.weight) / degree[:, None]
 

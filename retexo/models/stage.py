@@ -172,7 +172,7 @@ class Stage(nn.Module):
         return out
 
     def classify(self, hidden: Tensor) -> Tensor:
-        """Return the logits [n, C] of `hidden`, [n, H]."""
+        """Return the logits [n, C] of `hidden`, [n, H]; without a head `hidden` itself."""
         if self.head is None:
             return hidden
         read = self.head_norm(hidden)

@@ -18,7 +18,7 @@ EPSILON = 1e-8
 
 
 class Adam:
-    """torch.optim.Adam with fused=True and default values for the other arguments."""
+    """torch.optim.Adam with fused=True, and defaults but for learning rate and weight decay."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], learning_rate: float, weight_decay: float
@@ -63,12 +63,12 @@ class Adam:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in torch.optim.Adam's format."""
+        """Return the state in torch.optim.Adam's format, without hyperparameters, not copied."""
         numbers = list(range(len(self.param_groups[0]["params"])))
         return {"state": self._state, "param_groups": [{"params": numbers}]}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Load a state in torch.optim.Adam's format."""
+        """Copy a state in torch.optim.Adam's format; its param_groups are not read."""
         parameters = self.param_groups[0]["params"]
         self._state = {
             number: {

@@ -148,7 +148,10 @@ def _name_in_ogb(meta: Meta | None) -> str | None:
 
 
 def count_classes(partition: Partition, directory: PartitionDirectory | None) -> int:
-    """Return the directory's number of classes or targets, or infer it from the labels."""
+    """Return the directory's number of classes or targets, or infer it from the labels.
+
+    Then it is the number of columns, or the largest label + 1; 0 without nodes.
+    """
     if directory is not None and directory.stated_classes is not None:
         return directory.stated_classes
     if partition.labels.ndim == 2:

@@ -222,7 +222,10 @@ class LayerObjective(Objective):
         return (self.stage.logits(inputs),)
 
     def losses(self) -> Iterator[Tensor]:
-        """Yield the loss of each chunk and head, scaled up for a batch from torch's generator."""
+        """Yield the loss of each chunk and head, scaled up for a batch from torch's generator.
+
+        Sets the module to training mode.
+        """
         self.module.train()
         for place, weight in self.choose_batches():
             for logits in self.logits(self.train.inputs(place)):

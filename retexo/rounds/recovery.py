@@ -94,8 +94,10 @@ class Recovery:
     def agree(self, comm: Communicator) -> tuple[int, int]:
         """Return the newest layer and round that every worker can continue from.
 
-        `load_layer` and `load_round` load these states. The replay log is cut to the messages that
-        all workers have. One all-gather of 4 int64.
+        The layer equals the number of finished layers; the round is 0 where it starts anew.
+        `load_layer` and `load_round` load these states. Warns about damaged ones, which count as
+        missing. The replay log is cut to the messages that all workers have. One all-gather of 4
+        int64.
         """
         layers, rounds = self._find_intact()
         codes = ([layer * ROUND_BASE + number for layer, number in rounds] + [-1, -1])[
@@ -141,11 +143,17 @@ class Recovery:
         return sorted((int(name[1]), int(name[2])) for name in names if name)
 
     def load_layer(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Pass the state of a finished layer to `load`; False if the layer has to be trained."""
+        """Pass the state of a finished layer to `load`; False if the layer has to be trained.
+
+        InputError if the state cannot be read, or does not fit this run.
+        """
         return layer < self._num_layers and self._load(layer, None, load)
 
     def load_round(self, layer: int, load: Callable[[State], None]) -> bool:
-        """Pass the state to continue a layer from to `load`; False if it starts anew."""
+        """Pass the state to continue a layer from to `load`; False if it starts anew.
+
+        InputError as in `load_layer`.
+        """
         return (
             self._round is not None and self._round[0] == layer and self._load(*self._round, load)
         )
@@ -165,13 +173,16 @@ class Recovery:
         return self.every is not None and number > 0 and number % self.every == 0
 
     def save_round(self, layer: int, number: int, state: State) -> None:
-        """Save a layer's state after `number` rounds; keep the newest MAX_SAVED_ROUNDS."""
+        """Save a layer's state after `number` rounds; remove all but the newest MAX_SAVED_ROUNDS.
+
+        TrainingError if it cannot be written.
+        """
         self._write(layer, number, state)
         for place in self._list_saved_rounds()[:-MAX_SAVED_ROUNDS]:
             self._path_of(*place).unlink()
 
     def save_layer(self, layer: int, state: State) -> None:
-        """Save the state of a finished layer."""
+        """Save the state of a finished layer; TrainingError if it cannot be written."""
         self._write(layer, None, state)
 
     def _path_of(self, layer: int, number: int | None) -> Path:

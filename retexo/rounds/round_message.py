@@ -89,7 +89,7 @@ class RoundMessage:
     def reduce_counts(self, measured: Validation) -> RoundScore | None:
         """Sum the validation counts and losses only; return the score, None without nodes.
 
-        All workers call it.
+        All workers call it. Sets any_stop_requested, too.
         """
         self._fill_tail(0.0, measured)
         self.comm.all_reduce([ReduceInput(self._tail)], MessageTag("metrics", self._traffic_layer))

@@ -32,7 +32,10 @@ class RoundState:
     """Rounds completed."""
 
     def finished_state(self) -> dict[str, Any]:
-        """Return the state of a finished layer. The keys are those of the files on disk."""
+        """Return the state of a finished layer; its parameters are not copied.
+
+        The keys are those of the files on disk.
+        """
         device = self.best.device
         return {
             "number": self.number,
@@ -58,7 +61,7 @@ class RoundState:
         self.message.comm.meter.table(self.layer + 1)  # raises for unknown peers and kinds
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state between two rounds."""
+        """Return the state between two rounds, not copied."""
         return {
             **self.finished_state(),
             "best": self.best,

@@ -36,7 +36,7 @@ class RoundsResult:
 
     num_rounds: int
     metric: float
-    """Validation metric of the best round."""
+    """Validation metric of the best round; -infinity without validation nodes."""
     loss: float
     """Validation loss of the best round; NaN or infinite where it is not used."""
 
@@ -50,7 +50,9 @@ def run_rounds(
 ) -> RoundsResult:
     """Train a stage or network to convergence or its limit; all workers call it.
 
-    The module ends with the parameters of the best validation round, equal on every worker.
+    The module ends with the parameters of the best validation round, equal on every worker; of the
+    last round without validation nodes or with best_val_model=false. They become views of one
+    vector. Rank 0 warns if the first round was the best. A resumed layer sets torch's random state.
 
     Args:
         recovery: saves and restores states; None to save nothing.
@@ -59,7 +61,7 @@ def run_rounds(
         PeerLost: if another worker died.
         TrainingError: if the loss or a parameter is not finite, or workers end with different
             parameters.
-        InputError: if the schedule needs validation nodes.
+        InputError: if the schedule needs validation nodes, or a saved state does not fit this run.
     """
     if settings.scheduler == "plateau" and not objective.graph_info.num_val:
         raise InputError("scheduler=plateau: there are no validation nodes; choose cosine or step")

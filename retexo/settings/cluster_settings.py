@@ -106,7 +106,7 @@ class DistributedSettings(Checked):
 
     @property
     def hub_address(self) -> tuple[str, int]:
-        """Address and port of distributed.hub."""
+        """Address and port of distributed.hub; "" and 0 without one."""
         address, _, port = (self.hub or ":0").rpartition(":")
         return address, int(port)
 

@@ -109,7 +109,7 @@ class ExchangeSettings(Checked):
     def at_prediction(self, precision: str) -> "ExchangeSettings":
         """Return training's exchange as a prediction runs it, in predict.precision.
 
-        "trained" leaves it, "auto" sends layers of int4 in int8.
+        "trained" leaves it, "auto" sends layers of int4 in int8; others hold for all layers.
         """
         replaced = {"trained": {}, "auto": {"int4": "int8"}}.get(
             precision, dict.fromkeys(ROWS, precision)

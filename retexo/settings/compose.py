@@ -105,7 +105,7 @@ Plugins.instance().register(OwnFolder)
 def load_job(config: DictConfig) -> Settings:
     """Return the settings of the job that Hydra runs now.
 
-    InputError for an unusable hydra.run.dir.
+    InputError for an unusable hydra.run.dir, and as in `load_settings`.
     """
     job = HydraConfig.get()
     if not job.run.dir or "://" in job.run.dir:
@@ -153,7 +153,7 @@ def load_settings(
     config_dir: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Turn a composed configuration into Settings.
+    """Turn a composed configuration into Settings; log a line if `network` changes nothing.
 
     Args:
         config: The configuration.

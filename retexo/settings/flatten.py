@@ -10,7 +10,7 @@ from typing import Any
 def flatten(
     settings: Mapping[str, Any], prefix: str = "", *, without: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return settings by dotted name, but for those named in `without`.
+    """Return settings by dotted name, but for the settings and groups named in `without`.
 
     An empty group stays, as a value.
     """

@@ -53,7 +53,7 @@ class LauncherEnv:
 def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
     """Read the variables of torchrun or srun; None if neither started this process.
 
-    A single process is none of theirs, except below torchrun.
+    A single process is none of theirs, except below torchrun; RANK is then ignored with a warning.
 
     Raises:
         InputError: Names a variable that is invalid or contradicts another.
@@ -134,7 +134,10 @@ def _number(environ: Mapping[str, str], name: str, default: D) -> int | D:
 
 
 def first_host(nodelist: str) -> str:
-    """Return the first host of Slurm's compressed list: 'a[07-09],b' gives a07; '' gives ''."""
+    """Return the first host of Slurm's compressed list: 'a[07-09],b' gives a07; '' gives ''.
+
+    InputError where it is no host name.
+    """
     host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", nodelist).split(",")[0]
     if not re.fullmatch(r"[\w.-]*", host):
         raise InputError(

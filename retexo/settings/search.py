@@ -88,10 +88,10 @@ def check_direction(
 
 
 def find_objective(result: Any, objective: Sequence[str] | None) -> float | list[float] | None:
-    """Return the number that a job returns, or several.
+    """Return the number that a job returns, or several in the order of `objective`.
 
     Args:
-        result: content of summary.json or seeds.json.
+        result: content of summary.json or seeds.json; None is returned if it is no mapping.
         objective: the setting; None: the validation metric that stopping looked at. Of a result
             without one, None is returned.
 
