@@ -28,6 +28,9 @@ def read_edges_and_nodes(
 
     Returns:
         The arrays by our names, with src and dst; and what to call them in messages.
+
+    Raises:
+        InputError: an array is missing or damaged, or `edges` has another shape.
     """
     arrays = read_named(path, ("edges", *names.values()))
     where = {ours: f"{path}: array `{theirs}`" for ours, theirs in names.items()}
@@ -40,7 +43,10 @@ def read_edges_and_nodes(
 
 
 def read_named(path: Path, names: Collection[str]) -> dict[str, Array]:
-    """Read these arrays of an npz file of a published data set; InputError if one is missing."""
+    """Read these arrays of an npz file of a published data set.
+
+    InputError if one is missing, damaged or a single value.
+    """
     from partitioning.files.download import FETCH_AGAIN  # slow: for files that were fetched
 
     arrays = read_arrays(path, names, warn=False, remedy=FETCH_AGAIN)
@@ -118,7 +124,10 @@ def _check_member(archive: Any, name: str) -> None:
 
 
 def read_npy(path: Path) -> Array:
-    """Map an npy file into memory, so that features are read only when a part is written."""
+    """Map an npy file for reading, so that features are read only when a part is written.
+
+    InputError for a file that is none, or has a single number.
+    """
     with reading(path, "npy array", "write it anew with numpy.save"):
         array = load_npy(path, mmap_mode="r")
     if not isinstance(array, np.ndarray) or array.ndim == 0:

@@ -112,7 +112,10 @@ class Cells:
             self.refuse(int(wrong.argmax()), expected)
 
     def numbers(self, expected: str = "expected a number") -> Array:
-        """Return the cells as numbers [K], NaN where blank; InputError for the first other cell."""
+        """Return the cells as numbers [K] of their dtype, else float64, NaN where blank.
+
+        InputError for the first other cell; infinity is one among texts alone.
+        """
         import pyarrow.compute as pc
 
         if self.kind == "blank":
@@ -129,7 +132,10 @@ class Cells:
         return values
 
     def whole_numbers(self, expected: str) -> Ints:
-        """Return the cells as int64 [K], also whole floats; InputError for the first other cell."""
+        """Return the cells as int64 [K], also whole floats; InputError for the first other cell.
+
+        That may be a blank one, or a float that several integers are rounded to.
+        """
         self._refuse_rounded()
         values = self.numbers(expected)
         if values.dtype.kind == "f":
@@ -153,7 +159,7 @@ class Cells:
         return np.asarray(values == 1)
 
     def texts(self, expected: str = "expected a number or a text: write it as one") -> Any:
-        """Return the cells as pyarrow texts, whole floats without .0.
+        """Return the cells as pyarrow texts, whole floats without .0, null where null.
 
         InputError for a list or bytes.
         """
@@ -256,7 +262,8 @@ class Cells:
     def labels(self) -> Array | tuple[Ints, list[str]]:
         """Return classes as numbers, NaN or -1 where blank; or as `factorize` does.
 
-        That is so if some are texts, lists, or numbers that float64 does not hold.
+        That is so if some are texts, lists, or numbers that float64 does not hold. InputError for a
+        list whose texts have | , or ; and for a float that several integers are rounded to.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -360,6 +367,8 @@ def as_integers(text: "pa.Array") -> "pa.Array":
 
 def read_decimal_commas(cells: Cells, separator: str) -> Cells:
     """Return a column of a csv with numbers such as 2,5 as numbers if semicolons separate cells.
+
+    Another column stays as it is.
 
     Raises:
         InputError: all cells are numbers, some with a comma and others with a point; or some may

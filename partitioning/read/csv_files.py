@@ -124,7 +124,8 @@ def detect_layout(path: Path, header: bool | None) -> Layout:
     """Detect separator, column names, header and leading comments of a csv file.
 
     Without a header the names are 0, 1, ...; header: None: the first line is one unless all its
-    cells are numbers. ValueError for an empty file.
+    cells are numbers. ValueError for an empty file; InputError for a second line that is longer
+    than the first, a line above MAX_LINE, and another archive than gzip.
     """
     with _open(path) as file:
         comments: list[str] = []

@@ -24,7 +24,10 @@ START_SECONDS, BYTES_PER_SECOND = 120, 20 << 20
 
 
 def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
-    """Raise InputError where DGL's reader crashes on a file or does not end, or DGL is missing."""
+    """Raise InputError where DGL's reader crashes on a file or does not end, or DGL is missing.
+
+    seconds: when it has to end; None: by the sizes of the files, which have to exist.
+    """
     named = ", ".join(map(str, files))
     require_dgl(named)
     if seconds is None:
@@ -44,7 +47,10 @@ def check_readable(files: Sequence[Path], seconds: float | None = None) -> None:
 
 
 def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
-    """Read the files in a process of the fork server; return its exit status."""
+    """Read the files in a process of the fork server; return its exit status.
+
+    TimeoutError, and the process is killed, if it does not end in time.
+    """
     child = get_context("forkserver").Process(target=_read_silently, args=(files,), daemon=True)
     child.start()
     child.join(seconds)
@@ -56,7 +62,7 @@ def _probe_by_fork_server(files: Sequence[Path], seconds: float) -> int:
 
 
 def _read_silently(files: Sequence[Path]) -> None:
-    """Read the files without output."""
+    """Read the files; this process has no output from then on."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (1, 2):
         os.dup2(nowhere, number)

@@ -80,7 +80,7 @@ def find_ends(path: Source, columns: ColumnSettings) -> list[str]:
 
 
 def check_weight_column(columns: ColumnSettings, files: Iterable[Source]) -> None:
-    """MissingColumn where columns.weight names a column that no csv or parquet table of edges has.
+    """Raise MissingColumn if columns.weight names a column that no csv or parquet table has.
 
     One table is enough: of several relations some may have weights. Without such tables, nothing.
     """
@@ -110,16 +110,18 @@ def read_edges(
 ) -> RawRelation:
     """Read the edges and look up both ends: row numbers of nodes.
 
-    An unknown end becomes a new node of `nodes` if these grow.
+    An unknown end becomes a new node of `nodes` if these grow. The log warns of a table without
+    edges, edges that are left out, and ids that may be of two types.
 
     Args:
-        path: The table.
-        columns: Roles of columns.
         nodes: The nodes of the sources, and of the destinations.
         drop_unknown: Whether edges with an unknown end are left out; else they are refused.
         with_features: Whether further columns are features of the edges; False leaves them out with
             a warning, None without one, as they are read elsewhere.
         remedy: What the message about an unknown end finishes with.
+
+    Raises:
+        InputError: columns or arrays are missing, or a cell or end is wrong.
     """
     if has_columns(path):
         table, ends = _read_columns(path, columns, nodes, with_features=with_features)
@@ -188,7 +190,7 @@ def _read_columns(
     """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells.
 
     The relation has everything but its ends. A column that numbers the edges is no feature.
-    `with_features`: see read_edges.
+    InputError for a missing column or a wrong cell. `with_features`: see read_edges.
     """
     names, index = without_index(column_names(path))
     ends = find_ends(path, columns)
@@ -232,7 +234,8 @@ def _read_columns(
 def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
     """Return the ids of both ends as integers, or as Cells where the nodes have names.
 
-    Nodes that only edges name get names if an id is no integer.
+    Nodes that only edges name get names, in place, if an id is no integer. InputError for a blank
+    id, and for a name where the nodes have integers.
     """
     integers: list[Cells | None] = []
     for cells, end_nodes in zip(ends, nodes, strict=True):
@@ -255,7 +258,8 @@ def _convert_ends(ends: list[Cells], nodes: tuple[Nodes, Nodes]) -> list[Any]:
 def _read_arrays(path: Path, *, with_features: bool | None) -> RawRelation:
     """Read an npz with src, dst and, optionally, weight and features, or an npy array [E, 2].
 
-    Unchecked but for the shapes; `with_features`: see read_edges.
+    Ends are not checked. InputError for other shapes, missing ends or wrong features.
+    `with_features`: see read_edges.
     """
     if path.suffix == ".npy":
         edges = read_npy(path)

@@ -249,7 +249,8 @@ def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
 def _read_categories(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]]:
     """Return texts as positions in the list of categories, NaN where blank: float32 [N, 1].
 
-    Categories are numbered as they appear; 3.0 is 3.
+    Categories are numbered as they appear; 3.0 is 3. The log warns of free text that a setting asks
+    for, and of words of a split.
 
     Raises:
         InputError: it seems to be free text, and no setting asks for categories.

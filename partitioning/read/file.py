@@ -227,7 +227,10 @@ def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> Gra
 def from_frames(
     nodes: Mapping[str, Frame], edges: Mapping[EdgeType, Frame], settings: DatasetSettings
 ) -> GraphData:
-    """Build the graph of data frames, of nodes by type and of edges by relation."""
+    """Build the graph of data frames, of nodes by type and of edges by relation.
+
+    InputError names frame, column, row and value.
+    """
     # In the order of files, which numbers relations.
     tables = {name: [nodes[name]] for name in sorted(nodes, key="{}.parquet".format)}
     relations = {edge_type: edges[edge_type] for edge_type in sorted(edges, key=SEPARATOR.join)}
@@ -265,7 +268,7 @@ def _check_names(
 def open_dgl(path: Path) -> Any:
     """Return the graph in a file of form (c).
 
-    Raises InputError if it is no such file, or holds another number of graphs.
+    Raises InputError if DGL is missing, or it is no such file or holds another number of graphs.
     """
     with reading(path, "DGL graph file", "write it by dgl.save_graphs"), open_regular(path) as file:
         if file.read(len(DGL_MAGIC)) != DGL_MAGIC:

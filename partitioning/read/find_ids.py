@@ -43,6 +43,8 @@ def find_id_columns(
 ) -> dict[Source, str | None]:
     """Return the column of ids by table; None where rows are nodes in order.
 
+    The log names a column that is chosen by its values.
+
     Raises:
         InputError: two columns may be the id, or a column may be the id or count something else.
     """

@@ -32,6 +32,8 @@ HEADER_NAMES = (
 def read_ids(path: Path, setting: str, columns: int) -> NDArray[Any]:
     """Read ids [n, columns] from an npy file, or from a csv with or without a header.
 
+    Of a csv they are int64, or objects where a column has names.
+
     Raises:
         InputError: names the setting and the file.
     """
@@ -94,7 +96,9 @@ def add_types(ids: NDArray[Any], types: Sequence[str]) -> NDArray[Any]:
 def find_ids(
     known: NDArray[np.int64], ids: NDArray[Any], types: Sequence[str], *, named: bool, where: str
 ) -> NDArray[np.int64]:
-    """Return the positions of ids, -1 for an unknown one.
+    """Return the positions of ids, in their shape, -1 for an unknown one.
+
+    InputError for ids that are no integers if the graph's are.
 
     Args:
         known: distinct keys of the nodes, [N].

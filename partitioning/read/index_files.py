@@ -74,11 +74,10 @@ def require_index_file(name: str, path: Any, folder: str | None) -> Path:
 def read_index(path: Path, num_nodes: int, setting: str, nodes: Nodes | None = None) -> Ints:
     """Read distinct nodes from an npy array [K] or a table of one column, or with one of ids.
 
-    A boolean npy array [N] is a mask. A first line that is no id is a header.
+    They are positions in the order of the file. A boolean npy array [N] is a mask. A first line
+    that is no id is a header.
 
     Args:
-        path: The file.
-        num_nodes: N.
         setting: What names the file, for messages.
         nodes: To look up ids; None: nodes have no ids and are listed by position, as they are, with
             a warning, where no number below N is an id.
@@ -131,7 +130,10 @@ def _are_positions(numbers: Array, nodes: Nodes) -> bool:
 
 
 def _read_table_index(path: Path, known: Nodes | None) -> Array:
-    """Return the ids or positions that a csv or parquet file lists."""
+    """Return the ids or positions that a csv or parquet file lists.
+
+    InputError for another format, several columns without one of ids, and for a blank cell.
+    """
     if kind_of(path) not in KINDS:
         raise InputError(f"{path}: expected a .npy or .csv file")
     names = column_names(path, header=False)

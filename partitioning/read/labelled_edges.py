@@ -94,12 +94,15 @@ def find_labelled(relations: Mapping[EdgeType, bool], settings: DatasetSettings)
 def read_edge_nodes(
     table: Source, relation: RawRelation, settings: DatasetSettings
 ) -> tuple[RawNodes, Nodes]:
-    """Read the rows of a table of edges as nodes, and find these by their ids.
+    """Read the rows of a table of edges as nodes, and return also what finds these by their ids.
 
     Args:
         table: The table.
-        held: Its edges; their columns are no features.
+        relation: Its edges; the columns of ends and weights are no features.
         settings: How it is read.
+
+    Raises:
+        InputError: edges with an unknown end were dropped, or the table cannot be read.
     """
     if isinstance(table, Path) and table.suffix == ".npz":
         raw = take_edge_arrays(table, read_arrays(table, ("src", *AS_NODES), warn=False))

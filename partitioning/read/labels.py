@@ -65,7 +65,8 @@ def read_labels(
 ) -> Labels:
     """Check and number labels, arguments as of `read_targets`.
 
-    InputError names the first row that is wrong.
+    The log has the numbers and warns of doubtful classes. InputError names the first row that is
+    wrong.
     """
     kind = settings.kind
     if array.ndim == 2 and array.shape[1] == 1 and kind != "multilabel":
@@ -130,7 +131,8 @@ def _without_unknown(array: Array, where: str, settings: LabelSettings) -> Array
 def _split_cells(array: Array, where: str) -> NDArray[np.float32]:
     """Return cells such as Action|Comedy, [0, 2] or a;b as a row of 0 and 1 for each node, [N, C].
 
-    Labels are in alphabetical order. A blank cell is a row of NaN.
+    Labels are in alphabetical order, which is logged. A blank cell is a row of NaN. InputError for
+    a label that a cell names twice, and where every cell names 0 and 1.
     """
     cells = [
         None if cell is None or not str(cell).strip() else _labels_in(str(cell), where)
@@ -162,7 +164,10 @@ def _labels_in(cell: str, where: str) -> list[str]:
 
 
 def _warn_doubtful_classes(labels: Labels, num_labelled: int, where: str) -> None:
-    """Warn of classes that may be none, lists, nearly one for each node, or differ in capitals."""
+    """Warn of classes that may be none, lists, nearly one for each node, or differ in capitals.
+
+    InputError for a list that names a label twice.
+    """
     names = labels.names or ()
     doubtful = [name for name in names if _may_be_unknown(name)]
     if doubtful:
@@ -212,6 +217,8 @@ def read_targets(
 ) -> Labels:
     """Check the targets of a regression; InputError names the first value that is wrong.
 
+    Also for a blank column, and for labels other than auto. Blank cells are logged.
+
     Args:
         array: [N] or [N, T].
         where: what to call it in a message.
@@ -246,7 +253,8 @@ def read_targets(
 def parse_label_texts(codes: Ints, written: list[str], where: str) -> Array:
     """Convert a column of text to int64 [N], -1 where blank, or to names [N].
 
-    It is numbers if all classes are integers. Blanks around a text are no part of it.
+    It is numbers if all classes are integers. Blanks around a text are no part of it, of which the
+    log warns.
 
     Args:
         codes: [N] positions in `written`, -1 where blank.
@@ -335,7 +343,9 @@ def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
 def _check_multilabel_rows(array: Array, where: str, columns: Sequence[str], kind: str) -> Labels:
     """Check labels [N, C] of 0 and 1, NaN where unknown.
 
-    Convert them to classes for `multiclass`.
+    Convert them to classes for `multiclass`. InputError for other values, no label at all, and with
+    `multiclass` a row without exactly one 1. The log warns of blank cells, and of one 1 in each row
+    without it.
     """
     if 0 in array.shape:
         raise InputError(

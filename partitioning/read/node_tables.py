@@ -75,11 +75,9 @@ def read_table(
     regression: bool = False,
     skip: Collection[str] = (),
 ) -> Table:
-    """Read a table of nodes.
+    """Read a table of nodes; InputError names the column, row or array that is wrong.
 
     Args:
-        path: The table.
-        columns: Roles of columns.
         id_name: The column of ids; None: by its name.
         are_labels: Whether columns without a role are labels; else they are features.
         regression: Whether labels are numbers.
@@ -168,6 +166,9 @@ def _find_roles(
         The columns that are no features, by role: several labels are the columns of a multi-label
         matrix, or targets of a regression. Feature columns, with the role that settings give them.
         Columns that are an index, and the reason why they are left out.
+
+    Raises:
+        InputError: it has masks and a split, or two columns or settings for one role.
     """
     names, index = without_index(column_names(path))
     names = [name for name in names if name not in skip]
@@ -205,7 +206,10 @@ def _find_roles(
 
 
 def _masks_of_words(cells: Cells) -> dict[str, Array]:
-    """Convert a column of train, val (valid) and test to masks; a blank row is in none."""
+    """Convert a column of train, val (valid) and test to masks; a blank row is in none.
+
+    InputError for another word.
+    """
     codes, texts = cells.factorize()
     words = [text.strip().lower() for text in texts]
     for code, word in enumerate(words):
@@ -344,7 +348,7 @@ def find_tables(tables: list[Table]) -> dict[str, Table]:
 
 
 def join_tables(tables: list[Table], nodes: Nodes) -> RawNodes:
-    """Join the tables of one node type by their ids."""
+    """Join the tables of one node type by their ids; InputError where they do not fit together."""
     holders = find_tables(tables)
     ordered = {str(table.path): in_node_order(table, nodes) for table in tables}
     features = holders.get("feat")
@@ -362,7 +366,8 @@ def join_tables(tables: list[Table], nodes: Nodes) -> RawNodes:
 def in_node_order(table: Table, nodes: Nodes) -> dict[str, Any]:
     """Return the values of a table in node order, by name.
 
-    A node without a row is in no mask, and has no label or features.
+    A node without a row is in no mask, and has no label or features. InputError for an id that is
+    unknown or there twice, and without ids for another number of rows.
     """
     num_nodes, is_ordered = nodes.num_nodes, True
     if table.ids is not None and table.values:

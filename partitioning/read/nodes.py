@@ -53,7 +53,10 @@ class Nodes:
 
     @classmethod
     def of_keys(cls, keys: Ints, *, named: bool) -> "Nodes":
-        """Return nodes by the keys [N] of a partition directory: ids, or hashes of names."""
+        """Return nodes by the keys [N] of a partition directory: ids, or hashes of names.
+
+        The names themselves are not known.
+        """
         nodes = cls(len(keys), keys, grows=False, where="ids of the directory")
         nodes._names = [np.zeros(0, object)] if named else []
         return nodes
@@ -92,7 +95,7 @@ class Nodes:
         self.ids, self.index, self.num_nodes = keys, pd.Index(keys), len(keys)
 
     def extended(self, ids: Array, where: str, remedy: str) -> "Nodes":
-        """These nodes, then others: ids [n].
+        """Return these nodes, then others: ids [n].
 
         InputError, which ends with `remedy`, for one of these nodes, and for an id that is there
         twice.
@@ -125,7 +128,9 @@ class Nodes:
         keep_unknown: bool = False,
         remedy: str = "",
     ) -> Ints:
-        """Return the row of each id, int64 [K].
+        """Return the row of each id, int64 [K]; unknown ones become nodes, in place, if these grow.
+
+        Without ids, `wanted` is returned unchecked, unless unknown ones are kept.
 
         Args:
             wanted: [K] ids.
@@ -133,6 +138,9 @@ class Nodes:
             begin: Row of the file that the first id is in.
             keep_unknown: Whether an unknown id gets the row -1; else it is refused.
             remedy: What a message ends with.
+
+        Raises:
+            InputError: an id is unknown, or a name where ids are integers.
         """
         if self.ids is None:
             known = (wanted >= 0) & (wanted < self.num_nodes)

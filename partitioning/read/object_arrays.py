@@ -109,7 +109,11 @@ class ArrayGraph:
 
 
 def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
-    """Convert a Data or HeteroData of PyG; without labels and masks unless `with_labels`."""
+    """Convert a Data or HeteroData of PyG; without labels and masks unless `with_labels`.
+
+    Nodes without ids get 0 ... N-1. InputError for another object, and an attribute of another
+    shape or type.
+    """
     if isinstance(data, list | tuple):
         raise InputError(
             f"a list of {len(data)} graphs; give one:"
@@ -154,7 +158,7 @@ def read_pyg(data: Any, *, with_labels: bool = True) -> ArrayGraph:
 def _count_nodes(store: Any, given: Mapping[str, Any], where: str) -> tuple[int, str]:
     """Return the number of nodes of a type of PyG's, and the attribute that has it.
 
-    It is num_nodes, the rows of an attribute, or what PyG infers.
+    It is num_nodes, the rows of an attribute, or what PyG infers. InputError where it has none.
     """
     for name in ("x", "y", "node_id") if given.get("num_nodes") is None else ():
         if given.get(name) is not None:
@@ -169,7 +173,10 @@ def _count_nodes(store: Any, given: Mapping[str, Any], where: str) -> tuple[int,
 
 
 def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
-    """Return sources and destinations of an edge_index, [2, E] or [E, 2]."""
+    """Return sources and destinations of an edge_index, [2, E] or [E, 2].
+
+    InputError for None, another shape, and other values than integers.
+    """
     if edge_index is None:
         raise InputError(f"{where} has no edge_index; of an adj_t, set {where}.edge_index first")
     ends = _to_array(edge_index, f"{where}.edge_index")
@@ -180,7 +187,13 @@ def _ends_of(edge_index: Any, where: str) -> tuple[Array, Array]:
 
 
 def read_dgl(graph: Any, file: str = "", *, with_labels: bool = True) -> ArrayGraph:
-    """Convert a DGLGraph, maybe of a file; without labels and masks unless `with_labels`."""
+    """Convert a DGLGraph; without labels and masks unless `with_labels`.
+
+    Nodes without ids get 0 ... N-1. InputError for another object, a block, and data of another
+    shape or type.
+
+    file: what messages begin with.
+    """
     if isinstance(graph, type) or not hasattr(graph, "canonical_etypes") or graph.is_block:
         raise InputError(f"this {type(graph).__name__}: expected a DGLGraph that is no block")
     is_plain = len(graph.ntypes) == len(graph.etypes) == 1
@@ -205,6 +218,8 @@ def read_networkx(
     """Convert a networkx graph; without labels and masks unless `with_labels`.
 
     A node without a mask's attribute is not in the mask. An edge without `weight` has weight 1.
+    Each undirected edge becomes two. InputError for another object, a `label` or `feat` other than
+    its default that no node has, and values of other types.
     """
     if isinstance(graph, type) or not hasattr(graph, "is_directed"):
         raise InputError(f"this {type(graph).__name__}: expected a graph of networkx")
@@ -245,7 +260,10 @@ def read_networkx(
 
 
 def _weights_of(edges: list[tuple[Any, Any, dict[str, Any]]]) -> Arrays:
-    """Return the weights of networkx edges, 1 where one has none; nothing where none has any."""
+    """Return the weights of networkx edges, 1 where one has none; nothing where none has any.
+
+    The log warns of edges without, and of other attributes. InputError for other values.
+    """
     there = set().union(*(attributes for _, _, attributes in edges))
     _warn_left_out(there, {"weight"}, "edges")
     if "weight" not in there:
@@ -263,7 +281,7 @@ def _weights_of(edges: list[tuple[Any, Any, dict[str, Any]]]) -> Arrays:
 
 
 def _name_nodes(nodes: list[Any]) -> Array:
-    """Return the ids of networkx nodes: integers, or texts."""
+    """Return the ids of networkx nodes: int64, or texts; InputError for blank or equal texts."""
     are_integers = all(isinstance(node, int | np.integer) for node in nodes)
     if are_integers and all(-(2**63) <= node < 2**63 for node in nodes):
         return np.array(nodes, np.int64)
@@ -281,7 +299,10 @@ def _name_nodes(nodes: list[Any]) -> Array:
 
 
 def read_scipy(matrix: Any, x: Any, y: Any) -> ArrayGraph:
-    """Convert an adjacency matrix [N, N], features and labels."""
+    """Convert an adjacency matrix [N, N], features and labels, each of which may be None.
+
+    Stored values are weights, unless they are booleans. InputError for other shapes and types.
+    """
     with explaining("A", "sparse matrix", "give one of shape [nodes, nodes]"):
         adjacency = sp.coo_array(matrix)
     expected = (
@@ -375,7 +396,7 @@ def _to_array(value: Any, what: str) -> Any:
 
 
 def _mask_of(nodes: Array, what: str, count: int) -> Array:
-    """Return a list of nodes as a mask [N]."""
+    """Return a list of nodes as a mask [N]; InputError for a number that is no node."""
     if nodes.shape == (0,):  # an empty list is of floats
         nodes = nodes.astype(np.int64)
     return make_mask(check_endpoints(nodes, count, what), count)

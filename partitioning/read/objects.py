@@ -37,7 +37,8 @@ def from_pyg(data: Any, path: str | Path = "graph.npz", *, overwrite: bool = Fal
     It takes edge_index, x, y, the masks ([N], or [N, K] for `split.index`), train_idx, val_idx and
     test_idx, node_id, edge_weight and edge_attr, which become edge features; edge_label, edge_time
     and edge_train_mask ... of labelled edges. A HeteroData is written as a folder, by type and
-    relation.
+    relation. InputError for another object, one without labels, and a `path` that exists without
+    `overwrite`.
     """
     return _write(read_pyg(data), path, overwrite)
 
@@ -46,7 +47,8 @@ def from_dgl(g: Any, path: str | Path = "graph.npz", *, overwrite: bool = False)
     """Write a DGLGraph as an npz, and return its path.
 
     It takes ndata feat (or feature), label, node_id and the masks, and edata weight and feat (edge
-    features). A heterograph is written as a folder, by type and relation.
+    features). A heterograph is written as a folder, by type and relation. InputError for another
+    object, one without labels, and a `path` that exists without `overwrite`.
     """
     return _write(read_dgl(g), path, overwrite)
 
@@ -63,7 +65,8 @@ def from_networkx(
 
     It takes the node attributes `label` (a number or a text; a list of 0 and 1 for several labels),
     `feat` (a number or a list) and the masks, and the edge attribute weight. Undirected edges are
-    written in both directions. Nodes that are no integers are named by their text.
+    written in both directions. Nodes that are no integers are named by their text. InputError for
+    another object, one without labels, and a `path` that exists without `overwrite`.
     """
     return _write(read_networkx(G, label, feat), path, overwrite)
 
@@ -74,7 +77,7 @@ def from_scipy(
     """Write an adjacency matrix as an npz, and return its path.
 
     A: sparse [N, N], the weight of u -> v at A[u, v]. x: [N, F] dense, sparse or None. y: [N] or
-    [N, C].
+    [N, C]. InputError for other shapes, and a `path` that exists without `overwrite`.
     """
     return _write(read_scipy(A, x, y), path, overwrite)
 
@@ -85,7 +88,8 @@ def from_pandas(
     """Write two data frames as a folder of tables, and return its path.
 
     nodes: a row per node, with a column or a named index of ids, labels, features and masks.
-    edges: a row per edge, with src and dst and further columns.
+    edges: a row per edge, with src and dst and further columns. Columns are not checked further.
+    InputError for other objects, and a `path` that exists without `overwrite`.
     """
     import pyarrow.parquet as pq
 
@@ -95,7 +99,10 @@ def from_pandas(
 
 
 def to_frame(given: Any, what: str) -> Frame:
-    """Convert a data frame to a table in memory, known as `what`, with a named index as columns."""
+    """Convert a data frame to a table in memory, known as `what`, with a named index as columns.
+
+    Names lose blanks around them. InputError as of `to_table`.
+    """
     table = to_table(given, what)
     names = [name.strip() for name in table.column_names]
     return Frame(what, dict(zip(names, table.columns, strict=True)))
@@ -158,7 +165,8 @@ def to_table(frame: Any, what: str) -> "pa.Table":
 def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
     """Write an npz, or for several types the folder PATH without .npz; return its path.
 
-    InputError if there are no labels, or the path is there and not to be overwritten.
+    InputError if there are no labels, a name cannot be a file's, edges lead to a type without
+    nodes, or the path is no npz, cannot be written, or is there and not to be overwritten.
     """
     plain = graph.plain
     all_arrays = [*graph.types.values(), *graph.relations.values()]
@@ -195,7 +203,10 @@ def _write(graph: ArrayGraph, path: str | Path, overwrite: bool) -> str:
 
 
 def _name_ends(graph: ArrayGraph, edge_type: EdgeType) -> dict[str, Any]:
-    """Return the arrays of a relation with the ids of its ends, as folders of tables have them."""
+    """Return the arrays of a relation with the ids of its ends, as folders of tables have them.
+
+    InputError for an end that is no node.
+    """
     arrays = dict(graph.relations[edge_type])
     for name, of_type in (("src", edge_type[0]), ("dst", edge_type[2])):
         ids, where = graph.types[of_type]["node_id"], f"{SEPARATOR.join(edge_type)}: {name}"
@@ -225,7 +236,8 @@ def _write_entries(path: Any, writers: Mapping[str, Callable[[Path], Any]], over
     """Write the entries of a folder, or one file, named "", beside their places; return the path.
 
     A failure leaves what was there. Folders above are made. Of an existing folder, which has to
-    have these entries, only they are replaced, when all are written.
+    have these entries, only they are replaced, when all are written. InputError if the path exists
+    and is not to be overwritten, or cannot be written.
     """
     target, is_file = _check_target(path), "" in writers
     is_own = all((target / name).exists() for name in writers) and target.is_dir() != is_file

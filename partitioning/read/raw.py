@@ -189,7 +189,7 @@ class RawGraph:
 def build_named(
     settings: DatasetSettings, arrays: Mapping[str, Array], where: Mapping[str, str]
 ) -> GraphData:
-    """Build a plain graph of a published data set from its arrays.
+    """Build a plain graph of a published data set from its arrays; InputError for wrong ones.
 
     Its labels stay where a graph is only predicted.
 
@@ -208,7 +208,8 @@ def build_named(
 def build_graph(raw: RawGraph, settings: DatasetSettings) -> GraphData:
     """Check every array and put the graph together.
 
-    InputError names file, array, row, value and what is expected.
+    Labels are -1 where they are not needed. InputError names file, array, row, value and what is
+    expected.
     """
     is_plain = PLAIN_TYPE in raw.nodes
     target = PLAIN_TYPE if is_plain else _find_target(raw.nodes, settings)
@@ -298,7 +299,10 @@ def _find_target(types: Mapping[str, RawNodes], settings: DatasetSettings) -> st
 
 
 def _check_nodes(raw: RawNodes) -> NodeTable:
-    """Check features and ids of the nodes of one type, and return them."""
+    """Check features and ids of the nodes of one type, and return them.
+
+    Names get hashes as ids; without ids they are positions. InputError for wrong ones.
+    """
     features, featured, schema = check_table(
         raw.values.get("feat"), raw.schema, raw.num_nodes, raw.at
     )
@@ -343,7 +347,7 @@ def check_table(
     num_nodes: int,
     at: Callable[[str], str],
 ) -> tuple[Features, NDArray[np.bool_], Schema | None]:
-    """Check the features of nodes.
+    """Check the features of nodes; InputError for wrong ones.
 
     Returns:
         The features, [N, 0] without any; [N] whether a node has some; the schema of a table or
@@ -355,7 +359,7 @@ def check_table(
     if schema is not None and all(column.role != "matrix" for column in schema.columns):
         assert isinstance(given, np.ndarray)
         check_length(given, num_nodes, at("feat"))
-        return given, find_featured(given), schema  # a FeatureReader has checked every cell
+        return given, find_featured(given), schema  # read_features has checked every cell
     features = check_features(given, num_nodes, at, featured)
     matrix = Schema.of_matrix(at("feat"), features.shape[1])
     return features, featured, matrix if schema is None else replace(schema, columns=matrix.columns)

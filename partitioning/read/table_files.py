@@ -66,7 +66,8 @@ def has_columns(path: Source) -> bool:
 def column_names(path: Source, header: bool | None = None) -> list[str]:
     """Return the column names; "0", "1", ... if a csv has no header.
 
-    header: whether a csv has one; None: if its first row is not numbers.
+    header: whether a csv has one; None: if its first row is not numbers. InputError if it cannot be
+    read, a name is there twice, or parts have other columns.
     """
     if isinstance(path, Frame):
         return [*path.columns]
@@ -163,7 +164,8 @@ def read_columns(
         limit: About how many rows; None: all.
 
     Raises:
-        InputError: the file is no such table.
+        InputError: the file is no such table, or its numbers have several notations. The log warns
+            of leading zeros that are lost, and of two notations in different columns.
     """
     names_there = column_names(path, header)
     wanted = set(names_there if names is None else names)
@@ -196,7 +198,7 @@ def _warn_of_two_notations(columns: Mapping[str, Cells], mixed: Collection[str])
 
 
 def read_matrix(path: Path) -> NDArray[np.float32]:
-    """Return the numbers of a csv without a header, [rows, columns]."""
+    """Return the numbers of a csv without a header, [rows, columns]; InputError for other cells."""
     import pyarrow as pa
 
     with _explain_errors(path):
@@ -208,7 +210,10 @@ def read_matrix(path: Path) -> NDArray[np.float32]:
 
 
 def read_integers(path: Path, names: Collection[str] = ("0",)) -> list[Ints]:
-    """Return columns of whole numbers of a csv without a header, [rows] each."""
+    """Return columns of whole numbers of a csv without a header, [rows] each, in its order.
+
+    InputError for other cells.
+    """
     columns = read_columns(path, names, exact=names, header=False)
     return [cells.whole_numbers("expected a whole number") for cells in columns.values()]
 

@@ -89,7 +89,10 @@ class GraphTables:
 
 
 def find_graph_tables(path: Path, names: TableSettings) -> GraphTables:
-    """Find the tables that settings name, those of nodes/ and edges/, or those of usual names."""
+    """Find the tables that settings name, those of nodes/ and edges/, or those of usual names.
+
+    InputError where one is missing, there twice or of another form.
+    """
     if named_tables(names):
         return _find_named(path, names)
     if is_typed_folder(path):
@@ -269,7 +272,10 @@ def check_name(name: Any, where: str) -> None:
 
 
 def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> RawGraph:
-    """Read the tables of the graph `name`."""
+    """Read the tables of the graph `name`; InputError names table, column, row and value.
+
+    The log warns of nodes that edges.unknown=add adds.
+    """
     if not paths.edges:
         raise InputError(
             f"{paths.folder}/edges: there is no table; expected"
@@ -323,7 +329,7 @@ def read_tables(name: str, paths: GraphTables, settings: DatasetSettings) -> Raw
 
 
 def _find_labelled(paths: GraphTables, settings: DatasetSettings) -> EdgeType:
-    """Find the relation whose edges have labels."""
+    """Find the relation whose edges have labels; InputError for none, or several."""
     has_labels = {
         edge_type: bool(find_labels(column_names(table), settings.columns, table))
         if has_columns(table)

@@ -69,8 +69,7 @@ def to_seconds(times: Array) -> NDArray[np.float64]:
 def read_times(cells: Cells) -> NDArray[np.float64]:
     """Return the times of a column [K], seconds since 1970, NaN where blank.
 
-    Numbers stay as they are, unless all are dates such as 20240131.
-
+    Numbers stay as they are, unless all are dates such as 20240131. Durations become seconds.
     InputError for a cell that is none, or a date whose day may be the month.
     """
     import pyarrow as pa
