@@ -249,12 +249,15 @@ def _warn_of_copies(
         is_known = of_nodes >= 0
         _, first, place = np.unique(of_nodes[is_known], return_index=True, return_inverse=True)
         least = len(first) if copied == "label" else 2
+        telling = []
         for column in columns if is_known.sum() >= max(FEW_ROWS, 2 * len(first)) else ():
             cells = matrix[is_known, column.first]
             different = len({*cells[first].tolist()})
             if different >= max(least, 2) and (cells == cells[first][place]).all():
-                said = "%s: column `%s` is a feature, and tells the %s; columns.ignore=%s omits it"
-                log.warning(said, path, column.name, copied, column.name)
+                telling.append(column.name)
+        if telling:
+            said = "%s: a feature tells the %s, column %s; columns.ignore=%s leaves it out"
+            log.warning(said, path, copied, join_names(telling, "`"), telling[0])
 
 
 def _read_csr(path: Path) -> Table:

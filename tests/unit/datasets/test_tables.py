@@ -284,7 +284,7 @@ def masked(*cells):
                 },
                 MEDIAN,
                 {"train_mask": [1] * 8 + [0] * 3},
-                ["column `fold` is a feature, and tells the split; columns.ignore=fold"],
+                ["a feature tells the split, column `fold`; columns.ignore=fold"],
                 id=f"another column of the split: {one}, {other}",
             )
             for one, other in (("a", "b"), (1, 0))
@@ -301,13 +301,16 @@ def masked(*cells):
         ),
         pytest.param(
             {
-                "nodes.csv": "id,label,label_id,x\n"
-                + "".join(f"{row},{'abc'[row % 3]},{row % 3},{row % 2}\n" for row in range(12)),
+                "nodes.csv": "id,label,label_id,x,name\n"
+                + "".join(
+                    f"{row},{'abc'[row % 3]},{row % 3},{row % 2},{'ABC'[row % 3]}\n"
+                    for row in range(12)
+                ),
                 "edges.csv": ONE_EDGE,
             },
             {},
-            {"num_features": 2},
-            ["column `label_id` is a feature, and tells the label; columns.ignore=label_id"],
+            {"num_features": 5},
+            ["a feature tells the label, column `label_id`, `name`; columns.ignore=label_id"],
             id="numbers of the classes",
         ),
         *(
