@@ -173,7 +173,8 @@ def load_graph(settings: DatasetSettings) -> GraphData:
     """Load a graph by name, its features encoded with statistics of all nodes.
 
     May download files. Adds the kinds of features that the settings name, except for link
-    prediction, where held-out edges have to be taken out first.
+    prediction, where held-out edges have to be taken out first. InputError as of `read_graph`, and
+    where nodes get no features.
     """
     encoded, _ = encode_tables(read_graph(settings), settings.features, None)
     graph = encode_now(encoded)

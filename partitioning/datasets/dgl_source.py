@@ -45,7 +45,7 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load_reddit(settings: DatasetSettings, folder: Path) -> GraphData:
-    """Load Reddit from DGL's files, without self loops.
+    """Load Reddit from DGL's files, without self loops; InputError for damaged ones.
 
     Nodes are renumbered as by DGL, so that neighbours are close (reverse Cuthill-McKee).
     """
@@ -75,7 +75,7 @@ def load_reddit(settings: DatasetSettings, folder: Path) -> GraphData:
 
 
 def load_saint(settings: DatasetSettings, folder: Path) -> GraphData:
-    """Load Yelp or Flickr from GraphSAINT's files.
+    """Load Yelp or Flickr from GraphSAINT's files; InputError for damaged ones.
 
     Yelp's labels are lists of 0 and 1, and its features are standardised on its training nodes.
     Flickr's labels are classes, -1 where a node has none.

@@ -39,7 +39,10 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 
 def load(settings: DatasetSettings, path: Path) -> GraphData:
-    """Load a graph with each edge once, in the direction of the file."""
+    """Load a graph with each edge once, in the direction of the file, without self loops.
+
+    InputError for a damaged file.
+    """
     names = [f"{matrix}_{part}" for matrix in ("adj", "attr") for part in _CSR]
     arrays = read_named(path, (*names, "labels"))
     adjacency = CsrParts(*(arrays[f"adj_{part}"] for part in _CSR))

@@ -40,7 +40,10 @@ def remotes(name: str, folder: str) -> list[Remote]:
 
 
 def load(settings: DatasetSettings, path: Path) -> GraphData:
-    """Load a graph with each edge once, in the direction of the file."""
+    """Load a graph with each edge once, in the direction of the file, without self loops.
+
+    InputError for a damaged file.
+    """
     arrays, where = read_edges_and_nodes(path, _ARRAYS)
     src, dst = unique_edges(arrays["src"], arrays["dst"], len(arrays["label"]), where["src"])
     masks = {mask: arrays[mask].T for mask in MASKS}  # [nodes, splits]

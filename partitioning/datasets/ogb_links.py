@@ -60,7 +60,7 @@ def archive(name: str, folder: str) -> Archive:
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load the training edges and the held-out pairs (GraphData.links); there are no labels.
 
-    Edges of an undirected graph are there in both directions.
+    Edges of an undirected graph are there in both directions. InputError for damaged files.
     """
     name, source = settings.dataset_name, SOURCES[settings.dataset_name]
     raw = folder / "raw"

@@ -39,7 +39,10 @@ def archive(name: str, folder: str) -> Archive:
 
 
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
-    """Load with ogb's split, by year, as masks."""
+    """Load with ogb's split, by year, as masks; InputError for damaged files.
+
+    Relations are in alphabetical order.
+    """
     raw = folder / "raw"
     counts = read_columns(raw / "num-node-dict.csv.gz", header=True)
     nodes = {
@@ -64,7 +67,10 @@ def load(settings: DatasetSettings, folder: Path) -> GraphData:
 
 
 def _read_nodes(folder: Path, count: int) -> NodeTable:
-    """Return the `count` nodes of a type, with features if the type has a file of them."""
+    """Return the `count` nodes of a type, with features if the type has a file of them.
+
+    InputError where that has another number of rows, or wrong ones.
+    """
     features, file = np.zeros((count, 0), np.float32), folder / "node-feat.csv.gz"
     if file.is_file():
         features = check_dense(read_matrix(file), count, str(file))

@@ -79,7 +79,8 @@ def archive(name: str, folder: str) -> Archive:
 def load(settings: DatasetSettings, folder: Path) -> GraphData:
     """Load a data set with OGB's split as masks. Unlabelled nodes, most of papers100M, get -1.
 
-    ogbn-proteins has features of edges, none of nodes, and several labels per node.
+    ogbn-proteins has features of edges, none of nodes, and several labels per node. InputError for
+    damaged files.
     """
     name, source = settings.dataset_name, SOURCES[settings.dataset_name]
     raw = folder / "raw"
@@ -138,7 +139,7 @@ def read_split(folder: Path, num_nodes: int) -> dict[str, NDArray[np.bool_]]:
 
 
 def _read_binary(raw: Path, num_classes: int) -> _Arrays:
-    """Return edge ends, features and labels of a large graph's npz."""
+    """Return edge ends, features and labels of a large graph's npz; InputError if damaged."""
     num_nodes, num_edges = (
         int(read_member(raw / "data.npz", f"num_{what}_list").sum()) for what in ("nodes", "edges")
     )

@@ -88,7 +88,10 @@ def load_planetoid(settings: DatasetSettings, *paths: Path) -> GraphData:
 
 
 def _read_matrix(path: Path) -> Array:
-    """Read an array or sparse matrix from a pickle, as a dense matrix [rows, columns]."""
+    """Read an array or sparse matrix from a pickle, as a dense matrix [rows, columns].
+
+    InputError for anything else.
+    """
     loaded = read_pickle(path)
     matrix = np.asarray(loaded.toarray() if isinstance(loaded, sp.csr_array) else loaded)
     expect(matrix.ndim == 2, matrix, str(path), f"two dimensions; {FETCH_AGAIN}")
@@ -112,7 +115,10 @@ def _read_test_nodes(path: Path, first: int, count: int) -> Array:
 
 
 def _read_edges(path: Path, num_nodes: int) -> tuple[Array, Array]:
-    """Return sources and destinations of the unique edges, sorted by destination, without loops."""
+    """Return sources and destinations of the unique edges, sorted by destination, without loops.
+
+    InputError for a damaged file, or an end that is no node.
+    """
     graph = read_pickle(path)
     with reading(path, "file of this data set", FETCH_AGAIN):
         counts = [len(others) for others in graph.values()]

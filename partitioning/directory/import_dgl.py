@@ -116,7 +116,8 @@ def _write(
 ) -> None:
     """Read the partitions of this machine, one after the other, and replace `target` by them.
 
-    The description states no cut edges, and of other partitions only the nodes.
+    The description states no cut edges, and of other partitions only the nodes. Those that were
+    read are logged.
 
     Raises:
         InputError: a file is unusable, or an id is there twice.

@@ -130,7 +130,8 @@ def _copy_changed(
 ) -> None:
     """Copy the files that differ in checksum, size or version; remove those that are gone.
 
-    What is copied is recorded beside `target`, after each file.
+    What is copied is recorded beside `target` and logged, file by file. InputError for a damaged
+    record, a failed download, or one without the stated checksum.
     """
     record = target.parent / RECORD
     known = read_json(record).get("files") if record.is_file() else {}
@@ -164,7 +165,8 @@ def _path_of_copy(target: Path, name: str, where: str) -> Path:
 def mirror(place: Place, cache: Path) -> Path:
     """Return the local folder that stands for a folder of partition directories.
 
-    The folder and its record, which `origin` reads, are written; nothing is downloaded.
+    The folder and its record, which `origin` reads, are written; nothing is downloaded. InputError
+    for a bucket or host alone.
     """
     target = place_of(place, cache)
     target.mkdir(parents=True, exist_ok=True)
@@ -175,7 +177,10 @@ def mirror(place: Place, cache: Path) -> Path:
 
 
 def origin(directory: Path) -> Place | None:
-    """Return the address that a local folder stands for; None where it is no copy."""
+    """Return the address that a folder, or one up to three above, stands for; None for no copy.
+
+    InputError for a damaged record.
+    """
     for folder in (directory, *directory.parents[:3]):
         record = folder.parent / RECORD
         if record.is_file():
@@ -209,7 +214,7 @@ def find_stored(base: Path, named: str, other: str) -> None:
 def refresh(directory: Path) -> bool:
     """Copy meta.json of a partition directory; return whether the store has the directory.
 
-    False also for a directory that stands for no address.
+    False also for a directory that stands for no address. InputError where the store fails.
     """
     place = origin(directory)
     if place is None or (place / META).stat() is None:
@@ -221,7 +226,8 @@ def refresh(directory: Path) -> bool:
 def fetch_parts(directory: Path, meta: Meta | None, parts: Iterable[int]) -> None:
     """Copy the files of these partitions that are missing or have another checksum.
 
-    Nothing for a directory that stands for no address, or has no `meta`.
+    They are logged. Nothing for a directory that stands for no address, or has no `meta`.
+    InputError for a failed download.
     """
     place = origin(directory)
     if place is None or meta is None:

@@ -71,7 +71,8 @@ def _move_into_place(unfinished: Path, directory: Path, overwrite: bool) -> None
 def writing(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Lock a partition directory, and remove the hidden folders that a killed run left beside it.
 
-    A directory that the run had moved aside is moved back where nothing is in its place.
+    A directory that the run had moved aside is moved back where nothing is in its place. The log
+    names unfinished ones.
 
     Args:
         patience: Seconds to wait for another process that is writing it.

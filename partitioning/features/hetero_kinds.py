@@ -209,7 +209,8 @@ def _neighbours(graph: GraphData) -> dict[str, Features]:
 def _edge_means(graph: GraphData, name: str) -> list[Features]:
     """Return the weighted means [N_t, K] of the features of the in-edges, by relation.
 
-    Relations without features have none. Self loops are left out, as partitions leave them out.
+    Relations without features have none. Self loops are left out, as partitions leave them out. The
+    log names the relations.
     """
     means = []
     for edge_type, relation in graph.relations.items():

@@ -35,7 +35,7 @@ Rows = NDArray[np.float32]
 def with_features(graph: GraphData, kinds: tuple[str, ...]) -> GraphData:
     """Return the graph with features of these kinds side by side.
 
-    InputError if a node gets none.
+    The log tells that features of the data are not used. InputError if a node gets none.
     """
     if kinds == ("given",):
         if graph.target_nodes.featured is not None:

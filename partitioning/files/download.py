@@ -186,7 +186,7 @@ class SecureRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def fetch(url: str, path: Path, by_hand: str, prefix: str = "", limit: int = LARGEST_FILE) -> None:
-    """Download one file, written beside its place and then renamed; `path` is replaced.
+    """Download one file, and log it; written beside its place, then renamed; `path` is replaced.
 
     Args:
         by_hand: what the user can do where the download fails.

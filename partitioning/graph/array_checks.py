@@ -125,9 +125,9 @@ def check_length(array: Array, num_nodes: int, where: str) -> None:
 
 
 def check_endpoints(array: Array, num_nodes: int, where: str, of_type: str = "") -> Endpoints:
-    """Return the ends of edges [E], nodes `of_type`, which have to be in [0, N).
+    """Return the ends of edges [E], nodes `of_type`; InputError unless they are in [0, N).
 
-    int32 is not copied.
+    int32 is not copied; other integers become int64.
     """
     ends: Endpoints = (
         array if array.dtype == np.int32 and array.ndim == 1 else check_integers(array, where)
@@ -146,7 +146,7 @@ def check_endpoints(array: Array, num_nodes: int, where: str, of_type: str = "")
 
 
 def check_node_ids(array: Array, num_nodes: int, where: str) -> Ints:
-    """Return ids [N] as int64, which have to be distinct."""
+    """Return ids [N] as int64; InputError unless they are distinct integers."""
     ids = check_integers(array, where)
     check_length(ids, num_nodes, where)
     check_unique(ids, where)
@@ -168,7 +168,7 @@ def check_unique(ids: Ints, where: str, shown_ids: Array | None = None) -> None:
 
 
 def check_classes(array: Array, limit: int, where: str) -> Ints:
-    """Return classes [N] as int64, which have to be in [0, limit), or -1 for none."""
+    """Return classes [N] as int64; InputError unless they are in [0, limit), or -1 for none."""
     labels = check_integers(array, where)
     expected = f"expected a class numbered from 0 (below {limit}), or -1 for no label"
     refuse(labels, (labels < -1) | (labels >= limit), where, expected)
@@ -189,7 +189,7 @@ def check_multilabel(array: Array, where: str, names: Sequence[Any] = ()) -> NDA
 def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float64]:
     """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown.
 
-    They have to lie below MAX_TARGET in size.
+    InputError for others, and from MAX_TARGET on in size.
     """
     rows = array[:, None] if array.ndim == 1 else array
     is_right = rows.ndim == 2 and rows.shape[1] > 0 and rows.dtype.kind in "biuf"
@@ -202,7 +202,10 @@ def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArra
 
 
 def check_columns(array: Array, count: int, where: str, *, regression: bool) -> Array:
-    """Return targets of a regression, or labels of 0 and 1, in `count` columns."""
+    """Return targets of a regression, or labels of 0 and 1, in `count` columns; [N] is one.
+
+    InputError for another number of columns, or other values.
+    """
     rows = array[:, None] if array.ndim == 1 else array
     expect(rows.shape[1:] == (count,), array, where, f"{count} columns of labels")
     return check_targets(rows, where) if regression else check_multilabel(rows, where)
@@ -251,7 +254,7 @@ def check_features(
     at: Callable[[str], str],
     featured: NDArray[np.bool_] | None = None,
 ) -> Features:
-    """Return features [N, F] as finite float32, dense or CSR.
+    """Return features [N, F] as finite float32, dense or CSR; InputError for others.
 
     featured: see check_dense; not used for CSR.
     """
@@ -294,7 +297,7 @@ def check_dense(
 def check_edge_weight(array: Array, num_edges: int, where: str) -> NDArray[np.float32] | None:
     """Return edge weights, [E] or [E, 1], as float32 [E]; None where all are 1.
 
-    They have to be 0, or from MIN_WEIGHT to MAX_WEIGHT.
+    InputError unless they are 0, or from MIN_WEIGHT to MAX_WEIGHT.
     """
     is_right = array.shape in ((num_edges,), (num_edges, 1)) and array.dtype.kind in "biuf"
     expect(is_right, array, where, f"[{num_edges}], a weight per edge (a number)")
@@ -317,7 +320,7 @@ def refuse_odd_weights(array: Array, where: str) -> None:
 
 
 def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.float32]:
-    """Return edge features [E, K] as finite float32; [E] is one feature."""
+    """Return edge features [E, K] as finite float32; [E] is one feature. InputError for others."""
     rows = array[:, None] if array.ndim == 1 else array
     is_right = rows.ndim == 2 and len(rows) == num_edges and rows.shape[1] > 0
     is_right &= array.dtype.kind in "biuf"
@@ -326,7 +329,10 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 
 
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
-    """Return a CSR matrix [N, F] of finite float32: sorted rows, duplicate entries added up."""
+    """Return a CSR matrix [N, F] of finite float32: sorted rows, duplicate entries added up.
+
+    InputError if the parts are none, or have more than MAX_FEATURES columns.
+    """
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:
         raise InputError(
@@ -420,7 +426,7 @@ def make_mask(nodes: Array, num_nodes: int) -> NDArray[np.bool_]:
 
 
 def check_mask(array: Array, num_nodes: int, where: str) -> NDArray[np.bool_]:
-    """Return a mask [N] as bool; integers have to be 0 or 1."""
+    """Return a mask [N] as bool; InputError for another shape, and for others than 0 and 1."""
     is_right = array.ndim == 1 and array.dtype.kind in "biu"
     expect(is_right, array, where, f"bool [{num_nodes}]")
     check_length(array, num_nodes, where)

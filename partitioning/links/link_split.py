@@ -450,7 +450,7 @@ def to_graph_of_relation(graph: GraphData, name: str) -> GraphData:
     """Return a heterogeneous graph as a plain one, in which the links of one relation are learned.
 
     The nodes of all types are named TYPE:ID. edge_feat has the number of each edge's relation;
-    other relations' times are NaN. Weights are left out with a warning, and labels are gone.
+    times of other relations are NaN. Weights are left out with a warning, and labels are gone.
 
     Args:
         name: SOURCE__RELATION__DESTINATION.

@@ -114,7 +114,7 @@ class Cells:
     def numbers(self, expected: str = "expected a number") -> Array:
         """Return the cells as numbers [K] of their dtype, else float64, NaN where blank.
 
-        InputError for the first other cell; infinity is one among texts alone.
+        InputError for the first other cell, and for infinity in a column of texts.
         """
         import pyarrow.compute as pc
 
@@ -218,7 +218,10 @@ class Cells:
         return integers
 
     def pieces(self) -> Iterator[Array]:
-        """Yield the cells piece by piece: as int64, or objects of str, a third of the memory."""
+        """Yield the cells piece by piece: as int64, or objects of str, a third of the memory.
+
+        InputError for lists or bytes.
+        """
         from pyarrow import types
 
         data = self.data if types.is_int64(self.data.type) else self.texts()

@@ -173,7 +173,7 @@ def _find_rows(
 ) -> Endpoints:
     """Look up the ends of edges piece by piece, so that not all names are objects at once.
 
-    ends: integers [E], or Cells.
+    ends: integers [E], or Cells. InputError for an unknown one, unless `keep_unknown` makes it -1.
     """
     begin, rows = 0, [np.empty(0, np.int32)]
     is_array = isinstance(ends, np.ndarray)
@@ -189,8 +189,10 @@ def _read_columns(
 ) -> tuple[RawRelation, list[Any]]:
     """Read a csv or parquet table of edges, and the ids of both ends: integers or Cells.
 
-    The relation has everything but its ends. A column that numbers the edges is no feature.
-    InputError for a missing column or a wrong cell. `with_features`: see read_edges.
+    The relation has everything but its ends. A column that numbers the edges is no feature. The log
+    names columns that are left out. InputError for a missing column or a wrong cell.
+
+    with_features: see read_edges.
     """
     names, index = without_index(column_names(path))
     ends = find_ends(path, columns)

@@ -120,7 +120,8 @@ def _numbers_rows(cells: Cells) -> bool:
 def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]] | None:
     """Return a column, whose place in the matrix is not known yet, and its values [N, width].
 
-    None for a date that no setting makes a feature.
+    None for a date that no setting makes a feature. The log warns of dates such as 20240131, which
+    stay numbers. InputError for a cell that does not fit.
     """
     column = Column(cells.name, "numeric", 0)
     if cells.kind not in ("number", "boolean", "text", "list", "date", "blank"):
@@ -149,9 +150,8 @@ def _read_texts(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np
     """Read texts as numbers (with a unit, or %: divided by 100), vectors, booleans or categories.
 
     One number among the cells makes the column numeric, and the other cells are refused. A column
-    without a text is NaN.
-
-    None for dates, which are features only where a setting says so.
+    without a text is NaN. The log warns of a unit that is left out. None for dates, which are
+    features only where a setting says so.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

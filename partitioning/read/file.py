@@ -187,7 +187,8 @@ def _check_sizes(files: Sequence[Source], settings: DatasetSettings) -> None:
 def from_arrays(path: Path, graph: ArrayGraph, settings: DatasetSettings) -> GraphData:
     """Build the graph of an object or npz; `path` is its file, or a name for messages.
 
-    InputError names the array and row that are wrong.
+    The log names arrays of labelled edges that are left out. InputError names the array and row
+    that are wrong.
     """
     arrays = graph.plain
     if arrays is not None:

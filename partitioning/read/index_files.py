@@ -92,7 +92,7 @@ def read_index(path: Path, num_nodes: int, setting: str, nodes: Nodes | None = N
 
 
 def _read_listed(path: Path, num_nodes: int, nodes: Nodes | None) -> Ints:
-    """Read the nodes that a file lists, see `read_index`."""
+    """Read the nodes that a file lists, see `read_index`; InputError begins with the file."""
     where = str(path)
     if not path.exists():
         raise InputError(f"{where}: there is no such file")

@@ -327,7 +327,7 @@ def _number(text: str) -> int | float | None:
 
 
 def _names(texts: Sequence[str | None], codes: Ints, where: str) -> Array:
-    """Return names [N], None where a row is blank or -1.
+    """Return names [N], None where a row is blank or -1, of which the log warns.
 
     Args:
         texts: By code.

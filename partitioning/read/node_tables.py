@@ -102,7 +102,10 @@ def _read_columns(
     regression: bool,
     skip: Collection[str],
 ) -> Table:
-    """Find the role of each column of a table, and convert it; arguments as of `read_table`."""
+    """Find the role of each column of a table, and convert it; arguments as of `read_table`.
+
+    InputError for a cell that does not fit, or no column besides the ids.
+    """
     roles, features, index = _find_roles(path, settings, id_name, are_labels, skip)
     label = roles.get("label", [])
     names_classes = len(label) == 1 and not regression  # cells of the column may be names
@@ -160,7 +163,7 @@ def _find_roles(
     are_labels: bool,
     skip: Collection[str],
 ) -> tuple[dict[str, list[str]], dict[str, str | None], dict[str, str]]:
-    """Find the role of each column of a table of nodes.
+    """Find the role of each column of a table of nodes; the log names those of labels left out.
 
     Returns:
         The columns that are no features, by role: several labels are the columns of a multi-label
@@ -275,7 +278,10 @@ def _read_csr(path: Path) -> Table:
 
 
 def _read_npz(path: Path, *, regression: bool) -> Table:
-    """Read the arrays of nodes in an npz: ids as int64 or str, targets NaN where unknown."""
+    """Read the arrays of nodes in an npz: ids as int64 or str, targets NaN where unknown.
+
+    InputError if it is damaged, or ids or targets are wrong.
+    """
     arrays = read_arrays(path, OF_NODES)
     if regression and "label" in arrays:  # so that a node without a row gets NaN, not -1
         arrays["label"] = check_targets(arrays["label"], f"{path}: array `label`")
@@ -294,7 +300,8 @@ def find_nodes(tables: list[Table], name: str = PLAIN_TYPE, *, grows: bool = Fal
     """Find the nodes of a type: the ids of nodes, features or labels; without ids, rows are nodes.
 
     Edges may add nodes if it `grows` and has ids, or in a plain graph where only labels has ids.
-    Without tables there are no nodes yet, and edges add them.
+    Without tables there are no nodes yet, and edges add them. Ids that are rows of another table
+    are logged.
 
     Raises:
         InputError: tables have different numbers of rows, or an id is no row; or the tables of a

@@ -77,7 +77,7 @@ class Nodes:
         return f"expected one of the {self.num_nodes} {self.kind} ids"
 
     def _keys(self, ids: Array) -> Ints:
-        """Return ids as int64 keys, and store names."""
+        """Return ids as int64 keys, and store names; InputError for lone surrogates."""
         if ids.dtype != object and not self.named:
             return ids
         self._names.append(_as_names(ids))

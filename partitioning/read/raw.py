@@ -142,7 +142,7 @@ class RawRelation:
     ) -> Self:
         """Take the arrays of OF_EDGES, unchecked but for axes and features.
 
-        Without `with_features` edge_feat is left out with a warning.
+        Without `with_features` edge_feat is left out with a warning. InputError for wrong features.
         """
         check_axes(arrays, OF_EDGES, str(path))
         raw = cls(
@@ -208,8 +208,8 @@ def build_named(
 def build_graph(raw: RawGraph, settings: DatasetSettings) -> GraphData:
     """Check every array and put the graph together.
 
-    Labels are -1 where they are not needed. InputError names file, array, row, value and what is
-    expected.
+    Labels are -1 where they are not needed. The log warns of a relation without edges. InputError
+    names file, array, row, value and what is expected.
     """
     is_plain = PLAIN_TYPE in raw.nodes
     target = PLAIN_TYPE if is_plain else _find_target(raw.nodes, settings)

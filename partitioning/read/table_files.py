@@ -223,6 +223,8 @@ def _read_pieces(
 ) -> tuple[dict[str, list["pa.Array"]], list[str]]:
     """Read columns piece by piece, in the order of the files; stop near `limit` rows (None: never).
 
+    The log warns of leading zeros that are lost. InputError for a file that cannot be read.
+
     Args:
         exact: columns of a csv that are read as int64 or text, not as float64.
 

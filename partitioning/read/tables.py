@@ -110,7 +110,10 @@ def named_tables(names: TableSettings) -> list[str]:
 
 
 def _find_named(folder: Path, names: TableSettings) -> GraphTables:
-    """Find the tables that settings name; those of the other kind have their usual names."""
+    """Find the tables that settings name; those of the other kind have their usual names.
+
+    InputError for a name that is no table there, or in another form than the other setting's.
+    """
 
     def find(role: str, name: str) -> Path:
         file = folder / str(name)
@@ -152,7 +155,7 @@ def _find_named(folder: Path, names: TableSettings) -> GraphTables:
 
 
 def _find_plain(path: Path) -> GraphTables:
-    """Find the tables of a folder with one table of edges, or those beside it."""
+    """Find the tables of a folder with one table of edges, or beside it; InputError without one."""
     is_edges = not is_folder(path)
     folder = path.parent if is_edges else path
     edges = [path] if is_edges else files_named(path, "edges", EDGES)
@@ -228,7 +231,7 @@ def _list_tables(folder: Path) -> list[Path]:
 
 
 def _node_types(folder: Path) -> list[str]:
-    """Return the names of the node types that have a file in nodes/."""
+    """Return the names of the node types that have a file in nodes/; InputError for none."""
     stems = [stem_of(file).removesuffix(".features") for file in _list_tables(folder)]
     for name in stems:
         check_name(name, f"{folder}/{name}")
@@ -241,7 +244,7 @@ def _node_types(folder: Path) -> list[str]:
 
 
 def _edge_type(name: str, where: str) -> EdgeType:
-    """Return (source, relation, destination) from a name SOURCE__RELATION__DESTINATION."""
+    """Return the parts of a name SOURCE__RELATION__DESTINATION; InputError for another name."""
     names = name.split(SEPARATOR)
     if len(names) != 3:
         raise InputError(
@@ -342,7 +345,7 @@ def _find_labelled(paths: GraphTables, settings: DatasetSettings) -> EdgeType:
 def _split_relations(relations: Mapping[EdgeType, RawRelation]) -> dict[EdgeType, RawRelation]:
     """Split relations by the names that a column of their table has, in alphabetical order.
 
-    Edges keep their order. Characters that a relation's name cannot have are replaced.
+    Edges keep their order. Characters that a name cannot have are replaced, and logged.
     InputError if two relations have the same name then.
     """
     by_name: dict[EdgeType, RawRelation] = {}

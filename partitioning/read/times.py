@@ -105,7 +105,10 @@ def parse_compact(numbers: Array) -> NDArray[np.float64] | None:
 
 
 def _parse_texts(cells: Cells, codes: Ints, texts: list[str]) -> NDArray[np.float64]:
-    """Return the times of different texts; codes: which one each row has, [K]."""
+    """Return the times of different texts, in their order; InputError names a row that has none.
+
+    codes: which text each row has, [K].
+    """
 
     def refuse(place: int, expected: str) -> NoReturn:
         cells.refuse(int((codes == place).argmax()), expected, texts[place])

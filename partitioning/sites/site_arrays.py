@@ -364,7 +364,10 @@ def _read_target(arrays: Arrays, ids: Ints, site: Site) -> dict[str, Array]:
 
 
 def _read_labels(arrays: Arrays, num_nodes: int, site: Site, where: str) -> Array:
-    """Return the checked labels [N] or [N, C]; without an array of labels -1 or NaN, and warn."""
+    """Return the checked labels [N] or [N, C]; without an array of labels -1 or NaN, and warn.
+
+    InputError for wrong ones.
+    """
     if "label" not in arrays or num_nodes == 0:
         if num_nodes:
             log.warning(
