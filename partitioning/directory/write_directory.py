@@ -192,7 +192,7 @@ class _PartWriter:
     """[P] self loops that the graph lacks."""
 
     def write(self, part: int) -> tuple[PartSizes, tuple[int, int, int]]:
-        """Write and log the folder of one partition; return its sizes, and the counts of `_make`."""
+        """Write and log the folder of a partition; return its sizes, and the counts of `_make`."""
         start = time.perf_counter()
         folder = self.directory / f"part{part}"
         partition, statistics = self._make(part)
