@@ -52,6 +52,9 @@ class HaloExchange:
     ) -> tuple[Tensor, Tensor]:
         """Send rows [n, D] and receive vectors [M, D], with gradient.
 
+        All workers call it; the backward pass sends gradients under the same tag. Where the
+        precision rounds, it draws by torch's global generator.
+
         Args:
             rows: [n, D]
             before: scalar, the second result of the previous exchange. It orders the exchanges

@@ -254,7 +254,7 @@ def request_halo_nodes(
         int64 inner nodes by peer, ascending; none for this worker.
 
     Raises:
-        TrainingError: A peer announces more nodes than this part has.
+        TrainingError: A peer announces more nodes than this part has, or sends an invalid list.
     """
     owner, index = partition.halo_owner[halo], partition.halo_index[halo].numpy()
     counts = torch.bincount(owner, minlength=comm.world_size)
@@ -294,7 +294,7 @@ def request_halo_flags(
 def exchange_bits(bits: Sequence[Mask], counts: Sequence[int], comm: Communicator) -> list[Mask]:
     """Send bits to each peer, packed into bytes; return the bits that each peer sends.
 
-    counts: the number of bits that each peer sends here.
+    All workers call it. counts: the number of bits that each peer sends here.
     """
     packed = [torch.from_numpy(np.packbits(bits_of_peer)) for bits_of_peer in bits]
     received = comm.all_to_all(packed, [(count + 7) // 8 for count in counts], SETUP)
@@ -316,6 +316,9 @@ def exchange_sorted_lists(
         lists: int64, by peer.
         limits: exclusive upper bound of each list.
         announced: length and exclusive upper bound of the list that each peer sends.
+
+    Raises:
+        TrainingError: A peer sends an invalid list.
     """
     codes = [
         torch.from_numpy(encode_sorted(*list_and_limit))

@@ -86,9 +86,9 @@ def scaling_passes(
 ) -> Iterator[tuple[int, FloatArray]]:
     """Run scaling passes; after each, yield the best lower bound so far and the prices [R].
 
-    Each vertex counts slightly less than its weight, by more than the rounding error of the sums
-    over its edges (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, eq. 4.4). So
-    the bound holds in spite of rounding.
+    It never ends, and each pass changes the array of prices. Each vertex counts slightly less than
+    its weight, by more than the rounding error of the sums over its edges (Higham, "Accuracy and
+    Stability of Numerical Algorithms", 2002, eq. 4.4). So the bound holds in spite of rounding.
 
     Args:
         blocks: the graph.

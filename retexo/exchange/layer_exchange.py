@@ -136,7 +136,11 @@ class LayerExchange:
         return not self._plan.options.all_halo_rows and self.local.is_shorter_projected(nodes)
 
     def run(self, phase: int) -> Sources:
-        """Run a phase; return all halo rows and partial sums received so far."""
+        """Run a phase; return all halo rows and partial sums received so far.
+
+        All workers call it. A phase that the plan lacks sends nothing. TrainingError for an invalid
+        message.
+        """
         self._sources = self._sources.append(
             [arrival for piece in self._receive(phase) for arrival in piece]
         )
@@ -146,7 +150,7 @@ class LayerExchange:
         """Run INFER_PHASE; yield the rows received earlier, then its vectors piece by piece.
 
         All workers call it and take all pieces, which are not kept. Partial sums of earlier phases
-        are dropped first: their targets are done.
+        are dropped first: their targets are done. TrainingError for an invalid message.
         """
         if not self._is_known:
             self._sources = self._sources.drop_sums()

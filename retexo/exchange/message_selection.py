@@ -135,6 +135,8 @@ def select_vectors(
 ) -> Selection:
     """Select the format, rows and partial sums that take the fewest bytes for the given edges.
 
+    With partial sums, rows with an edge of unknown weight (NaN) are always sent.
+
     Args:
         local: the sender's rows.
         edges: the edges to serve.

@@ -52,6 +52,8 @@ class Disclosure:
     def write(self, run_dir: Path, rendezvous: Rendezvous, *, alone: bool) -> None:
         """Write disclosure.json, if sites own the partitions; also of a failed run.
 
+        TrainingError if it cannot be written.
+
         Args:
             alone: whether this is the node's only worker; else the rank is part of the file's name.
         """

@@ -44,7 +44,7 @@ def record_requests(
 
     Raises:
         InputError: a site asks for too many, and nothing is recorded; or the ledger cannot be
-            written.
+            read or written, or is locked for more than PATIENCE.
     """
     path = folder / (f"asked-{kind}.npz" if kind else LEDGER)
     try:

@@ -39,14 +39,16 @@ def resolve_halo(
 ) -> PartNodes:
     """Ask the owners for the rows of the halo nodes there (halo_index).
 
-    It keeps the rows that other sites ask for here. All workers call it.
+    It keeps the rows that other sites ask for here, logs how many, and records them in the ledger.
+    All workers call it.
 
     Args:
         nodes: of one type.
         max_rows_shared: see retexo.sites.ledger.
 
     Raises:
-        InputError: a site asks for too many rows; or ids are wrong, and this site knows which.
+        InputError: a site asks for too many rows, the ledger cannot be used, or ids are wrong, and
+            this site knows which.
         PeerLost: ids are wrong, and only another site knows which.
     """
     unresolved = nodes.unresolved_halo

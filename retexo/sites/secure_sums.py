@@ -58,10 +58,14 @@ def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: 
 
 
 def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
-    """Agree on a key with every other worker; sends 32 bytes to each.
+    """Agree on a random key with every other worker; sends 32 bytes to each.
 
     Args:
         context: a text that all workers of this run have, and no other run.
+
+    Raises:
+        InputError: the package cryptography is not installed.
+        TrainingError: a worker sends an invalid key.
     """
     import_certificates()
     from cryptography.hazmat.primitives import hashes
@@ -106,9 +110,10 @@ class SecureSum:
         return [self.limits]
 
     def __call__(self, update: Tensor, *exact: Tensor) -> None:
-        """Sum over all workers in place: `update` in fixed point, `exact` (integers) unrounded.
+        """Sum over all workers in place: `update` in fixed point of 32 bits, clipped to the limits.
 
-        Then the limits of the next round are chosen.
+        Integers of `exact` are not rounded, floats have retexo.comm.masks.FRACTION_BITS. Then the
+        limits of the next round are chosen.
         """
         words, clipped = self._words(update)
         self.comm.all_reduce([ReduceInput(part) for part in (words, *exact, clipped)], self.tag)

@@ -145,7 +145,8 @@ def choose_offset_share(context: TaskContext, logits: Tensor, heads: OutputHeads
     """Return the share of the class weights that is kept to choose among more than two classes.
 
     The one with the best stopping.metric on validation; ties go to the smaller one, and 0 is the
-    most probable class.
+    most probable class. 0 without class weights, validation nodes or a third class, for the metric
+    loss, and with a threshold of the settings.
 
     Args:
         context: of this worker; all workers call it.

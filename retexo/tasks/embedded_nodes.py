@@ -75,7 +75,8 @@ class EmbeddedNodes:
 
         Validation pairs need those called spectral_val, which do not know these pairs.
 
-        A candidate's score adds the embeddings' products up by these weights.
+        A candidate's score adds the embeddings' products up by these weights. Nothing is sent; the
+        stages move to the CPU.
 
         Where exchanged rows are rounded these are, too, to eight bits with a scale for each piece
         as wide as a stage's embedding.
@@ -163,7 +164,7 @@ class EmbeddedNodes:
     def fetch(self, ids: Tensor) -> FetchedNodes:
         """Get nodes from their owners, by their ids in the partitioned graph, int64 [n].
 
-        All workers call it.
+        They come in the order of `ids`. All workers call it. TrainingError for an invalid message.
         """
         comm, bounds = self.context.comm, self.context.graph_info.id_bounds
         distinct, inverse = np.unique(ids.numpy(), return_inverse=True)

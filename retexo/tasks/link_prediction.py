@@ -178,8 +178,8 @@ class LinkBatch:
     def compute_loss(self, embedded: Tensor, scorer: Scorer) -> Tensor:
         """Return the loss summed over the training pairs; embedded: [n, D].
 
-        It is computed in pieces, so that few scores are held at once; the gradient of the
-        embeddings is known when it returns.
+        It is computed in pieces, so that few scores are held at once. Gradients of the scorer are
+        added when it returns; the caller's backward pass only propagates that of the embeddings.
         """
         drawn, log_expected = self.drawn.to(embedded.device), self.log_expected.to(embedded.device)
         # Sorted, so that a piece has few sources, each of which is scored once.
@@ -248,6 +248,9 @@ class LinkValidation:
 
 
 def sample_share(rows: Tensor, num_sampled: int, total: int, seed: int) -> Tensor:
-    """Return own rows of `num_sampled` random rows among the `total` of all, [n, ...]."""
+    """Return this worker's share of about `num_sampled` rows of the `total` of all, [n, ...].
+
+    In random order, by the seed; all own rows where there are no more than `num_sampled` in total.
+    """
     count = math.ceil(len(rows) * min(1, num_sampled / max(1, total)))
     return rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count]]

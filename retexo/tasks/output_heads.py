@@ -182,7 +182,7 @@ def sum_powers(powers: Sequence[Tensor], alpha: float) -> Tensor:
 def calibrated(context: TaskContext, heads: OutputHeads, logits: Tensor) -> OutputHeads:
     """Choose the calibration of smoothed logits [I, C] by validation; return the heads with it.
 
-    Without validation nodes the heads as they are. All workers call it.
+    Without validation nodes, and for a regression, the heads as they are. All workers call it.
     """
     task, val = context.task, context.partition.val_mask
     if not (task.has_temperature and context.graph_info.num_val):
@@ -268,7 +268,7 @@ def _compare(context: TaskContext, candidates: Sequence[Tensor]) -> tuple[int, l
 def fit_class_scaling(
     heads: OutputHeads, logits: Tensor, labels: Tensor, add_up: Callable[[Tensor], None]
 ) -> tuple[Tensor, Tensor]:
-    """Fit slopes and biases, float64 [C] each; all workers call it.
+    """Fit slopes, at least LEAST_SLOPE, and biases, float64 [C] each; all workers call it.
 
     Args:
         heads: with the offsets.

@@ -42,7 +42,8 @@ def choose_link_heads(
 ) -> tuple[OutputHeads, dict[str, float]]:
     """Choose the output heads by the metric of validation pairs; all workers call it.
 
-    Also returns the scores of validation pairs that are known from it, for score_links.
+    Also returns the scores of validation pairs that are known from it, for score_links; {} where
+    nothing was compared. Moves the stages to the CPU.
 
     The last stage, unless classifiers=validation and there are such pairs.
 
@@ -83,7 +84,8 @@ def score_links(
 ) -> dict[str, dict[str, float]]:
     """Return the scores of validation and test pairs that a run reports; all workers call it.
 
-    known: scores of validation pairs that need not be computed again.
+    A split without pairs is left out. Moves the stages to the CPU. known: scores of validation
+    pairs that need not be computed again.
     """
     sizes = {"val": context.graph_info.num_val, "test": context.graph_info.num_test}
     scores = {}
@@ -256,7 +258,8 @@ class OwnDestinations:
         All workers call it with the same `ids`; the callers join their answers.
 
         Returns:
-            Scores [q, K] and inner nodes int64 [q, K]; -inf for nodes with an edge.
+            Scores [q, K] and inner nodes int64 [q, K], K = top, best first; -inf for nodes with an
+            edge, and where there are fewer destinations.
         """
         held_out = torch.cat(self.embedded.all_gather(self._known.find_held_out(ids)))
         # There may be fewer destinations than `top`.

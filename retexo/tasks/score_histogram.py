@@ -60,7 +60,7 @@ def refine_edges(edges: Tensor, counts: Tensor) -> Tensor:
     """Return new edges, int64 [B - 1], such that each bin has about 1 / B of the scores.
 
     Positives and negatives have equal weight, however rare one of them is. Scores are taken to be
-    spread evenly within their bin. counts: int64 [2, B]
+    spread evenly within their bin. Without scores, the same edges. counts: int64 [2, B]
     """
     shares = counts.double() / counts.double().sum(dim=1, keepdim=True).clamp(min=1)
     weight = shares.sum(dim=0)
@@ -108,7 +108,7 @@ def divide_bins(edges: Tensor, counts: Tensor, num_bins: int) -> tuple[Tensor, T
 def standard_error(score: Callable[[Tensor], float], counts: Tensor) -> float:
     """Return the deviation of a score over histograms redrawn with these frequencies (bootstrap).
 
-    NaN without both classes.
+    Drawn by a fixed seed. NaN without both classes.
 
     Args:
         score: roc_auc or average_precision.

@@ -27,6 +27,8 @@ def choose_and_score(
 ) -> tuple[OutputHeads, RunScores]:
     """Choose the output heads of a trained network by validation, and score its predictions.
 
+    For links it moves the stages to the CPU.
+
     Args:
         context: of this worker; all workers call it.
         stages: of the network.

@@ -178,6 +178,8 @@ class Context(TaskContext):
     def keep_edges(self, choose: Callable[[LocalEdges], Tensor], conv: Convolution) -> Self:
         """Return the context of a graph with some of the edges, with degrees counted in these.
 
+        Exchange plans stay as they are.
+
         choose: returns which edges into a partition are kept, bool [E].
         """
         kept = {

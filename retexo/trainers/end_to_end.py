@@ -100,7 +100,7 @@ def fit_network(
 ) -> list[int]:
     """Train to convergence; return the number of rounds, in a list. All workers call it.
 
-    The module ends with the parameters of its best validation round, set to evaluation.
+    The module ends as run_rounds leaves it, set to evaluation. Raises as run_rounds.
     """
     partition = context.partition
     objective = NetworkObjective(
@@ -221,6 +221,8 @@ def exchange_features(
     kind: str = "features",
 ) -> dict[str, Sources]:
     """Receive, by type, the features that the first layer needs from other workers in any pass.
+
+    All workers call it. Types without features are left out, but in a plain graph.
 
     with_sums: whether partial sums may be sent, where the aggregator adds up.
     """

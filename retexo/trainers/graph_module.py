@@ -51,7 +51,10 @@ class GraphModule(nn.Module):
         heads: OutputHeads,
         weighted: Collection[EdgeType],
     ) -> None:
-        """Make a module; weighted: the relations that it was trained on with weights."""
+        """Make a module in evaluation mode, around the stages themselves.
+
+        weighted: the relations that it was trained on with weights.
+        """
         super().__init__()
         self.architecture, self.schema = architecture, architecture.schema
         self.stages = nn.ModuleList(stages)
@@ -101,7 +104,7 @@ class GraphModule(nn.Module):
         weights: Mapping[EdgeType, Tensor | None],
         feat: Tensor | None = None,
     ) -> dict[EdgeType, Block]:
-        """Return the block of each relation.
+        """Return the block of each relation; InputError for wrong or missing weights.
 
         Args:
             x: features [N_t, F_t] by type.
@@ -188,6 +191,9 @@ class PlainGraphModule(GraphModule):
             edge_index: int64 [2, E], source and destination.
             edge_weight: [E]; None where the network was trained without weights.
             edge_attr: edge features [E, K], where the model reads them.
+
+        Raises:
+            InputError: weights or features are missing, or have another shape.
         """
         self.check_edge_data(edge_index.shape[1], edge_weight, edge_attr)
         blocks = self.make_blocks(
@@ -237,6 +243,9 @@ class TypedGraphModule(GraphModule):
             edge_index_dict: int64 [2, E] of each relation, a tuple or, as files of torch.export
                 need it, text: SOURCE__RELATION__DESTINATION.
             edge_weight_dict: [E] of the relations that the network was trained on with weights.
+
+        Raises:
+            InputError: weights are missing, or have another shape.
         """
         ends, weights = (
             {to_relation(key): by_relation[key] for key in by_relation}

@@ -117,7 +117,8 @@ def run_layer(
 ) -> Any:
     """Exchange, aggregate, `fit`, exchange, embed; return the layer's output (AnyLayerInput).
 
-    All workers call it.
+    All workers call it. The stage ends in evaluation mode; rows of `layer_input` that nothing reads
+    any more may be replaced by NaN.
 
     Args:
         fit: Trains the objective; by default nothing.

@@ -55,7 +55,7 @@ class LazyTrainer(Trainer):
 def train(context: Context, stages: list[Stage]) -> TrainResult:
     """Train the stages one after the other.
 
-    Each ends with its best validation round's parameters.
+    Each ends as run_rounds leaves it, which may raise, and is saved. Frees the context's features.
 
     With num_layers=auto the last of them are left out, where layers have not improved validation;
     without validation nodes two are trained.
@@ -171,7 +171,7 @@ def compute_logits(
 ) -> Tensor:
     """Return the logits [I, C] of the nodes in a split, as app=evaluate computes them.
 
-    All workers call it.
+    They are the last head's, not smoothed or calibrated; NaN at other nodes. All workers call it.
 
     received: by type the features, which are not sent again.
     """

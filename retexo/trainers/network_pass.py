@@ -203,7 +203,7 @@ def make_pass(
     sample: BoundarySample | None = None,
     scale: float = 1.0,
 ) -> Pass:
-    """Build a pass.
+    """Build a pass; nothing is sent yet.
 
     Args:
         context: of this worker.

@@ -127,7 +127,7 @@ class SIGNTrainer(Trainer):
 def make_hops(context: Context, stage: Stage, num_hops: int) -> list[Tensor]:
     """Compute the inputs of the labelled type's nodes, [I, F] each: features, then each hop's.
 
-    Zero at nodes that no worker needs.
+    Hops are zero at nodes that no worker needs. All workers call it.
     """
     target = context.schema.target
     hop: Hop = {

@@ -83,7 +83,7 @@ class FullGraphTrainer(Trainer):
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Take one step per epoch, on all training nodes; validation has a pass of its own.
 
-        Changes the stages; returns the rounds, and the logits of inner nodes.
+        Saves the stages; returns the rounds, and the logits of inner nodes.
         """
         mask, val_mask = context.partition.train_mask, context.partition.val_mask
         wrap: dict[str, Callable[..., Any]] = {}
@@ -242,7 +242,7 @@ class FedGCNTrainer(Trainer):
         )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Take one step per round, on a pass over what was exchanged."""
+        """Take one step per round, on a pass over what was exchanged; save the stages."""
         features, aggregates = end_to_end.exchange_features(context, stages), None
         if context.settings.fedgcn.hops > 1 and len(stages) > 1:
             aggregates = exchange_aggregates(context, stages, features[PLAIN_TYPE])
@@ -359,8 +359,8 @@ class SampledTrainer(Trainer):
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
         """Train on batches until convergence, then test on the whole graph.
 
-        Starts DGL's servers and trainers, and saves the layers. InputError for edge weights or
-        features.
+        Starts DGL's server of this partition, and saves the layers. InputError for edge weights or
+        features, and for DGL files without degrees that the model reads.
         """
         info, settings, stopping = context.graph_info, context.settings, context.settings.stopping
         if info.weighted or info.num_edge_features:

@@ -57,7 +57,7 @@ class WatchedProcess:
         fail: Callable[[str], None],
         patience: float,
     ):
-        """Start the process.
+        """Start the process, without standard output, and a thread that watches it.
 
         Args:
             name: in error messages.
@@ -140,7 +140,9 @@ class Engine:
         comm: Communicator,
         fail: Callable[[str], None],
     ) -> None:
-        """Start the server and connect; all workers call it.
+        """Start the server and connect; all workers call it, once per process.
+
+        Patches DGL, sets its environment variables and OpenMP's, and handles SIGABRT.
 
         Args:
             settings: the training settings.
@@ -197,7 +199,7 @@ class Engine:
     def count_as(self, purpose: str) -> Iterator[None]:
         """Within the block, count everything fetched under `purpose`, at both ends.
 
-        The purpose is "" afterwards.
+        The purpose is "" afterwards, unless the block raises.
         """
         self._set_purpose(purpose)
         yield
@@ -326,7 +328,7 @@ class BatchObjective(Objective):
         """Divide the training nodes among the workers; validation nodes are those of the partition.
 
         All workers call it: a batch's weight is all training nodes over those that the workers have
-        in it.
+        in it. InputError where DGL's files lack data that the model reads.
         """
         self.context, self.stages, self.engine = context, stages, engine
         self.task, self.graph_info = context.task, context.graph_info
