@@ -158,7 +158,7 @@ def _warn_of_imbalance(parts: Assignment, settings: PartitionSettings) -> None:
 def read_assignment(path: Path, num_nodes: int, num_parts: int) -> Assignment:
     """Read an assignment, int64 [N] in [0, P), from an npy file or a csv with a value per line.
 
-    InputError for another length, or a value that is no partition.
+    InputError for an unreadable file, another length, or a value that is no partition.
     """
     where = f"partition_file={path}"
     with reading(path, "npy or csv of integers", where=where):

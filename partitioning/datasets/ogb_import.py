@@ -7,7 +7,8 @@ from typing import Any
 def import_ogb() -> Any:
     """Import ogb.nodeproppred without DGL, which it does not need, and without `outdated`.
 
-    `outdated` would ask the network for the newest version of ogb.
+    `outdated` would ask the network for the newest version of ogb. Raises ImportError where ogb is
+    not installed.
     """
     hidden = {name: sys.modules.get(name) for name in ("dgl", "outdated")}
     sys.modules |= dict.fromkeys(hidden)  # type: ignore[arg-type]

@@ -70,7 +70,10 @@ def write_dgl_files(path: Path, meta: Meta) -> Meta:
 
 
 def _write_part(folder: Path, part: Partition, meta: Meta, first_edge: int) -> None:
-    """Write the three files of a partition, whose edges are numbered from `first_edge` on."""
+    """Write the three files of a partition, whose edges are numbered from `first_edge` on.
+
+    InputError where DGL is not installed.
+    """
     dgl = import_dgl("partition.dgl_files=true")
     nodes, edges = part.target_nodes, part.edges
     ids = torch.from_numpy(new_ids(nodes, meta.bounds[PLAIN_TYPE], part.rank))

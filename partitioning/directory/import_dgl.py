@@ -164,7 +164,7 @@ def _write(
 def _read_part(config: PartitionConfig, part: int) -> Partition:
     """Read and check one partition; InputError names what is wrong with it.
 
-    Edges are sorted by destination, then source.
+    Edges are sorted by destination, then source. The log warns of edge data that are left out.
     """
     where = f"{config.file.parent}: part {part}"
     with explaining(where, "partition of DGL's", "copy it again"):

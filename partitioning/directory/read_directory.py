@@ -142,7 +142,7 @@ class PartitionDirectory:
     def ends_of_edges(self, part: int) -> dict[str, Any]:
         """Return the ids of a part's labelled edges' ends, [I] by SOURCE and DESTINATION.
 
-        {}: has none.
+        {} where it has none, and for sites.
         """
         if self.description is None:
             return {}

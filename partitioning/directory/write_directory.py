@@ -344,7 +344,10 @@ def _take_features(table: NodeTable, nodes: Ints) -> NDArray[np.float32]:
 def _take_pairs(
     links: Mapping[str, NDArray[Any]], layout: Layout, part: int
 ) -> dict[str, torch.Tensor]:
-    """Return a partition's arrays of LinkSplit in new ids: pairs whose source is an inner node."""
+    """Return a partition's arrays of LinkSplit in new ids: pairs whose source is an inner node.
+
+    The pool has all its nodes, spectral embeddings the rows of inner nodes.
+    """
     taken: dict[str, Array] = {}
     for name, pairs in links.items():
         if name.startswith("spectral"):

@@ -118,9 +118,8 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
     """Return the settings by which a later table is read for the stored states.
 
     Each column gets its stored role, or is left out as then, unless tables have columns of one name
-    in several roles.
-
-    Names that the settings give to columns of ids, ends and weights stay.
+    in several roles. `embedding` is not set. Names that the settings give to columns of ids, ends
+    and weights stay.
     """
     roles: dict[str, set[str]] = {}
     for state in states.values():
@@ -137,7 +136,10 @@ def stored_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
 
 
 def named_columns(states: States, columns: ColumnSettings) -> ColumnSettings:
-    """Return the columns of ids, ends and weights as stored, unless settings name them."""
+    """Return the columns of ids, ends and weights as stored, unless settings name them.
+
+    Of several stored names all are ids, ends are set by relation, and weights are not set.
+    """
     known = {
         role: {name for state in states.values() for name in state["roles"].get(role, [])}
         for role in NAMED_ROLES

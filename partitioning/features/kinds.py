@@ -99,7 +99,7 @@ def _random(graph: GraphData) -> Rows:
 
 
 def positional(graph: GraphData) -> Rows:
-    """Return the random rows of FastRP, [N, WIDTH].
+    """Return the random rows of FastRP, [N, WIDTH]; they depend on the nodes' ids and edges alone.
 
     They are averaged over neighbours, normalised and added up over HOPS hops.
     """

@@ -54,7 +54,7 @@ SPLITS = {
 
 
 def find_column(role: str, names: list[str], columns: ColumnSettings, path: Source) -> str | None:
-    """Find the column of a role; None if the table has none.
+    """Find the column of a role by the settings, or else by usual names; None if there is none.
 
     Raises:
         InputError: two columns have usual names of the role.

@@ -148,7 +148,7 @@ class Archive(Remote):
 
 
 def ensure(dataset: str, files: Sequence[Remote], max_gib: float) -> list[Path]:
-    """Download the files that are missing; return the files, and the folders of unpacked zips.
+    """Download the files that are missing; return each file, or the folder of an unpacked zip.
 
     Args:
         max_gib: The setting dataset_max_gib.

@@ -408,7 +408,7 @@ def _take_lock(file: IO[str], lock: Path, where: str) -> None:
 
 
 def _describe_owner(lock: Path) -> str:
-    """Return process, host and start of a lock's holder, for a message, if it can be read."""
+    """Return process, host and start of a lock's holder, for a message, or "another process"."""
     try:
         owner = json.loads(read_text(lock))
         host, started = str(owner["host"])[:100], str(owner["started"])[:30]

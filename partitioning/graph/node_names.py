@@ -32,7 +32,7 @@ class Names:
         return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Return the names of some nodes, int64 [n]."""
+        """Return the names at `rows`, int64 [n], in this order."""
         sizes = np.diff(self.ends, prepend=0)[rows]
         ends = np.cumsum(sizes)
         return Names(

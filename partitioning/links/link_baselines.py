@@ -49,7 +49,10 @@ def baselines(split: LinkSplit) -> dict[str, dict[str, float]]:
 
 
 def _make_scorers(split: LinkSplit, destinations: Ints) -> dict[str, Scorer]:
-    """Return a function that scores the destinations [C] for each baseline, by name."""
+    """Return a function that scores the destinations [C] for each baseline, by name.
+
+    Those that would score all pairs 0 are left out.
+    """
     graph, num_nodes = split.graph, split.graph.num_nodes
     adjacency = make_adjacency(graph)
     adamic = sp.diags_array(adamic_adar(adjacency)) @ adjacency

@@ -81,7 +81,10 @@ class Spectrum:
     """[N], at least 1."""
 
     def embed(self, columns: int, degree_share: float, eigenvalue_power: float) -> Rows:
-        """Return D^b V S^(c/2), [N, columns]; degree_share: b / a, eigenvalue_power: c."""
+        """Return D^b V S^(c/2), [N, columns]; degree_share: b / a, eigenvalue_power: c.
+
+        Columns without a positive eigenvalue are 0.
+        """
         values, is_positive = self.values[:columns], self.values[:columns] > 0
         scales = np.where(is_positive, values, 1) ** np.float32(eigenvalue_power / 2)
         scaled = self.vectors[:, :columns] * np.where(is_positive, scales, np.float32(0))

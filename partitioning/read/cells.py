@@ -68,7 +68,8 @@ class Cells:
     def kind(self) -> str:
         """Return number, boolean, text, list, date, blank or the name of another type.
 
-        A date may also be a time or a duration; in a blank column every cell is null.
+        A date may also be a time or a duration. In a blank column every cell is null, or there is
+        none.
         """
         from pyarrow import types
 
@@ -186,7 +187,10 @@ class Cells:
         return np.concatenate(codes).astype(np.int64), data.chunk(0).dictionary.to_pylist()
 
     def to_integers(self) -> "Cells | None":
-        """Return the cells as int64; None unless each is an integer as Python writes it, or 1.0."""
+        """Return the cells as int64; None unless each is an integer as Python writes it, or 1.0.
+
+        None also for a null cell, and an integer beyond int64.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 

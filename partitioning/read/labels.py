@@ -395,7 +395,8 @@ def _warn_unknown_cells(labels: NDArray[np.float32], where: str) -> None:
 def _number_classes(array: Array, where: str) -> Labels:
     """Number the classes, int64 [N]; -1 for -1, NaN, None and empty names.
 
-    Integers from 0 on keep their numbers, others and names are sorted. InputError without labels.
+    Integers that count from 0 keep their numbers; others, and names, are numbered in sorted order.
+    InputError without labels, and for numbers that are no integers.
     """
     if array.shape == (0,):
         raise InputError(f"{where} is empty; expected one label per row")

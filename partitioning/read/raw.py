@@ -84,8 +84,8 @@ class RawNodes:
     ) -> Self:
         """Take the arrays of OF_NODES, and `time`, unchecked but for their axes.
 
-        InputError if there is none of them. Without labels and ids there are at least `num_nodes`
-        nodes; None: as many as rows.
+        InputError if there is none of them. Labels, else ids, tell the number of nodes. Without
+        both there are at least `num_nodes`; None: as many as rows.
         """
         check_axes(arrays, OF_NODES, str(path))
         values: dict[str, Any] = {

@@ -195,8 +195,7 @@ def _read_ids(arrays: Arrays, where: str) -> Ints:
 def _read_edges(name: str, arrays: Arrays, ids: Mapping[str, Ints], site: Site) -> dict[str, Array]:
     """Read the edges of one relation by the ids of their ends, in the order of the file.
 
-    No arrays are no edges, but in a plain graph. Edges without weights of a relation that has some
-    have weight 1.
+    No arrays are no edges, but in a plain graph. Weights stay where all are 1.
 
     Raises:
         InputError: an array is missing or wrong, or of another length; a destination is at another
@@ -429,7 +428,8 @@ def read_site_table(path: Path, ids: Ints, columns: ColumnSettings) -> tuple[Row
     """Read the raw features [I, W] of nodes by their ids [I], NaN where blank or without a row.
 
     Raises:
-        InputError: there is no id column, an id is unknown or repeated, or the table has labels.
+        InputError: there is no id column or no feature, an id is a name, unknown or repeated, or
+            the table has labels, masks or times.
     """
     table = read_table(path, columns)
     if table.ids is not None and table.ids.dtype == object:

@@ -246,10 +246,11 @@ def encode_later_rows(
 ) -> NDArray[np.float32]:
     """Encode the features of a later table by a fitted pipeline, [n, F]; blank cells are filled.
 
-    InputError for blank cells of a matrix, which was trained without.
+    InputError for blank cells of a matrix, which was trained without. The log warns of further
+    columns and unknown categories.
 
-    Arguments as of `check_rows`, and unusual: counts by column of rows unlike those that the
-    pipeline was fitted to; added to. None: they are not counted.
+    Arguments and other errors as of `check_rows`, and unusual: counts by column of rows unlike
+    those that the pipeline was fitted to; added to. None: they are not counted.
     """
     if not width:
         return np.zeros((num_rows, 0), np.float32)

@@ -50,7 +50,7 @@ def place_new(changed: StoredGraph) -> dict[str, Ints]:
     """Return the partition of each node, [N] by type; `changed` stays as it is.
 
     One after the other, a new node joins the partition with most of its neighbours, ties by size,
-    that is below the limit of MAX_IMBALANCE in its type.
+    that is below the limit of MAX_IMBALANCE in its type, or a full one where all are.
 
     Args:
         changed: A graph whose new nodes have the partition -1.
