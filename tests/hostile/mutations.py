@@ -356,7 +356,8 @@ def is_graph(arrays: Arrays) -> bool:
             name: array.astype(np.float64) if array.dtype.kind in "OSU" else array
             for name, array in arrays.items()
         }
-        feat, label = arrays["feat"], arrays["label"]
+        label = arrays["label"]
+        feat = arrays.get("feat", np.ones((len(label), 1)))
         ends = np.concatenate([arrays["src"], arrays["dst"]])
         ids = arrays.get("node_id", np.arange(len(label)))
         good = [
@@ -364,7 +365,7 @@ def is_graph(arrays: Arrays) -> bool:
             feat.shape[1] > 0,
             len(feat) == len(label) > 0,
             feat.dtype.kind in "biuf",
-            bool(np.isfinite(feat.astype(np.float32)).all()),
+            not np.isinf(feat.astype(np.float32)).any(),  # NaN is a blank cell
             _are_integers(ends),
             len(arrays["src"]) == len(arrays["dst"]),
             not len(ends) or 0 <= ends.min() <= ends.max() < len(label),
@@ -387,7 +388,7 @@ def _are_integers(array: np.ndarray) -> bool:
 def _are_labels(label: np.ndarray) -> bool:
     """A class that is any integer or a time for each node, or a 0 or 1 for each of its labels."""
     if label.ndim == 2 and label.shape[1] > 1:
-        unknown = np.isnan(label.astype(float)).all(axis=1)
-        return bool((np.isin(label, (0, 1)).all(axis=1) | unknown).all())
+        return bool((np.isin(label, (0, 1)) | np.isnan(label.astype(float))).all())
     label = label.reshape(len(label), -1)[:, 0] if label.ndim == 2 else label
-    return (label.dtype.kind == "M" and label.ndim == 1) or _are_integers(label)
+    known = label[~np.isnan(label)] if label.dtype.kind == "f" else label
+    return (label.dtype.kind == "M" and label.ndim == 1) or _are_integers(known)
