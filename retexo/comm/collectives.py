@@ -46,6 +46,8 @@ class ReduceInput:
 class Communicator:
     """Collectives of this worker, over any transport; all workers call them in the same order.
 
+    Each may raise PeerLost, or TrainingError, as `all_to_all`; the meter counts what it sends.
+
     Only `all_reduce` and `round_as_sent` take tensors on a GPU, which they copy to the host.
     """
 
@@ -180,7 +182,7 @@ class Communicator:
         worker sums small tensors, with 2 (W - 1) messages instead of 2 W (W - 1).
 
         4 workers with [1.], [2.], [3.], [4.] all end with [10.]. With masks, floats are rounded to
-        fixed point (retexo.comm.masks). PeerLost or TrainingError as in `all_to_all`.
+        fixed point (retexo.comm.masks), and ValueError refuses a wire format and `zero_ranks`.
         """
         if self.world_size == 1:
             return

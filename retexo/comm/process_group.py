@@ -91,7 +91,8 @@ def _over_sockets(
 ) -> SocketTransport:
     """Return a transport over streams to the other workers; encrypt those to other nodes.
 
-    In the order of peers, so that no circle of workers waits.
+    In the order of peers, so that no circle of workers waits. Encrypted ones replace those in
+    `streams`. PeerLost if that fails.
     """
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):

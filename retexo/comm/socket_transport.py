@@ -123,7 +123,10 @@ class _Transfer:
             _advance(self._to_send, self.stream.send(self._to_send[0][:MAX_WRITE]))
 
     def _receive(self) -> None:
-        """Receive until nothing is left: `poll` does not see what TLS has already decrypted."""
+        """Receive until nothing is left: `poll` does not see what TLS has already decrypted.
+
+        PeerLost at the end of the stream, TrainingError for a message of another length.
+        """
         while self._to_receive:
             count = self.stream.recv_into(self._to_receive[0])
             if not count:

@@ -32,7 +32,10 @@ class ThreadTransport:
         self._group = group
 
     def swap(self, outgoing: list[Pieces], incoming: Sequence[Pieces]) -> None:
-        """Pass a message to each other thread and receive one from each; wait for all."""
+        """Pass a message to each other thread and receive one from each; wait for all.
+
+        PeerLost if one has failed, or comes after TIMEOUT.
+        """
         self._group.messages[self.rank] = outgoing
         self._wait()
         for pieces, sent in zip(incoming, self._group.messages, strict=True):

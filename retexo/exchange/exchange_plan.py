@@ -284,6 +284,9 @@ def request_halo_flags(
         flags: bool [I] the bits of this worker's inner nodes.
         part_sizes: Inner nodes by rank.
         comm: To the other workers, which call it, too.
+
+    Raises:
+        TrainingError: As `request_halo_nodes`.
     """
     named = request_halo_nodes(nodes, halo, part_sizes, comm)
     counts = torch.bincount(nodes.halo_owner[halo], minlength=comm.world_size).tolist()

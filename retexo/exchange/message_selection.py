@@ -143,7 +143,8 @@ def select_vectors(
         partial_sums: whether partial sums may be sent.
         projected: whether the receiver accepts rows after the weights.
         min_vectors: a known lower bound on the number of vectors.
-        previous: an earlier selection for the same edges, made for vectors of equal size.
+        previous: an earlier selection for the same edges, made for vectors of equal size; it is
+            kept where the format still has one size. None to select anew.
     """
     forced = np.zeros(len(edges.nodes), bool)
     if partial_sums and edges.weight is not None:

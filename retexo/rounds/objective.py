@@ -136,7 +136,10 @@ class Objective(ABC):
 
     @abstractmethod
     def losses(self) -> Iterator[Tensor]:
-        """Yield summands of the loss, summed over this worker's training nodes."""
+        """Yield summands of the loss, summed over this worker's training nodes or links.
+
+        Sets the module to training mode; `validate` sets evaluation mode if it computes anything.
+        """
 
     @abstractmethod
     def validate(self) -> Validation:

@@ -44,7 +44,7 @@ class FlatParameters:
 
         Args:
             used: for some parameters the rows, bool [F], that can have a gradient on any worker.
-                The gradient of other rows is zero.
+                The gradient of other rows is zero. None: all rows of all parameters.
         """
         parameters = list(module.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])

@@ -24,7 +24,10 @@ class GradientReduction(Protocol):
     """A way to sum updates over all workers."""
 
     def reduce(self, tail: Tensor) -> None:
-        """Replace flat.gradient [P] by its sum over workers, and `tail` [T] by its exact sum."""
+        """Replace flat.gradient [P] by its sum over workers, and `tail` [T] by its exact sum.
+
+        With compression the gradient becomes an approximation of the sum; `buffers` change.
+        """
 
     def buffers(self) -> list[Tensor]:
         """Return the tensors that persist between rounds; a saved state contains them."""

@@ -49,7 +49,8 @@ class RoundState:
     def load_finished_state(self, saved: dict[str, Any]) -> None:
         """Load the state of a finished layer: parameters, early stopping and bytes sent.
 
-        Also sets the random state of PyTorch, which is global.
+        Also sets the random state of PyTorch, which is global. Raises what Python or PyTorch raises
+        for a state that does not fit, when a part of it may be loaded.
         """
         self.number = operator.index(saved["number"])
         self.local.flat.values.copy_(saved["values"])

@@ -70,7 +70,10 @@ def compose(
 def compose_run(
     overrides: Sequence[str] = (), config_name: str = BASE, config_dir: str | None = None
 ) -> tuple[Settings, Path]:
-    """Compose settings and the run directory of the command, hydra.run.dir; see `compose`."""
+    """Compose settings and the run directory of the command, hydra.run.dir; see `compose`.
+
+    config_dir: None for no files besides those of conf/. InputError as of `compose`.
+    """
     overrides = prepare_overrides(overrides, config_dir)
     outer = GlobalHydra.instance().hydra  # of the command, where an app composes
     GlobalHydra.instance().clear()  # Hydra allows one at a time

@@ -16,7 +16,7 @@ FIRST_PORT = 10011
 
 @dataclass(frozen=True)
 class LauncherEnv:
-    """Rank and address of this process from the launcher's variables."""
+    """Rank and address of this process from the launcher's variables; InputError for a bad rank."""
 
     launcher: str
     """torchrun or Slurm"""
@@ -72,7 +72,10 @@ def detect(environ: Mapping[str, str]) -> LauncherEnv | None:
 
 
 def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
-    """Read torchrun's variables; the port is another one where torchrun's store has MASTER_PORT."""
+    """Read torchrun's variables; the port is another one where torchrun's store has MASTER_PORT.
+
+    InputError for a value that is no number.
+    """
     attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     port = _number(environ, "MASTER_PORT", None)
     if port is not None and environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -91,7 +94,7 @@ def _read_torchrun(environ: Mapping[str, str]) -> LauncherEnv:
 
 
 def _read_slurm(environ: Mapping[str, str]) -> LauncherEnv:
-    """Read the rank and addresses from Slurm's variables."""
+    """Read the rank and addresses from Slurm's variables; InputError for a value it cannot read."""
     world_size = _number(environ, "SLURM_NTASKS", 0)
     host = first_host(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     job = environ.get("SLURM_JOB_ID", "")

@@ -243,7 +243,7 @@ class TrainSettings(
     def check_together(self) -> None:
         """Check what depends on several settings.
 
-        Repeat lists for all layers, and set what is auto.
+        Repeat lists for all layers, and set what is auto, in place. InputError names the settings.
         """
         self.decide_by_network(links=self.task.links)
         if self.model.output is None:  # not that of a checkpoint

@@ -122,7 +122,7 @@ def _check(
     duplicate: list[IntArray],
     comm: Communicator,
 ) -> None:
-    """Raise if ids are wrong at any site.
+    """Raise if ids are wrong at any site: InputError if this one knows which, else PeerLost.
 
     Every worker learns how many and at which sites; only the site that knows the ids names them.
     """

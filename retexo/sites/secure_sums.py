@@ -45,7 +45,8 @@ def hide_shares(comm: Communicator, num_ranks_by_split: Sequence[int], context: 
         context: a text that all workers of this run have, and no other run.
 
     Raises:
-        InputError: so few workers have such nodes that a sum reveals one's share.
+        InputError: so few workers have such nodes that a sum reveals one's share, or the package
+            cryptography is not installed.
     """
     for name, count in zip(("training", "validation", "test"), num_ranks_by_split, strict=True):
         if 0 < count < FEWEST_SITES:

@@ -133,7 +133,10 @@ class LinkSeeds:
         return LinkBatch(nodes, pairs, drawn, log_expected, len(self.train) / self.batch_size)
 
     def draw_validation(self) -> "LinkValidation":
-        """Return the validation of every round, which ranks each pair among the same nodes."""
+        """Return the validation of every round, which ranks each pair among the same nodes.
+
+        The nodes are drawn by seed and layer.
+        """
         order = torch.randperm(len(self.drawn_from), generator=self._make_generator())
         candidates = self.drawn_from[order[:NUM_VALIDATION_NODES]]
         return LinkValidation(*_renumber(self.val, candidates), self.metric)

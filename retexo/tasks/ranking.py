@@ -201,7 +201,7 @@ class OwnDestinations:
         """Add up how many nodes of all workers score above a pair, and how many at least as much.
 
         Nodes that a source has an edge to do not count. All workers call it, those without pairs,
-        too.
+        too. TrainingError for an invalid message.
 
         Args:
             pairs: int64 [q, 2] by source, whose sources are this worker's.

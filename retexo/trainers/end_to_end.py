@@ -132,7 +132,7 @@ def fit_stages(
 ) -> list[int]:
     """Train stages end to end, write them to the checkpoint, and return the number of rounds.
 
-    All workers call it. The number is in a list.
+    All workers call it. The number is in a list. Raises as run_rounds.
 
     Args:
         context: of this worker.

@@ -388,7 +388,8 @@ def _inputs_from_sums(
 ) -> Iterator[tuple[Tensor, Inputs]]:
     """Yield some nodes at a time with their inputs.
 
-    Rows and sums from other workers are added to the aggregates as they arrive.
+    Rows and sums from other workers are added to the aggregates as they arrive, before the first
+    nodes are yielded. Rows of `layer_input` that nothing reads any more become NaN.
     """
     conv, local = stage.conv, exchange.local
     assert isinstance(conv, LinearConvolution)

@@ -293,7 +293,7 @@ class RelationMeans:
             rows: [I, F] of the type's inner nodes.
             nodes: int64 [n] of each destination type.
             device: where the sums are.
-            weight: [F, D] that the rows are multiplied with first.
+            weight: [F, D] that the rows are multiplied with first; None: as they are.
         """
         self._destinations = out_edges.destinations(nodes)
         self._num_nodes = sum(map(len, self._destinations.values()))

@@ -120,7 +120,7 @@ def _check_plain(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_lookahead(settings: TrainSettings) -> None:
-    """Refuse look-ahead where a halo node's output does not follow from one aggregate."""
+    """Raise InputError where a halo node's output does not follow from one aggregate."""
     if not hidden_convolution(settings.model).linear_aggregation:
         raise InputError(
             f"model.lookahead=1: model={settings.model.name}"
@@ -164,7 +164,10 @@ def _check_links(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
-    """Refuse num_layers=auto where layers train together or validation chooses no head."""
+    """Raise InputError for num_layers=auto where it cannot be: layers train together, for instance.
+
+    Also for links, without a head in each layer, and where validation chooses nothing.
+    """
     if not settings.model.grows:
         return
     skips = settings.model.input_skip or settings.model.self_weight
@@ -182,7 +185,7 @@ def _check_growth(settings: TrainSettings, trainer: Trainer) -> None:
 
 
 def refuse_edge_data(settings: TrainSettings, conv: Convolution, graph_info: GraphInfo) -> None:
-    """Refuse edge weights or features that the model or the trainer does not read."""
+    """Raise InputError for edge weights or features that the model or trainer does not read."""
     if graph_info.weighted and not (conv.linear_aggregation or conv.attention_heads):
         raise InputError(
             "model.aggregator=pool: the edges have weights, which a maximum cannot use; use "

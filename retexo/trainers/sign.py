@@ -96,9 +96,9 @@ class SIGNTrainer(Trainer):
             )
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Exchange and aggregate hop by hop, then train the MLP.
+        """Exchange and aggregate hop by hop, then train the MLP and save it in their place.
 
-        The stages give the aggregator only.
+        The stages give the aggregator only. TrainingError if workers begin with other parameters.
         """
         hops = make_hops(context, stages[0], len(stages))
         network = _build_network(context, hops).to(context.device, hops[0].dtype)

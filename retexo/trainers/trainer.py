@@ -58,7 +58,10 @@ class Trainer:
         """Raise InputError for a directory that it cannot train on."""
 
     def train(self, context: Context, stages: list[Stage]) -> TrainResult:
-        """Train on this worker; all workers call it."""
+        """Train on this worker, and save each layer by context.save_layer; all workers call it.
+
+        Raises as retexo.rounds.training_loop.run_rounds.
+        """
         raise NotImplementedError
 
 
@@ -77,7 +80,10 @@ def refuse_rounding(settings: TrainSettings) -> None:
 def refuse_models(
     settings: TrainSettings, fits: Callable[[Convolution], bool], reason: str
 ) -> None:
-    """Refuse a model that does not fit; the message names those that fit with their defaults."""
+    """Raise InputError for a model that does not fit; it names those that do with their defaults.
+
+    reason: why others do not, as the message says after the trainer's name.
+    """
     model = settings.model
     if not fits(hidden_convolution(model)):
         raise InputError(

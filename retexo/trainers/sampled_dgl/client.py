@@ -300,6 +300,8 @@ def _agree_on_addresses(comm: Communicator, address: str, folder: Path) -> Path:
 def write_part_config(directory: Path, token: str, folder: Path) -> Path:
     """Write a copy of the partition config to folder/parts.json, and return its path.
 
+    InputError if the config is damaged.
+
     Its graph name is `token`, unique for each server; its paths are absolute.
     """
     file = config_file(directory)

@@ -46,6 +46,8 @@ def traffic_kind(request: str, name: str = "") -> str:
 def install(token: str) -> tuple[Any, TrafficCounter]:
     """Patch DGL's modules; return the dgl package and this process's counters. Call once.
 
+    InputError if DGL is not installed.
+
     Besides counting and names, DGL retries connections sooner and handles no signals.
 
     Args:
