@@ -46,9 +46,8 @@ class ReduceInput:
 class Communicator:
     """Collectives of this worker, over any transport; all workers call them in the same order.
 
-    Each may raise PeerLost, or TrainingError, as `all_to_all`; the meter counts what it sends.
-
-    Only `all_reduce` and `round_as_sent` take tensors on a GPU, which they copy to the host.
+    Each may raise PeerLost, or TrainingError, as `all_to_all`; the meter counts what it sends. Only
+    `all_reduce` and `round_as_sent` take tensors on a GPU, which they copy to the host.
     """
 
     def __init__(

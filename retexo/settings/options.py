@@ -241,7 +241,7 @@ class NetworkSettings(Checked):
         return tuple(values[min(layer, len(values) - 1)] for layer in range(self.model.depth))
 
     def check_together(self) -> None:
-        """Replace `model` by a copy with the sizes; InputError if it has another model's options."""
+        """Replace `model` by a copy with the sizes; InputError for options of another model."""
         if type(self.model) is not MODELS.get(self.model.name, ModelSettings):
             raise InputError(
                 f"model.name={self.model.name}: has settings of its own; choose model="
