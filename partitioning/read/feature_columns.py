@@ -38,7 +38,7 @@ LARGE = 2.0**24
 HEAD = 10_000
 """Cells of a column that show whether its texts repeat: then only the different ones are judged."""
 INDEX = ("index", "level_0", "row", "rownum", "row_number", "rowid")
-"""Columns that are left out where they count the rows; reset_index of pandas adds the first two."""
+"""Columns of integers that are left out if all differ; reset_index of pandas adds the first two."""
 FEW = 10
 """A column with at most so many different texts is categorical."""
 BOOLEANS = [{*pair} for pair in zip(TRUE, FALSE, strict=True)]
@@ -108,13 +108,9 @@ def find_numbering(
 
 
 def _numbers_rows(cells: Cells) -> bool:
-    if find_usual("id", [cells.name]):
-        can_differ = cells.kind in ("number", "text")
-        return can_differ and len(cells.data.unique()) == len(cells) > 1
-    if cells.name.lower() not in INDEX or cells.kind != "number":
-        return False
-    values = cells.data.to_numpy()
-    return len(values) > 1 and bool((values == values[0] + np.arange(len(values))).all())
+    is_index = cells.name.lower() in INDEX and cells.to_integers() is not None
+    may_be_ids = cells.kind in ("number", "text") and bool(find_usual("id", [cells.name]))
+    return (is_index or may_be_ids) and len(cells.data.unique()) == len(cells) > 1
 
 
 def _read_column(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]] | None:

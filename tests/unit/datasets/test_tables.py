@@ -1211,7 +1211,7 @@ def test_a_date_as_a_feature_keeps_its_milliseconds(tmp_path):
             ["edges: left out: Id, it numbers the rows"],
         ),
         (
-            {"nodes.csv": THREE.assign(id=range(3)).reset_index().reset_index()},
+            {"nodes.csv": THREE.assign(id=range(3)).loc[::-1].reset_index().reset_index()},
             ["nodes: left out: level_0, it numbers", "nodes: left out: index, it numbers"],
         ),
     ],
