@@ -71,8 +71,8 @@ def write_parts(
 ) -> tuple[Meta, list[int]]:
     """Write the partition directory into a hidden folder beside it, which is then renamed.
 
-    An interruption leaves nothing half-written. Call it within writing(directory) where another
-    process may write the same directory.
+    An interruption leaves nothing half-written, and progress is logged. Call it within
+    writing(directory) where another process may write the same directory.
 
     Args:
         masks: train_mask, val_mask and test_mask of the target's nodes, bool [N] each.

@@ -122,7 +122,7 @@ class Archive(Remote):
         return self.folder
 
     def _unpack(self, max_gib: float) -> None:
-        """Unpack beside the folder, then rename it, so that no incomplete folder remains.
+        """Unpack beside the folder, then rename it, so that no incomplete folder remains; log it.
 
         InputError for a zip that grows by more than `max_gib` GiB, changed, or is damaged.
         """

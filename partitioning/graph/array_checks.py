@@ -189,7 +189,7 @@ def check_multilabel(array: Array, where: str, names: Sequence[Any] = ()) -> NDA
 def check_targets(array: Array, where: str, names: Sequence[Any] = ()) -> NDArray[np.float64]:
     """Return targets of a regression, [N] or [N, T], as float64 [N, T], NaN where unknown.
 
-    InputError for others, and from MAX_TARGET on in size.
+    InputError for other values, and for numbers from MAX_TARGET on in size.
     """
     rows = array[:, None] if array.ndim == 1 else array
     is_right = rows.ndim == 2 and rows.shape[1] > 0 and rows.dtype.kind in "biuf"
@@ -331,7 +331,7 @@ def check_edge_feat(array: Array, num_edges: int, where: str) -> NDArray[np.floa
 def check_csr(parts: CsrParts, num_nodes: int, at: Callable[[str], str]) -> sp.csr_array:
     """Return a CSR matrix [N, F] of finite float32: sorted rows, duplicate entries added up.
 
-    InputError if the parts are none, or have more than MAX_FEATURES columns.
+    InputError if the parts are no such matrix, or have more than MAX_FEATURES columns.
     """
     shape = check_integers(parts.shape, at("feat_shape")).tolist()
     if len(shape) != 2 or shape[0] != num_nodes or not 1 <= shape[1] <= MAX_FEATURES:

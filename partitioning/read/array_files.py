@@ -126,7 +126,7 @@ def _check_member(archive: Any, name: str) -> None:
 def read_npy(path: Path) -> Array:
     """Map an npy file for reading, so that features are read only when a part is written.
 
-    InputError for a file that is none, or has a single number.
+    InputError for another file, and for a single number.
     """
     with reading(path, "npy array", "write it anew with numpy.save"):
         array = load_npy(path, mmap_mode="r")

@@ -383,7 +383,7 @@ def _convert(
 def _to_array(value: Any, what: str) -> Any:
     """Convert a tensor or list to an array, a sparse tensor to a CSR matrix.
 
-    bfloat16 becomes float32. InputError for what is none.
+    bfloat16 becomes float32. InputError for a value that cannot be one.
     """
     with explaining(what, "array", "give numbers or texts"):
         if hasattr(value, "detach"):  # a torch tensor

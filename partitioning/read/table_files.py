@@ -155,6 +155,8 @@ def read_columns(
 ) -> dict[str, Cells]:
     """Read columns of a table, all of its rows, in the order of the table.
 
+    The log warns of leading zeros that are lost, and of two notations in different columns.
+
     Args:
         path: The table.
         names: Which columns, at least one of the table's, others are left out; None: all.
@@ -164,8 +166,7 @@ def read_columns(
         limit: About how many rows; None: all.
 
     Raises:
-        InputError: the file is no such table, or its numbers have several notations. The log warns
-            of leading zeros that are lost, and of two notations in different columns.
+        InputError: the file is no such table, or numbers of a column have several notations.
     """
     names_there = column_names(path, header)
     wanted = set(names_there if names is None else names)

@@ -467,7 +467,8 @@ def _read_relation(
 ) -> RawRelation:
     """Read the table of edges of one relation; InputError if an end is of an unknown type.
 
-    `skips`: times and features are read elsewhere. With links, only plain graphs' edges have these.
+    The log warns of Undirected edges of Gephi. `skips`: times and features are read elsewhere. With
+    links, only plain graphs' edges have these.
     """
     columns = columns_of_relation(settings.columns, edge_type)
     for end in (edge_type[0], edge_type[2]):

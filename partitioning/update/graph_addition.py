@@ -55,7 +55,7 @@ class Addition:
 def read_addition(
     graph: PredictionGraph, known: Mapping[str, Nodes], nodes: Any, edges: Any
 ) -> Addition:
-    """Read new nodes and their edges.
+    """Read new nodes and their edges; the log warns of columns that the model does not read.
 
     Args:
         graph: The graph that they join.
@@ -66,7 +66,7 @@ def read_addition(
 
     Raises:
         InputError: an id is not new or not known, a type or relation is unknown, an edge joins two
-            known nodes, or a column is not as in training. The log warns of further columns.
+            known nodes, or a column is not as in training.
     """
     encoded = graph.encoded
     is_plain = encoded.is_plain
