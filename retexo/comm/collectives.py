@@ -135,7 +135,7 @@ class Communicator:
 
     @contextlib.contextmanager
     def without_replay_log(self) -> Iterator[None]:
-        """Send messages without the replay log: they differ when a run is resumed."""
+        """Within the block, send messages that differ in a resumed run, without the replay log."""
         before, self.replay_log = self.replay_log, None
         try:
             yield

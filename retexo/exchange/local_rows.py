@@ -133,7 +133,10 @@ class LocalRows:
         )
 
     def release(self) -> None:
-        """Free the rows before the weights. Their sizes and the projected rows are kept."""
+        """Replace the rows before the weights by NaN; they must not be sparse.
+
+        Their sizes and the projected rows are kept, computed now if need be.
+        """
         assert self.sparse is None
         assert len(self.projected) == len(self.sparse_sizes)  # computed now if they were not before
         self.rows = placeholder_rows(self.rows)

@@ -56,7 +56,7 @@ class HaloRows:
     def empty(
         cls, num_halo: int, width: int, dtype: torch.dtype, device: torch.device | None = None
     ) -> Self:
-        """Return an empty HaloRows, with its values on a device."""
+        """Return an empty HaloRows, with its values on a device; None: the CPU."""
         values = torch.zeros(0, width, dtype=dtype, device=device)
         return cls.of_nodes(values, torch.zeros(0, dtype=torch.int64), num_halo)
 
@@ -68,9 +68,9 @@ class HaloRows:
         return cls(values, halo, nothing, nothing)
 
     def append(self, messages: Sequence[ReceivedMessage]) -> "HaloRows":
-        """Return the rows with the vectors of some messages appended.
+        """Return the rows with the vectors of some messages, which are decoded now, appended.
 
-        This object stays as it is.
+        This object stays as it is. Of a halo node that arrives again, the later row counts.
         """
         if not messages:
             return self

@@ -89,7 +89,7 @@ class Inputs:
         )
 
     def to_bf16(self) -> "Inputs":
-        """Convert dense matrices, and compute dense products, in bfloat16."""
+        """Return the inputs with dense matrices and products in bfloat16; sparse ones stay."""
 
         matrices = [
             matrix.bfloat16() if isinstance(matrix, Tensor) else matrix

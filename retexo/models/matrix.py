@@ -65,7 +65,7 @@ class SparseMatrix:
         return len(self.row_ptr) - 1, len(self.column_ptr) - 1
 
     def dropout(self, rate: float) -> "SparseMatrix":
-        """Drop each stored value with probability `rate` and scale up the others."""
+        """Return a copy with each stored value 0 with probability `rate`, the others scaled up."""
         return replace(self, values=fast_dropout(self.values, rate))
 
     def to_dense(self) -> Tensor:
@@ -135,7 +135,7 @@ def take_rows(matrix: Matrix, rows: RowIndex) -> Matrix:
 
 
 def scale_rows(matrix: Matrix, scale: Tensor) -> Matrix:
-    """Multiply each row of [R, F] by its entry of `scale`, [R]."""
+    """Return a copy of [R, F] with each row multiplied by its entry of `scale`, [R]."""
     if isinstance(matrix, Tensor):
         return matrix * scale[:, None].to(matrix.dtype)
     value_scale = torch.repeat_interleave(scale.to(matrix.values.dtype), matrix.row_ptr.diff())

@@ -228,7 +228,7 @@ class OutputHeads:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the inverse of asdict."""
+        """Return the inverse of asdict; missing fields have defaults, TypeError for others."""
         lists = {name: tuple(value) for name, value in content.items() if isinstance(value, list)}
         return cls(**{**content, **lists})
 
@@ -267,5 +267,5 @@ class TargetScale:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """Return the inverse of asdict."""
+        """Return the inverse of asdict; KeyError for a missing field."""
         return cls(*(tuple(content[name]) for name in ("mean", "deviation")))

@@ -204,7 +204,7 @@ class ClusterSettings(PartitionSettings):
         return range(first, min(first + self.workers_per_node, self.num_partitions))
 
     def describe_node(self, node: int) -> str:
-        """Return a node with the ranks of its workers, for messages."""
+        """Return a node with the ranks of its workers, for messages: "node 1 (ranks 2, 3)"."""
         ranks = self.ranks_of(node)
         return (
             f"node {node} ({'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))})"
@@ -218,7 +218,10 @@ class ClusterSettings(PartitionSettings):
         )
 
     def threads_of(self, cores: int) -> int:
-        """Return the PyTorch threads of a worker on a machine with `cores` cores."""
+        """Return the PyTorch threads of a worker on a machine with `cores` cores.
+
+        The setting, or what the launcher assigns, or an equal share of the cores, at least 1.
+        """
         if self.cluster.threads is not None or self.launcher_env is None:
             # Nodes that meet at a loopback address are on one machine and share its cores.
             shared = (

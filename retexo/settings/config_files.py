@@ -29,7 +29,10 @@ OF_HYDRA = re.compile(
 
 
 def check_of_hydra(name: str, value: Any, place: str = "") -> None:
-    """Raise InputError for a setting or group of Hydra by which it could call functions."""
+    """Raise InputError for a setting or group of Hydra by which it could call functions.
+
+    place: begins the message, where it stands in a file.
+    """
     if OF_HYDRA.fullmatch(f"{name}={value}") is None:
         raise InputError(
             f"{place}{name}={value}: is not allowed, because Hydra could call functions; leave it"

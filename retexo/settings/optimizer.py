@@ -79,7 +79,7 @@ def optimizer_class(settings: OptimizerSettings) -> Any:
 
 
 def optimizer_arguments(settings: OptimizerSettings) -> Mapping[str, Any]:
-    """Return the keyword arguments of the optimizer except lr."""
+    """Return the keyword arguments of the optimizer except lr; weight_decay unless it is 0."""
     arguments = {name: value for name, value in settings.optimizer.items() if name != "_target_"}
     return (
         {**arguments, "weight_decay": settings.weight_decay} if settings.weight_decay else arguments

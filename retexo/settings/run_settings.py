@@ -313,7 +313,10 @@ class Settings(TrainSettings):
 
     @property
     def stored(self) -> dict[str, Any]:
-        """All settings as nested JSON values, as a run stores them."""
+        """All settings as nested JSON values, as a run stores them.
+
+        Those that name a local copy have the address that the user gave, by dotted name.
+        """
         from omegaconf import OmegaConf  # workers need none
 
         container: Any = OmegaConf.to_container(OmegaConf.structured(self))

@@ -188,7 +188,7 @@ class EmbeddedNodes:
         return FetchedNodes(rows, neighbours[inverse])
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
-        """Return the tensor of every worker, [n_w, ...], at every worker."""
+        """Return the tensors of all workers, [n_w, ...], by rank; all workers call it."""
         comm = self.context.comm
         sizes = comm.all_gather(torch.tensor([tensor.numel()]), PREDICTIONS)[:, 0].tolist()
         received = comm.all_to_all([tensor.flatten()] * comm.world_size, sizes, PREDICTIONS)

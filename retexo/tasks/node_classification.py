@@ -229,7 +229,10 @@ class NodeClassification:
     # --- predictions and counts ----------
 
     def predict(self, logits: Tensor) -> Tensor:
-        """Return the class of each node, int64 [N]; or whether it has each label, bool [N, C]."""
+        """Return the class of each node, int64 [N]; or whether it has each label, bool [N, C].
+
+        A probability equal to the threshold suffices, but not for labels at 0.5.
+        """
         cut = math.log(self.threshold / (1 - self.threshold))
         if self.multilabel:
             return logits >= cut if cut else logits > 0

@@ -134,7 +134,10 @@ class RankingMetric(RoundMetric):
         return count_scores(*self.scores(logits, labels), self._edges).flatten()
 
     def value(self, counts: Tensor, loss: float) -> float:
-        """Return the metric of counts, int64 [2 B], and choose the edges of the next histogram."""
+        """Return the metric of counts, int64 [2 B], and choose the edges of the next histogram.
+
+        0 where it is not defined, without positives for instance.
+        """
         histogram = counts.view(2, -1)
         self._next_edges = refine_edges(self._edges, histogram)
         value = RANKING[self.name](histogram)

@@ -338,7 +338,10 @@ def labelled_nodes(
 def layer_inputs(
     context: Context, stage: Stage, nodes: Tensor, layer_input: LayerInput, edges: NumberedEdges
 ) -> Inputs:
-    """Return the input of a stage at some inner nodes, at least one."""
+    """Return the input of a stage at some inner nodes, at least one.
+
+    In the first layer it also fills in `layer_input.aggregate`, if any.
+    """
     inputs = aggregate(context, stage.conv, nodes, layer_input.rows, edges)
     return _add_skips(context, stage, nodes, layer_input, inputs)
 
@@ -424,7 +427,10 @@ def _inputs_from_sums(
 def add_arriving(
     context: Context, exchange: LayerExchange, sums: Sequence[Callable[[Sources], None]]
 ) -> None:
-    """Add the vectors received before and in INFER_PHASE to sums, a piece at a time."""
+    """Add the vectors received before and in INFER_PHASE to sums, a piece at a time.
+
+    All workers call it.
+    """
     arriving = exchange.stream()
     while True:
         with context.phase("exchange"):

@@ -108,7 +108,7 @@ class LookAheadInput(AnyLayerInput):
     def first(cls, context: Context, stages: Sequence[Stage]) -> Self:
         """Receive the features of halo nodes, and edge features where skips read them.
 
-        Return the input of the first layer.
+        Return the input of the first layer. All workers call it.
         """
         plan, features = context.plan, context.features
         received = context.known.get(0) or exchange_rows(context, plan, 0, features, None)

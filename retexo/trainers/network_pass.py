@@ -348,6 +348,8 @@ def later_step(
 ) -> Step:
     """Build the step of a later layer, without edges of halo nodes whose rows are not received.
 
+    It has no exchange yet.
+
     Args:
         context: of this worker.
         layers: of the network.

@@ -55,7 +55,10 @@ class RelationalOutput:
     target: str = ""
 
     def write(self, nodes: Tensor, inputs: Inputs, outputs: Sequence[Tensor]) -> None:
-        """Write the outputs of the target's nodes, int64 [n] (exchange_rest)."""
+        """Write the outputs of the target's nodes, int64 [n] (exchange_rest), in place.
+
+        Also the rows that these pass on.
+        """
         self.hidden[nodes], self.logits[nodes] = (output.cpu() for output in outputs)
         if self.passed is not None:
             rows = self.passed(nodes, inputs).to(self.logits).cpu()
