@@ -48,14 +48,15 @@ class Endpoint:
 def open_endpoint(
     cluster: ClusterSettings, tls: Tls | None, timeout: float, stack: ExitStack
 ) -> Endpoint:
-    """Listen, or wait at the hub, which node 0 may have to start.
+    """Listen, or wait at the hub, which node 0 may have to start; log where.
 
     Args:
         timeout: seconds within which the hub has to be reached, or to wait for node 0's name.
         stack: closes the listener, and a hub that was started.
 
     Raises:
-        InputError: the port cannot be used, or master_addr is not node 0's address.
+        InputError: the port cannot be used, there is no own address (`own_address`), or
+            master_addr is not node 0's, at node 0.
         TrainingError: the hub is not reached.
     """
     own, hub = cluster.distributed, _make_hub(cluster, tls)
@@ -118,7 +119,7 @@ def _wait_at_hub(
 
 
 def _wait_for_name(host: str, timeout: float) -> None:
-    """Wait until a host has an address.
+    """Wait until a host has an address, at most `timeout` seconds, and warn of it.
 
     Schedulers start all nodes at once, and node 0's name is known only when its container runs.
     """
@@ -164,7 +165,10 @@ def own_address(cluster: ClusterSettings) -> str:
 
 
 def _route_address(host: str, port: int, setting: str) -> str:
-    """Return this machine's address on the route to another. Looking it up sends nothing."""
+    """Return this machine's address on the route to another; InputError without a route.
+
+    Nothing is sent but the look-up of the name.
+    """
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, port))
@@ -174,7 +178,10 @@ def _route_address(host: str, port: int, setting: str) -> str:
 
 
 def _interface_address(interface: str, preferred: Collection[str]) -> str:
-    """Return an IPv4 address of an interface, a preferred one if it has one of these."""
+    """Return an IPv4 address of an interface, a preferred one if it has one of these.
+
+    InputError without the interface or an address.
+    """
     interfaces = psutil.net_if_addrs()
     if interface not in interfaces:
         raise InputError(

@@ -30,8 +30,9 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
     """Read the credentials of a node: key, certificate, authority, its revocations and the members.
 
     Raises:
-        InputError: others may read the key, it is not the certificate's, the certificate is not
-            valid now or revoked, or the members are not `num_nodes` sites (and at most one more)
+        InputError: a file is missing or damaged, the key is encrypted, not the certificate's, or
+            others may read it, the certificate is not valid now or revoked, the authority did not
+            sign the revocations, or the members are not `num_nodes` sites (and at most one more)
             with this node's name at place `node`. It names the file.
     """
     path = folder / "key.pem"
@@ -74,7 +75,8 @@ def read_credentials(folder: Path, node: int, num_nodes: int) -> Tls:
 def read_key(path: Path) -> Any:
     """Read a private key.
 
-    Raises InputError if it is encrypted, since nobody may be there to enter a pass phrase.
+    Raises InputError if it is missing, damaged, or encrypted, since nobody may be there to enter a
+    pass phrase.
     """
 
     def load(content: bytes) -> Any:
@@ -126,7 +128,7 @@ def read_revocations(folder: Path, authority: x509.Certificate) -> x509.Certific
 
 
 def read_members(path: Path) -> tuple[str, ...]:
-    """Return the names of the sites, by node."""
+    """Return the names of the sites, by node; InputError for a damaged file, or equal names."""
     with reading(path, "list of members", "get it again from the authority"):
         names = tuple(member["name"] for member in parse_json(read_bytes(path))["members"])
         if not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):

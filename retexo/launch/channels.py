@@ -105,7 +105,8 @@ class Channel:
     def start_tls(self, tls: Tls, node: int, timeout: float) -> None:
         """Do the TLS handshake of the end that connected.
 
-        Raises ChannelClosed for another node's certificate.
+        Raises ChannelClosed for another node's certificate, or if the other end refuses this one's,
+        Disconnected if the handshake fails.
         """
         self._tls, self._socket = tls, tls.wrap(self._socket, accepted=False)
         try:
@@ -133,7 +134,7 @@ class Channel:
     def receive_one(self, timeout: float) -> Message:
         """Return the next message, within `timeout` seconds; ChannelClosed if none comes.
 
-        Others that arrived are kept for the next call.
+        Others that arrived are kept for the next call. Otherwise as `receive`.
         """
         deadline = time.monotonic() + timeout
         while not (messages := self.receive()):
@@ -145,9 +146,10 @@ class Channel:
         return messages[0]
 
     def receive(self) -> list[Message]:
-        """Return the messages received so far, without waiting.
+        """Return the messages received so far, without waiting; [] if there are none.
 
-        Raises ChannelClosed at the end of the connection.
+        Raises Disconnected at the end of the connection, ChannelClosed for a line that is no
+        message, one above the limit, or a refused certificate.
         """
         if self.unread:
             messages, self.unread = self.unread, []
@@ -301,7 +303,7 @@ class Listener(Protocol):
 
 
 class AcceptedConnections:
-    """Connections of a listener until their first message."""
+    """Connections of a listener until their first message. Its socket no longer blocks."""
 
     def __init__(self, listener: Listener, tls: Tls | None = None) -> None:
         if isinstance(listener, socket.socket):
@@ -318,7 +320,8 @@ class AcceptedConnections:
     ) -> None:
         """Wait at most `timeout` seconds; call handle(channel, message) for each first message.
 
-        `handle` owns the channel from then on. An error closes only its connection.
+        `handle` owns the channel from then on. Whatever it raises is logged and closes the
+        connection. A HubListener raises Interrupted if the hub has ended.
         """
         sources: list[Any] = [self._listener, *self._deadlines]
         ready: list[Any] = wait(sources, max(0.0, timeout))

@@ -60,7 +60,10 @@ def shorten_socket_paths() -> None:
 
 
 def wait_until_warm(timeout: float) -> None:
-    """Wait until workers can be forked at once. Slow imports could look like a dead node."""
+    """Wait until workers can be forked at once. Slow imports could look like a dead node.
+
+    Raises Interrupted as `start_processes`.
+    """
     process = multiprocessing.get_context("forkserver").Process(target=int, daemon=True)
     start_processes([process], timeout)
     process.join(timeout)
@@ -70,7 +73,8 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
     """Start processes with the fork server.
 
     In a thread, because multiprocessing waits forever for a fork server that was stopped. If
-    anything fails, the fork server is killed.
+    anything fails, the fork server is killed. Sets `ticker.doing`. Until the processes are started,
+    this process has an empty `__main__` and the start method forkserver.
 
     Raises:
         Interrupted: the server has ended, or does not answer within `timeout` seconds.

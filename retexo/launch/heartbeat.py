@@ -97,7 +97,10 @@ class ProcessMonitor:
         """Seconds without CPU time, and since the last heartbeat, which sets them to 0."""
 
     def add(self, seconds: float) -> None:
-        """Add seconds that passed without a heartbeat, unless the process used CPU time."""
+        """Add seconds that passed without a heartbeat.
+
+        If the process used CPU time or waits for a disk, `idle_seconds` begins again at 0.
+        """
         state, usage = self._look()
         # D: waits for a disk, however slow. Loading memory from it causes major page faults.
         working = usage != self._usage or state == "D"

@@ -58,7 +58,10 @@ class Hub:
         return socket.create_connection(address, timeout)
 
     def listen(self, timeout: float) -> Channel:
-        """Open the link to the hub over which it says who wants to connect to this node."""
+        """Open the link to the hub over which it says who wants to connect to this node.
+
+        Raises ConnectionError if the hub is not reached within `timeout` seconds.
+        """
         link = connect(self.address, timeout, self.tls, self.node)
         link.send({"listen": True})
         return link
@@ -66,7 +69,8 @@ class Hub:
     def reach(self, node: int, timeout: float) -> socket.socket:
         """Return a connection to another node, joined by the hub, without TLS of its own.
 
-        Raises Disconnected if that node does not wait at the hub.
+        Raises Disconnected if that node does not wait at the hub, ConnectionError if the hub is not
+        reached or the other node does not come in time.
         """
         link = connect(self.address, timeout, self.tls, self.node)
         try:
@@ -103,6 +107,7 @@ class HubListener:
         Raises:
             BlockingIOError: no node wants to connect.
             Interrupted: the hub has ended.
+            ConnectionError: the hub is not reached for this connection.
         """
         try:
             self._incoming += self._link.receive()
@@ -209,7 +214,10 @@ class HubServer:
 
 @contextmanager
 def serving_hub(listener: socket.socket, tls: Tls) -> Iterator[None]:
-    """Run the hub within node 0, in a thread. Connections that were joined stay."""
+    """Run the hub within node 0, in a thread. Connections that were joined stay.
+
+    The listener is closed at the end of the block.
+    """
     server, ended = HubServer(listener, tls), threading.Event()
 
     def serve() -> None:

@@ -198,7 +198,10 @@ class NodeMonitor:
         return bool(self._failures)
 
     def stop(self, why: str) -> None:
-        """Let `run` end the workers of all nodes, after a round that all save, and raise."""
+        """Let `run` end the workers of all nodes, after a round that all save.
+
+        It then raises TrainingError with `why`. Returns at once.
+        """
         self._stopped_by = why
 
     # --- receiving ---

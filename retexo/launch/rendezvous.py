@@ -86,13 +86,16 @@ def connect_nodes(
 ) -> Iterator[Node]:
     """Connect to the other nodes and check that all are about to run the same.
 
+    Links are closed at the end of the block; on one node there are none. Warns if not encrypted.
+
     Args:
         seconds_left: at a restart, what is left of distributed.init_timeout.
 
     Raises:
-        InputError: nodes do not match, the same message on all nodes; or unusable credentials.
+        InputError: nodes do not match, the same message on all nodes; or credentials, address or
+            port cannot be used.
         Interrupted: a connection broke meanwhile; at a restart also if this node has no network.
-        TrainingError: a node did not come in time.
+        TrainingError: a node did not come in time, or node 0 or the hub was not reached.
     """
     tls = read_tls(cluster)
     seconds = cluster.distributed.init_timeout if seconds_left is None else seconds_left

@@ -41,7 +41,7 @@ def run_workers(
 
     `parent` is a socket that takes the worker's messages (retexo.worker.process).
     `streams` are the connections to the other workers, or None for gloo, which opens its own. All
-    processes have ended when this function returns or raises.
+    processes have ended, and `node.streams` are closed, when this function returns or raises.
 
     Args:
         may_restart: see NodeMonitor.
@@ -52,6 +52,8 @@ def run_workers(
 
     Raises:
         Interrupted, TrainingError: see NodeMonitor.run. They name rank, node and phase.
+        Interrupted: the fork server does not start the processes.
+        SystemExit: at SIGTERM or SIGHUP; see `terminate_as_exit`.
     """
     context = multiprocessing.get_context("forkserver")
     sockets = {rank: socket.socketpair() for rank in ranks}
@@ -111,6 +113,7 @@ def add_local_streams(
     """Add the streams between the workers of this node; `stack` closes all streams.
 
     Two workers of one node get a socket pair, which no other process can reach. No worker listens.
+    Raises this process's limit of open files as far as allowed.
 
     Args:
         remote: the streams to workers of other nodes.

@@ -36,7 +36,8 @@ class Tls:
     def make_context(self, *, accepted: bool) -> ssl.SSLContext:
         """Return a context for TLS 1.3; `node_of` then identifies the peer.
 
-        Reads the credentials' files again, so that a new list of revoked certificates counts.
+        Reads the credentials' files again, so that a new list of revoked certificates counts;
+        OSError (SSLError) if they cannot be used.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepted else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -77,7 +78,12 @@ class Tls:
         return nodes[0]
 
     def shake_hands(self, connection: ssl.SSLSocket, node: int, timeout: float) -> None:
-        """Do the handshake; SSLCertVerificationError unless the certificate is that of `node`."""
+        """Do the handshake within `timeout` seconds, which becomes the connection's timeout.
+
+        Raises:
+            SSLCertVerificationError: the certificate is not that of `node`.
+            OSError: the handshake failed.
+        """
         connection.settimeout(timeout)
         connection.do_handshake()
         actual = self.node_of(connection)
@@ -121,7 +127,7 @@ def read_tls(cluster: ClusterSettings) -> Tls | None:
     """Return the TLS of this node's credentials; None if its connections are not encrypted.
 
     Raises:
-        InputError: the credentials cannot be used.
+        InputError: the credentials cannot be used, or `cryptography` is not installed.
     """
     if not cluster.encrypted:
         return None
