@@ -53,7 +53,7 @@ class ThreadTransport:
 def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]:
     """Run target(communicator) in a thread for each rank; their results by rank.
 
-    Raises the first exception of a thread, once all have ended.
+    Once all have ended, raises the exception of the lowest rank, PeerLost only without another.
     """
     group = ThreadGroup(world_size)
     # A forked process replaces torch's pool of threads at its first use. Two threads at once may

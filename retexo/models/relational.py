@@ -103,7 +103,7 @@ class RelationalConvolution(Convolution):
         """Add the weights of one relation, or its shares of the bases.
 
         Return their indices in `weights` and `shares`, -1 without bases. based: by kind of rows,
-        the index of its bases in this group.
+        the index of its bases in this group; new ones are added. Draws by torch's generator.
         """
         if has_bases:
             assert self.num_bases is not None

@@ -23,10 +23,12 @@ class GraphInfo:
     """Properties of the whole graph, known to all workers."""
 
     num_train: int
+    """Training nodes, or pairs where links are predicted; likewise the next two."""
     num_val: int
     num_test: int
     num_features: int
     num_classes: int
+    """C; where links are predicted, the width of the embeddings."""
     multilabel: bool
     part_sizes: tuple[int, ...]
     """Inner nodes by rank."""

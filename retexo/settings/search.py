@@ -67,7 +67,7 @@ def check_direction(
         objective: the setting; None or empty for the validation score that `metric` names.
         metric: the setting stopping.metric.
         sweeper: configuration of the sweeper; without a direction (not Optuna's), all is right.
-        regression: whether the task is node_regression.
+        regression: whether the task is one, of nodes or edges.
     """
     direction = sweeper.get("direction")
     if direction is None:

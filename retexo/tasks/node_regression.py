@@ -198,7 +198,7 @@ def score_values(context: TaskContext, outputs: Tensor) -> RunScores:
 
 
 def _mean_scores(rows: Sequence[Row]) -> dict[str, float]:
-    """Return means over the targets whose scores are known."""
+    """Return means over the targets whose scores are known; NaN where none is."""
     known = {name: [row[name] for row in rows if not math.isnan(row[name])] for name in _NAMES}
     return {
         name: sum(values) / len(values) if values else math.nan for name, values in known.items()

@@ -136,7 +136,10 @@ def rank_pairs(embedded: EmbeddedNodes, split: str) -> list[dict[str, float]]:
 
 
 def _sample_sources(context: TaskContext, pairs: Tensor) -> Tensor:
-    """Return the pairs of up to task.ranked random sources of all workers, by source."""
+    """Return own pairs of about task.ranked random sources of all workers, by source.
+
+    Drawn by the seed; all workers call it.
+    """
     settings, sources = context.settings, torch.unique(pairs[:, 0])
     total = int(context.comm.all_gather(torch.tensor([len(sources)]), PREDICTIONS).sum())
     chosen = sample_share(sources, settings.task.ranked, total, settings.seed)

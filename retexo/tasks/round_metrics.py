@@ -162,7 +162,7 @@ NodeMetric = CountMetric | RankingMetric
 def _effective_size(supports: Tensor) -> float:
     """Return the number of nodes that a mean over classes is as certain as.
 
-    supports: int64 [C], nodes of each class; classes without any are left out.
+    supports: int64 [C], nodes of each class; classes without any are left out. 1 without nodes.
     """
     supports = supports[supports > 0].double()
     return float(len(supports) ** 2 / (1 / supports).sum()) if len(supports) else 1.0

@@ -251,7 +251,10 @@ def _hop(
 
 
 def _plan_relations(context: Context, relations: Relations) -> Plans:
-    """Make, by source type, the plan to send its rows to all nodes that the relations reach."""
+    """Make, by source type, the plan to send its rows to all nodes that the relations reach.
+
+    All workers call it.
+    """
     plans = {}
     required = {name: torch.ones_like(of_type) for name, of_type in context.required_layers.items()}
     for name in dict.fromkeys(
@@ -309,6 +312,6 @@ def _plan_one_layer(
 def _make_one_layer_plan(
     local: LocalEdges, options: PlanOptions, comm: Communicator, computed: Tensor
 ) -> ExchangePlan:
-    """Make the plan of one step at nodes, bool or uint8 [I]."""
+    """Make the plan of one step at nodes, bool or uint8 [I]; all workers call it."""
     required = computed.to(torch.uint8) * (2 if options.all_halo_rows else 1)
     return make_plan(local, options, required, comm)
