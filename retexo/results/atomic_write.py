@@ -47,7 +47,7 @@ def remove_unfinished(run_dir: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, checksum: bool = False) -> None:
-    """Write a JSON file atomically; TrainingError if it cannot be written.
+    """Write a JSON file atomically, NaN as null; TrainingError if it cannot be written.
 
     checksum: whether an object gets the field that `check_unchanged` compares.
     """
@@ -58,7 +58,7 @@ def write_json(path: Path, value: Any, *, checksum: bool = False) -> None:
 
 
 def plain_json(value: Any) -> Any:
-    """Return the value with NaN and infinity as None, and with keys as strings."""
+    """Return the value with NaN and infinity as None, and keys as strings; tuples stay."""
     if isinstance(value, dict):
         return {str(name): plain_json(entry) for name, entry in value.items()}
     if isinstance(value, list):

@@ -40,7 +40,10 @@ def name_relation(relation: EdgeType) -> str:
 
 
 def save_layer(directory: Path, layer: int, stage: nn.Module) -> None:
-    """Write the parameters of a trained stage atomically; TrainingError if that fails."""
+    """Write the parameters of a trained stage atomically; TrainingError if that fails.
+
+    The folder is created where missing.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.contiguous().cpu().clone() for name, tensor in stage.state_dict().items()
@@ -58,6 +61,8 @@ def remove_layers(directory: Path, num_layers: int) -> None:
 
 def save_model(directory: Path, architecture: Architecture, described: dict[str, Any]) -> None:
     """Write model.json, which completes a checkpoint, after all layers.
+
+    TrainingError if that fails.
 
     Args:
         directory: The checkpoint folder.
@@ -149,7 +154,7 @@ class Checkpoint:
     def stages(self) -> list[Stage]:
         """Return new stages with the trained parameters, in evaluation mode.
 
-        InputError for a damaged file.
+        InputError for a missing or damaged file, or parameters that are NaN or infinite.
         """
         with torch.device("meta"):  # the parameters come from the files
             stages = build_network(self.architecture, seed=0)
@@ -167,7 +172,8 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
         setting: The setting that names the path, for messages.
 
     Raises:
-        InputError: there is none, it is damaged, or its trainer stores no network.
+        InputError: there is none, it is damaged or of another version, or its trainer stores no
+            network.
     """
     for directory in (path, path / "checkpoint"):
         if (directory / "model.json").is_file():

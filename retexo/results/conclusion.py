@@ -36,7 +36,10 @@ def conclude(summary: Mapping[str, Any], run_dir: str) -> list[str]:
 
 
 def headline_of(summary: Mapping[str, Any]) -> str:
-    """Return the score to judge a run by: stopping's; for a loss, accuracy or R2."""
+    """Return the score to judge a run by: stopping's; for a loss, accuracy or R2.
+
+    Where none is stored, accuracy or MRR.
+    """
     metric = summary.get("chosen", {}).get("metric")
     if metric is None:
         return "mrr" if "baselines" in summary else "accuracy"

@@ -57,7 +57,8 @@ class DataSet:
         """Return numbers of the finished runs; runs that repeat a draw of the seeds are averaged.
 
         Args:
-            read: returns numbers of a run by name; None or a missing one counts in no mean.
+            read: returns numbers of a run by name; None or a missing one counts in no mean, of
+                bytes as 0.
 
         Returns:
             A DataFrame: a column per name; rows by number of the method and draw.
@@ -114,7 +115,10 @@ class DataSet:
 
 
 def group(runs: Sequence[Run]) -> list[DataSet]:
-    """Group all runs except damaged ones, whose settings are unknown."""
+    """Group all runs except damaged ones, whose settings are unknown.
+
+    Data sets and methods are in the order of their first runs.
+    """
     grouped: defaultdict[str, defaultdict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     about: dict[str, dict[str, Any]] = {}
     for run in runs:

@@ -48,7 +48,10 @@ class Observers:
             self._started.append((tracker, observer))
 
     def look(self, phase: str, bytes_sent: int, rounds: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Pass on new rounds; a restarted run repeats some, which are passed on only once."""
+        """Pass on new rounds; a restarted run repeats some, which are passed on only once.
+
+        What a callback raises, it raises. A tracker that fails is left out, with a warning.
+        """
         for line in rounds:
             if (line["layer"], line["round"]) <= self._last_round:
                 continue
@@ -128,9 +131,10 @@ def _name_of(callback: Callback) -> str:
 def observing(
     settings: TrainSettings, run_dir: Path, callbacks: Sequence[Any]
 ) -> Iterator[Observers]:
-    """Return the observers of a run, with its lines on the console as `progress` says.
+    """Yield the observers of a run, with its lines on the console as `progress` says.
 
-    Nodes other than 0 have no rounds, and so no observers.
+    Nodes other than 0 have no rounds, and so no observers. InputError for a tracker that is not
+    installed, and for what is no callback.
 
     Args:
         settings: of the run.

@@ -180,7 +180,7 @@ def merge(run_dir: Path, num_parts: int, suffix: str) -> list[int]:
     """Merge the partitions' files of predictions, and those of embeddings, into one file each.
 
     They are written to the run directory; the partitions' files stay. Rows are sorted by id, links
-    of one id from the highest score down.
+    of one id from the highest score down. TrainingError if they cannot be written.
 
     Returns:
         The partitions without a file.

@@ -102,7 +102,7 @@ class Run:
 
 
 def read_runs(*folders: Path) -> list[Run]:
-    """Read all runs below folders, in order of their paths.
+    """Read all runs below folders, in order of their paths. A folder that is missing counts as empty.
 
     Raises:
         InputError: no folder exists, or none has a run.
@@ -175,7 +175,8 @@ def _shorten(text: str) -> str:
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that define an experiment, in normal form: without seeds and paths.
 
-    Of the data's file its name without folder and suffix is kept.
+    Of the data's file its name without folder and suffix is kept, and `synthetic.*` only for that
+    data set.
     """
     known = normal_form(settings)
     kept = {name: value for name, value in known.items() if not _is_ignored(name)}

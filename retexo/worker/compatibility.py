@@ -61,7 +61,7 @@ def check_fits(
 ) -> None:
     """Raise InputError where the model does not fit; to predict, fewer classes may occur here.
 
-    parts: those on this machine.
+    parts: those on this machine; where all are empty, nothing is compared.
     """
     shape = Shape.of(directory, parts)
     if shape is None:
@@ -125,7 +125,7 @@ def copy_parameters(
     """Copy the trained parameters of a run into the layers of a network.
 
     Raises:
-        InputError: the run's network has another shape.
+        InputError: the run's network has another architecture, or its files are damaged.
     """
     here, there = architecture.to_json(), checkpoint.architecture.to_json()
     differing = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
@@ -201,8 +201,9 @@ def renumber_classes(
 ) -> Partition:
     """Return the partition with its classes numbered as in training, by their names.
 
-    Nodes of other classes lose their label and leave all splits, with a warning. Without names on
-    either side the partition stays as it is.
+    Nodes of other classes lose their label and leave all splits, with a warning. Classes without
+    names count as 0 ... C-1 where the other side's names are integers; where those are texts, and
+    for other labels than multiclass, the partition stays as it is.
     """
     here: list[Any] = list(directory.class_names)
     there: list[Any] = list(checkpoint.class_names)

@@ -27,7 +27,10 @@ class DescribeJob(Job):
 
 
 def run(rank: int, job: DescribeJob, streams: Streams | None, progress: Progress) -> dict[str, Any]:
-    """Join the group, add up, and return the pipeline, the same on all ranks, and bytes sent."""
+    """Join the group, add up, and return `state`, the pipeline, the same on all ranks.
+
+    `bytes`: those that this worker sent.
+    """
     configure(rank, job.settings)
     progress.enter("rendezvous")
     with job.connected(rank, streams) as disclosure:

@@ -51,7 +51,7 @@ def with_weights_of(checkpoint: Checkpoint, settings: TrainSettings, info: Graph
 
 
 def make_architecture(part: Partition, settings: TrainSettings, info: GraphInfo) -> Architecture:
-    """Return the network that is trained on a graph."""
+    """Return the network that is trained on a graph; InputError as `schema_of`."""
     conv = hidden_convolution(settings.model)
     num_read = info.num_edge_features + (info.weighted and conv.attention_heads > 0)
     return Architecture(

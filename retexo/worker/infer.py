@@ -47,7 +47,7 @@ def run(
     """Load the partition and the model, join the group, infer; return the result's fields.
 
     Writes predictions to the run directory if they are asked for. TrainingError if one is not
-    finite.
+    finite, or workers read other parameters; InputError where the graph does not fit the model.
     """
     configure(rank, job.settings)
     memory = MemoryWatch()

@@ -33,7 +33,7 @@ def write_links(
     job: Any,
     names: list[str] | None,
 ) -> None:
-    """Write the file of this partition.
+    """Write the file of this partition; InputError for an id that is no node's.
 
     Args:
         context: of this worker; all workers call it.
@@ -118,7 +118,8 @@ def _find_destinations(
 ) -> Columns:
     """Return the `top` highest scored nodes among those without a known edge from a given one.
 
-    Columns of this worker's own destinations only. All workers call it.
+    Columns of this worker's own destinations only, in the order of the given nodes, the best first.
+    All workers call it.
     """
     path, top, part = Path(str(predict.nodes)), predict.top or 0, embedded.context.partition
     ids = read_ids(path, "predict.nodes", 1)[:, 0]

@@ -237,7 +237,8 @@ def resolve_halo_by_type(
 ) -> Partition:
     """Return a site's part with its halo nodes found at their owners; others unchanged.
 
-    All workers call it. It records what other sites ask for (retexo.sites.ledger).
+    All workers call it. It records what other sites ask for (retexo.sites.ledger), and raises
+    InputError or PeerLost as `resolve_halo`.
 
     part_sizes: by type, inner nodes by rank.
     """

@@ -125,7 +125,7 @@ def _die_with_parent() -> None:
 
 
 def configure(rank: int, settings: TrainSettings) -> None:
-    """Set up logging, threads and random generators of a worker process."""
+    """Set up logging, torch's threads and its random generator, by the seed and the rank."""
     logging.basicConfig(
         format=f"[%(asctime)s][%(levelname)s][rank {rank}] %(message)s", level=logging.INFO
     )
@@ -171,7 +171,8 @@ def gather_measurements(
 ) -> dict[str, Any]:
     """Return at rank 0 the seconds, memory and bytes of all workers; others get empty fields.
 
-    Seconds of a phase are the mean over workers. These are the last messages of a run.
+    Seconds of a phase are the mean over workers. All workers call it; these are the last messages
+    of a run.
 
     Args:
         peaks: memory of this worker, resident and private, in bytes.
@@ -194,7 +195,7 @@ def gather_measurements(
 def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | None:
     """Sum up, at rank 0, the bytes that all workers sent, these messages included.
 
-    None on other ranks.
+    None on other ranks. All workers call it.
     """
     table = comm.gather_traffic(num_layers)
     if not len(table):
@@ -216,7 +217,8 @@ def traffic_summary(comm: Communicator, num_layers: int) -> dict[str, Any] | Non
 class MemoryWatch:
     """Peak memory of this process in bytes, resident and private.
 
-    The kernel keeps only the resident peak, so private memory is sampled.
+    The kernel keeps only the resident peak, so a thread samples private memory, until the process
+    ends.
     """
 
     INTERVAL = 0.1  # seconds
@@ -240,7 +242,7 @@ class MemoryWatch:
 
 
 def status_bytes(field: str) -> int:
-    """Return a field of /proc/self/status, in bytes."""
+    """Return a field of /proc/self/status, in bytes; 0 without it."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -71,7 +71,8 @@ def run(
 ) -> dict[str, Any]:
     """Load the partition, join the group, train, and return what summary.json says of the run.
 
-    Worker 0 writes the model; every worker its states and, at sites, what it disclosed.
+    Worker 0 writes the model and metrics.jsonl; every worker its states and, at sites, what it
+    disclosed.
     """
     settings = job.settings
     configure(rank, settings)
@@ -180,7 +181,8 @@ class Network:
 def _agree_on_network(job: TrainJob, comm: Communicator, part: Partition) -> Network:
     """Agree on the sizes of the graph, and build the network with the same initial parameters.
 
-    TrainingError if they differ. From here on sums hide shares if gradient.secure.
+    TrainingError if they differ, InputError if the run of `init` does not fit. From here on sums
+    hide shares if gradient.secure.
     """
     settings = job.settings
     device = choose_device(settings.device, settings.local_index(comm.rank))
@@ -313,7 +315,7 @@ def _save_model(
 ) -> None:
     """Write the checkpoint's description beside the layers, which are already there.
 
-    depth: the number of layers that are kept.
+    depth: the number of layers that are kept; files of further ones are removed.
     """
     directory = job.directory
     weighted = [*map(name_relation, network.weighted)]
