@@ -17,7 +17,8 @@ def run(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ()) -> Any
     """Run the app that the settings name, and return its result.
 
     Each app is a module of this folder. It is imported when it runs, so its optional packages are
-    needed only then. With addresses (SCHEME://...) it runs on copies of the files.
+    needed only then. With addresses (SCHEME://...) it runs on copies of the files. Distributed apps
+    start the fork server; a thread logs now and then that an app, except serve, still runs.
 
     Args:
         callbacks: observers of app=train; empty for other apps.

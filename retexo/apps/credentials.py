@@ -48,7 +48,10 @@ SHARED = ("authority.pem", "revoked.pem", "members.json")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; exit status 0, or 2 for unusable input, which is printed to stderr."""
+    """Run the command; return 0, or 2 for unusable input, which is printed to stderr.
+
+    Options that cannot be parsed raise SystemExit with status 2.
+    """
     parser = argparse.ArgumentParser(
         "retexo credentials",
         description=__doc__,
@@ -85,7 +88,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def authority(folder: Path) -> None:
-    """Create an authority: key.pem, authority.pem and an empty revoked.pem in `folder`."""
+    """Create an authority: key.pem, authority.pem and an empty revoked.pem in `folder`.
+
+    The folder is created where missing; FileExistsError if it has a key.
+    """
     key = _new_key(folder)
     certificate = _certificate("retexo authority", key.public_key(), key, None, LIST_DAYS)
     _write_pem(folder / "authority.pem", certificate)
@@ -96,7 +102,8 @@ def authority(folder: Path) -> None:
 def request(folder: Path, name: str) -> None:
     """Create a site's key.pem and request.pem, the request for its certificate, in a folder.
 
-    The folder is created where missing; FileExistsError if it has a key.
+    The folder is created where missing; FileExistsError if it has a key, InputError for a name with
+    other characters than letters, digits, dots and hyphens. Prints the digest of the key.
     """
     _check_name(name)
     key = _new_key(folder)
@@ -155,7 +162,8 @@ def members(folder: Path, sites: Sequence[str]) -> None:
 def revoke(folder: Path, name: str) -> None:
     """Add the certificate of the site `name` to the authority's list of revoked certificates.
 
-    Rewrites revoked.pem, renames the certificate in issued/, and prints what to do.
+    Rewrites revoked.pem, renames the certificate in issued/, and prints what to do. InputError if
+    the site has no certificate, or files of the authority are damaged.
     """
     key, issuer = _authority(folder)
     certificate = _issued(folder, name, issuer)

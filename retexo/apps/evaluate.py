@@ -57,6 +57,8 @@ def prepare_inference(
 ) -> tuple[Settings, Checkpoint, PartitionDirectory]:
     """Open checkpoint and partitions; InputError if they do not fit or output exists.
 
+    Partitions are made where there are none. Warns where predictions depend on the split.
+
     Returns:
         The settings, with the checkpoint's model and the graph's as in training; both opened.
     """
@@ -166,6 +168,7 @@ def run_workers(
 ) -> dict[str, Any]:
     """Connect to the other nodes, run inference on this node's partitions, and return the content
     of the result file, which the caller writes. Makes `run_dir`; workers write predictions there.
+    Raises as `connect_nodes` and `start_workers.run_workers`.
 
     predict: how predictions are written; None for scores only.
     """

@@ -37,7 +37,7 @@ EXAMPLE_NODES, EXAMPLE_EDGES = 7, 11
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Write the model and export.json to run_dir, and return the content of export.json.
 
-    InputError if one of them is there.
+    InputError if one of them is there, or as `load` and `write_module`.
     """
     assert settings.checkpoint_dir is not None
     kind = settings.export.format
@@ -130,11 +130,10 @@ def _dynamic_shapes(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def write_module(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: str) -> None:
-    """Write a file of `kind` pt2 or onnx.
+    """Write a file of `kind` pt2 or onnx; its folder is created where missing.
 
-    Raises InputError if an optional package is missing, or the graph cannot be expressed.
-
-    ONNX is written after onnxruntime has computed the example's logits within TOLERANCE.
+    Raises InputError if an optional package is missing, or if onnxruntime's logits of the example
+    differ by more than TOLERANCE; TrainingError if the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -150,7 +149,7 @@ def write_module(module: nn.Module, inputs: tuple[Any, ...], path: Path, kind: s
 def _write_onnx(module: nn.Module, inputs: tuple[Any, ...], content: io.BytesIO) -> None:
     """Write a module as ONNX, after onnxruntime has computed the same logits.
 
-    Raises InputError if a package is missing.
+    Raises InputError if a package is missing, or they differ by more than TOLERANCE.
     """
     require_packages("export.format=onnx", "export", "onnxruntime", "onnxscript")
     import onnxruntime

@@ -78,7 +78,11 @@ def with_found_parts(settings: Settings) -> Settings:
 
 
 def find_existing(settings: Settings) -> PartitionDirectory | None:
-    """Open the partition directory that the settings name; None where there is none."""
+    """Open the partition directory that the settings name; None where there is none.
+
+    InputError if it is damaged, or has another num_partitions. DGL's files are imported, which
+    writes a directory.
+    """
     with suppress(MissingPartitions):
         return find_partition_directory(_candidate_paths(settings), settings.num_partitions)
     return None

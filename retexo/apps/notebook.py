@@ -16,7 +16,10 @@ def run(
     config_dir: str | None,
     callbacks: Sequence[Any] = (),
 ) -> Any:
-    """Run an app and return its result; see `retexo.run`."""
+    """Run an app and return its result; see `retexo.run`.
+
+    callbacks: one, or a list or tuple of them.
+    """
     overrides = (
         [f"{name}={_text(value)}" for name, value in flatten(settings).items()]
         if isinstance(settings, Mapping)

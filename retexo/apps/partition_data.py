@@ -64,7 +64,11 @@ logger = logging.getLogger(__name__)
 def run(settings: TrainSettings) -> Meta:
     """Write the partition directory, unless it exists with the same settings.
 
-    Return its description.
+    Return its description. Prints a report. With `partition.from` moves nodes in that directory
+    instead (`_rebalance`). An object store gets the files, too.
+
+    Raises:
+        InputError: data or settings cannot be used, or another or a damaged directory is there.
     """
     if settings.partition.source is not None:
         return _rebalance(settings)

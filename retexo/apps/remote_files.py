@@ -58,7 +58,8 @@ def with_local_copies(settings: Settings) -> Settings:
     """Return the settings with paths of local copies, which are made unless they are there.
 
     A data set is copied unless the app finds partitions. Of partitions only the descriptions are
-    copied here; `check_parts` copies those of this machine.
+    copied here; `check_parts` copies those of this machine. InputError if a store refuses, lacks or
+    damages something, and for trainer=sampled with remote partitions.
     """
     cache = Path(settings.dataset_dir, "remote")
     values: dict[str, Any] = {"remote.upload": None}

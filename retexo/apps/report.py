@@ -66,7 +66,7 @@ Report = dict[str, Any]
 
 @locks_run_dir
 def run(settings: Settings, run_dir: Path) -> Path:
-    """Report on the runs below report.runs; return the page, run_dir/report.html."""
+    """Report on the runs below report.runs, unset below HYDRA_FOLDERS; see `make_report`."""
     return make_report(
         run_dir, *map(Path, [settings.report.runs] if settings.report.runs else HYDRA_FOLDERS)
     )
@@ -76,7 +76,7 @@ def make_report(run_dir: Path, *folders: Path) -> Path:
     """Read the runs below folders; write report.html, report.md, csv files and figures/.
 
     Prints the tables; returns the path of the page. A finished run that is the only folder gets a
-    report of its own.
+    report of its own, without csv files, and no tables are printed.
 
     Raises:
         InputError: there is no run, matplotlib is missing, or run_dir holds a report already.

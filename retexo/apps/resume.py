@@ -44,7 +44,7 @@ def check_unused(run_dir: Path, outputs: tuple[str, ...]) -> None:
 def continue_job(settings: Settings, run_dir: Path) -> Settings:
     """Return the settings of an unfinished job of --multirun, which may have been started before.
 
-    It goes on from its state. Without one, what an earlier attempt left is removed.
+    It goes on from its state. Without one, the OUTPUTS of an earlier attempt are removed.
     """
     if settings.checkpoint.keep and (run_dir / RUN_FILE).is_file():
         return replace(settings, resume="auto")
@@ -59,9 +59,10 @@ def continue_job(settings: Settings, run_dir: Path) -> Settings:
 def finished(
     resume: str | None, run_dir: Path, settings: dict[str, Any], ignored: Set[str]
 ) -> dict[str, Any] | None:
-    """With resume=auto, the summary of a run that is finished already; else None.
+    """With resume=auto, return the summary of a run that is finished already; else None.
 
-    Settings of earlier versions that no command has are not compared.
+    None also if the summary cannot be read. Settings of earlier versions that no command has are
+    not compared.
 
     Args:
         settings: those of this command, nested.
@@ -131,7 +132,9 @@ def prepare_resume(
 ) -> str:
     """Copy the state to resume from to run_dir and describe the run there.
 
-    A resumed run keeps the description of its state, which `check_same` found to be equal.
+    A resumed run keeps the description of its state, which `check_same` found to be equal. State of
+    a run that was killed before it was described is removed, with a warning. From another directory
+    metrics.jsonl is copied, too. InputError if the state's run.json is damaged.
 
     Args:
         run, settings: the description of a new run.
@@ -188,7 +191,7 @@ def check_same(
 ) -> None:
     """Raise InputError if the state to resume was made with another `run` or other settings.
 
-    Nothing to check without a saved state.
+    Also if its run.json is damaged. Nothing to check without a saved state.
     """
     source = _find_saved(resume, run_dir)
     if source is None:

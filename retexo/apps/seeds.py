@@ -36,7 +36,7 @@ Train = Callable[[Settings, Path], dict[str, Any]]
 def run_seeds(settings: Settings, run_dir: Path, train: Train) -> dict[str, Any]:
     """Train once per seed; node 0 writes seeds.json and prints a table. Return its content.
 
-    InputError if `run_dir` holds results of another run.
+    InputError if `run_dir` itself holds results of a run. An earlier seeds.json is replaced.
 
     Args:
         settings: with `seeds`.
@@ -85,7 +85,8 @@ def _settings_of(settings: Settings, seed: int) -> Settings:
 def summarise(summaries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return `mean` and `std` of each score by split, of bytes and seconds; and the metric.
 
-    `std` is the sample deviation, None of one run; the metric is what stopping looked at.
+    `std` is the sample deviation, None of one run; the metric is what stopping looked at. A score
+    that some run lacks is left out.
     """
     import pandas as pd
 

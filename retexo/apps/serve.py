@@ -55,7 +55,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
 
 
 def load(settings: Settings, path: Path) -> Predictor:
-    """Return the model with the graph that the settings name."""
+    """Load the model and attach the graph that the settings name; InputError as both do."""
     checkpoint = open_checkpoint(path)
     dataset = dataset_like_training(checkpoint, settings, settings.given)
     return Predictor(checkpoint, dataset, output="arrays").attach()

@@ -14,7 +14,10 @@ from retexo.settings.run_settings import Settings
 
 
 def run(settings: Settings, run_dir: Path) -> Meta:
-    """Update the directory partition_dir; print a report, and return its new description."""
+    """Update the directory partition_dir; print a report, and return its new description.
+
+    InputError for tables that are missing, too large or wrong; `run_dir` is not used.
+    """
     path = check_path("partition_dir", settings.partition_dir).resolve()  # of a link its target
     start = time.perf_counter()
     tables = (

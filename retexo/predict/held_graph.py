@@ -62,7 +62,9 @@ def to_tensor(values: Any) -> Tensor:
 
 
 def make_part(read: PredictionGraph, num_relations: int) -> Partition:
-    """Return a graph as the only part, without labels and split.
+    """Return a graph as the only part, without split, and with labels of -1.
+
+    Edges from a node to itself are left out.
 
     Args:
         num_relations: Of a union graph's edges, whose edge_feat has the relation; 0: another graph.
@@ -179,7 +181,7 @@ class HeldGraph:
     def __init__(self, run: PartitionedRun, read: PredictionGraph) -> None:
         """Compute all layers in fp32, and the predictions of a model for nodes.
 
-        InputError for predictions that are NaN or infinite.
+        InputError where the graph does not fit, and for predictions that are NaN or infinite.
         """
         self.run, self.read = run, read
         reads_relations = hidden_convolution(run.checkpoint.model).reads_relations
@@ -250,7 +252,8 @@ class HeldGraph:
     def predict_new(self, added: Addition) -> Predictions:
         """Return the predictions of new nodes, by the graph with them; it stays as it is.
 
-        InputError if none is of the type that is predicted.
+        In the order of the table. InputError if none is of the type that is predicted, and for
+        predictions that are NaN or infinite.
         """
         table = added.nodes.get(self.read.graph.target)
         if table is None:

@@ -94,7 +94,8 @@ class PartitionedRun:
             float32 [n]; the higher, the likelier an edge.
 
         Raises:
-            InputError: as `predict`.
+            InputError: the directory does not fit the model, an id is no node's, or pairs are not
+                [n, 2].
         """
         parts = self._read_parts(directory)
         named = directory.node_names(0) is not None
@@ -254,7 +255,10 @@ def as_pairs(ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_ids(ids_given: Any, argument: str, *, named: bool) -> NDArray[Any]:
-    """Check ids and return them as int64, or as objects of str, in their shape."""
+    """Return ids as int64, or where nodes are `named` as objects of str, in their shape.
+
+    InputError for what is no id; `argument` names it.
+    """
     ids = np.asarray(ids_given, dtype=None if hasattr(ids_given, "dtype") else object)
     if ids.dtype.kind == "i" and not named:
         return ids.astype(np.int64)

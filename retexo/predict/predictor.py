@@ -66,7 +66,10 @@ def load(
     output: str = "frame",
     settings: Sequence[str] = (),
 ) -> "Predictor":
-    """Load a trained model; see `retexo.load`."""
+    """Load a trained model; InputError also for an unknown output, precision or setting.
+
+    See `retexo.load`.
+    """
     DEFINED["predict.precision"].normalise(precision)
     _check_output(output)
     checkpoint = open_checkpoint(Path(run_dir))
@@ -105,7 +108,7 @@ class Predictor:
         precision: str = "fp32",
         output: str = "frame",
     ) -> None:
-        """Load the stages; see `retexo.load`.
+        """Load the stages; InputError for damaged files; see `retexo.load`.
 
         dataset: how graphs are read, see `dataset_like_training`.
         """
@@ -138,7 +141,8 @@ class Predictor:
     def attach(self, graph: Any = None) -> Self:
         """Keep a graph, and the rows of each layer, for later calls without `graph`.
 
-        Replaces the graph attached before; returns the predictor itself.
+        Replaces the graph attached before; returns the predictor itself. InputError for a graph
+        that the model was not trained for, and for predictions that are NaN or infinite.
 
         graph: as of `predict`, but no partition directory; None: the data set of the settings.
         """
@@ -229,8 +233,9 @@ class Predictor:
 
         Raises:
             InputError: an id is unknown, the graph is not what the model was trained for, no graph
-                is given or attached, two of node_ids, new and edges are given, or the model is for
-                links (see `score` and `top`).
+                is given or attached, two of node_ids, new and edges are given, new comes with a
+                partition directory, a prediction is NaN or infinite, or the model is for links (see
+                `score` and `top`).
         """
         form = self._form(output)
         if edges is None:
@@ -332,7 +337,7 @@ class Predictor:
         """Return the likeliest k new destinations of each node: a DataFrame, id, partner, score.
 
         In the order of `node_ids`, the likeliest first. A node with fewer new destinations has
-        fewer rows. InputError for an unknown id.
+        fewer rows. InputError for an unknown id, k below 1, and a model that is not for links.
 
         Args:
             node_ids: one id, or several.
@@ -425,7 +430,10 @@ def _check_output(output: str) -> str:
 
 
 def partition_directory(graph: Any) -> PartitionDirectory | None:
-    """Return the given partition directory, or that of a path; None for everything else."""
+    """Return the given partition directory, or that of a path; None for everything else.
+
+    InputError for a damaged one. DGL's files are imported, which writes a directory.
+    """
     if isinstance(graph, PartitionDirectory):
         return graph
     if not isinstance(graph, str | Path) or not Path(graph).is_dir():

@@ -191,6 +191,8 @@ class ModelStore:
     ) -> None:
         """Load the model; `watch`, which the caller runs in a thread, loads it anew if it changes.
 
+        Raises what `load` raises.
+
         Args:
             directory: The checkpoint.
             load: Loads it and attaches the graph.
@@ -287,7 +289,7 @@ class _Counts:
 def make_server(store: ModelStore, seconds: float = SECONDS, **options: Any) -> uvicorn.Server:
     """Return the server of a model's service; options: further ones of uvicorn.
 
-    seconds: within which a request is sent, and within which it is answered.
+    seconds: within which a request is sent, and within which it is answered, else 408 and 503.
     """
 
     class Protocol(TimedProtocol):
@@ -300,7 +302,7 @@ def make_server(store: ModelStore, seconds: float = SECONDS, **options: Any) -> 
 def make_service(store: ModelStore, seconds: float) -> FastAPI:
     """Return the service of a model: /predict, /embed, /score, /top, /health and /metrics.
 
-    `store` is watched while it runs. One thread computes, within its limits.
+    A thread watches `store` while it runs. One other thread computes, within its limits.
     """
     counts, pool = _Counts(), ThreadPoolExecutor(1, "predict")  # torch uses all cores
 

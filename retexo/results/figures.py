@@ -153,6 +153,8 @@ def _write_numbers(
 ) -> None:
     """Write what is not 0 into the cells of a heat map, white on dark ones.
 
+    Nothing with more than MAX_NUMBERS rows.
+
     table, colours: [n, n]; the colours between 0 and 1.
     """
     axes.grid(False)

@@ -102,7 +102,7 @@ class Run:
 
 
 def read_runs(*folders: Path) -> list[Run]:
-    """Read all runs below folders, in order of their paths. A folder that is missing counts as empty.
+    """Read all runs below folders, in order of their paths; missing folders are left out.
 
     Raises:
         InputError: no folder exists, or none has a run.

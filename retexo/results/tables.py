@@ -123,7 +123,10 @@ def results_table(data: DataSet) -> Table:
 
 
 def class_table(data: DataSet) -> Table | None:
-    """One row per method and class; None without classes, or with more than MAX_CLASSES."""
+    """One row per method and class, scores of the test nodes.
+
+    None without classes, with more than MAX_CLASSES, or more than MAX_METHODS methods.
+    """
     names = dict.fromkeys(
         name for method in data.methods for run in method.done for name in run.classes
     )
@@ -170,7 +173,7 @@ def _rows_by_method(
 def bytes_table(data: DataSet) -> Table | None:
     """Return bytes: a row per method and layer or whole run, a column per kind.
 
-    None without bytes.
+    Only whole runs with more than MAX_METHODS methods. None without bytes.
     """
     kinds = [*data.kinds, "total"]
     layers = max((run.bytes_by_layer for m in data.methods for run in m.done), key=len, default={})
@@ -191,8 +194,8 @@ def bytes_table(data: DataSet) -> Table | None:
 def compare_methods(data: DataSet) -> list[dict[str, Cell]]:
     """Compare pairs of methods with at least two common draws, by the headline measure.
 
-    With more than MAX_METHODS methods, each is compared with the best one. Returns a row of
-    comparisons.csv for each pair.
+    With more than MAX_METHODS such methods, each is compared with the one of the largest mean.
+    Returns a row of comparisons.csv for each pair; none if no run has the measure.
     """
     if data.headline not in data.draws:
         return []
@@ -248,6 +251,8 @@ def unfinished_table(runs: Sequence[Run]) -> Table | None:
 def scores_table(summary: Mapping[str, Any], left_out: Collection[str] = ()) -> Table:
     """Return the table of all scores by split, with standard error and baselines.
 
+    Columns without any value are left out.
+
     Args:
         summary: content of summary.json, or of the file of app=evaluate or predict.
         left_out: names of scores that it does not have.
@@ -302,7 +307,7 @@ def parts_table(summary: Mapping[str, Any]) -> Table:
 
 
 def pair_tables(run: Run) -> list[Table]:
-    """Return the tables with two columns: seconds, memory, what was chosen, and settings."""
+    """Return the tables with two columns of a finished run: seconds, memory, what was chosen."""
     seconds = run.summary["seconds"]
     phases = seconds.get("phase", {}) | {
         "training": seconds["train"],
