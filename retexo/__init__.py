@@ -46,7 +46,7 @@ def train(
     seeds: Sequence[int] | None = None,
     callbacks: Sequence[Callback | Callable[[Mapping[str, Any]], Any]] = (),
 ) -> dict[str, Any]:
-    """Train, and return the content of summary.json; see `run`.
+    """Train, and return the content of summary.json; see `run`, also for errors.
 
     Args:
         settings: as in `run`.
@@ -89,7 +89,8 @@ def load(
             training graph, such as ["columns.id=customer"].
 
     Raises:
-        partitioning.errors.InputError: There is no checkpoint, or it is damaged.
+        partitioning.errors.InputError: There is no checkpoint, it is damaged, or an argument is
+            invalid.
     """
     from retexo.predict import predictor
 
@@ -104,7 +105,8 @@ def load_run(checkpoint_dir: str | Path, precision: str = "fp32") -> "Predictor"
 def from_pyg(data: Any, path: str | Path = "graph.npz", **options: Any) -> str:
     """Write a torch_geometric Data or HeteroData for dataset_name=file.
 
-    Return the path (docs/data.md).
+    Return the path (docs/data.md). InputError for another object, and, without the option
+    overwrite=True, for a path that exists.
     """
     return str(_import_converters().from_pyg(data, path, **options))
 
@@ -128,7 +130,10 @@ def from_scipy(A: Any, x: Any, y: Any, path: str | Path = "graph.npz", **options
 
 
 def from_pandas(nodes: Any, edges: Any, path: str | Path = "graph", **options: Any) -> str:
-    """Write two pandas data frames as tables for dataset_name=file; return their folder."""
+    """Write two pandas data frames as tables for dataset_name=file; return their folder.
+
+    See `from_pyg`.
+    """
     return str(_import_converters().from_pandas(nodes, edges, path, **options))
 
 

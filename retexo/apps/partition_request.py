@@ -56,7 +56,8 @@ OPTIONAL = {
 def directory_of(settings: PartitionSettings) -> Path:
     """Return PARTITION_DIR/NAME-METHOD-OBJECTIVE-PARTS; -links, -edges or -regression follows NAME.
 
-    For dataset_name=file, NAME is the stem of dataset_file.
+    For dataset_name=file, NAME is the stem of dataset_file. InputError as `_data_name`, and for
+    paths that cannot be used. Whether it exists is not checked.
     """
     task = "-links" if settings.task.links else "-regression" if settings.task.regression else ""
     task = f"-edges{task}" if settings.task.of_edges else task
@@ -95,7 +96,7 @@ def requested_settings(settings: TrainSettings) -> dict[str, Any]:
 
     Values are those of JSON, with the split of the data set where none is set. Without settings
     that have no effect here, and those of OPTIONAL at their defaults. A file is represented by its
-    name and checksum, which is None where it does not exist.
+    name and checksum, which is None where it does not exist. InputError for an unknown data set.
     """
     recipe = datasets.recipe(settings.dataset_name)
     kind = recipe.split.kind if settings.split.kind == "default" else settings.split.kind
@@ -209,7 +210,7 @@ def made_with(meta: Meta) -> dict[str, Any]:
 def data_checksums(meta: Meta) -> dict[str, str]:
     """Return the sha256 of the files that a directory was made from, by setting.
 
-    That of a folder is of the list of its tables.
+    That of a folder is of the list of its tables. partition_file is left out.
     """
     files = {name: value["sha256"] for name, value in meta.request.items() if is_file_value(value)}
     files.pop("partition_file", None)  # of the assignment

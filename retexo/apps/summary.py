@@ -37,7 +37,7 @@ def print_columns(rows: Sequence[Sequence[str | int]], *, width: int = 0) -> Non
 
 
 def baselines_of(directory: PartitionDirectory) -> dict[str, Any]:
-    """Return the scores of baselines without training, stored with link prediction data."""
+    """Return the field `baselines`: scores without training of pairs; {} for other data."""
     links = {} if directory.meta is None else directory.meta.links
     return {"baselines": links.get("baselines", {})} if links else {}
 

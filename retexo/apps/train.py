@@ -62,12 +62,13 @@ def train_once(settings: Settings, run_dir: Path, callbacks: Sequence[Any] = ())
     """Train and return the content of summary.json, which node 0 writes into the run directory.
 
     Makes the partitions first if there are none. Also prints the results, and removes the state
-    to resume from. A run that is finished already (resume=auto, or a job of a sweep) only returns
-    its summary.
+    to resume from. Other nodes write done.json if rounds are saved. A run that is finished already
+    (resume=auto, or a job of a sweep) only returns its summary.
 
     Raises:
         InputError: before a worker is started.
         TrainingError: a worker failed.
+        SystemExit: at SIGTERM or SIGHUP. What a callback raises is raised, too.
     """
     # 1. Complete the settings, since runs are compared by them: the model of `init`, the number of
     # partitions that are there.

@@ -96,7 +96,10 @@ class TrafficEstimate:
 def estimate_traffic(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> TrafficEstimate:
-    """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU."""
+    """Predict the bytes of a run over all partitions of a directory, by a dry run on the CPU.
+
+    InputError where settings and graph do not fit, or no part has training nodes.
+    """
     settings = replace(settings, device="cpu")
     # Threads would draw their networks from one random state.
     stages = build_network(find_architecture(settings, directory, parts), settings.seed)
@@ -119,7 +122,10 @@ def estimate_traffic(
 def find_architecture(
     settings: TrainSettings, directory: PartitionDirectory, parts: Sequence[Partition]
 ) -> Architecture:
-    """Return the architecture that the workers agree on for these partitions."""
+    """Return the architecture that the workers agree on for these partitions.
+
+    InputError where their features or labels differ in form, or none reach the labelled type.
+    """
 
     def agree(comm: Communicator) -> GraphInfo:
         part, task = parts[comm.rank], link_task(settings)

@@ -172,7 +172,10 @@ class PartitionedRun:
         part: Partition,
         use: Use,
     ) -> Context:
-        """Return the context of one partition; directory: None for a graph in memory."""
+        """Return the context of one partition; the threads of all partitions call it.
+
+        InputError where the graph does not fit the model. directory: None for a graph in memory.
+        """
         return make_inference_context(
             settings, self.checkpoint, part, directory, comm, self.stages, use=use, clock=Clock()
         )

@@ -190,7 +190,10 @@ class Predictor:
 
     @property
     def num_nodes(self) -> int:
-        """Return the number of nodes of the attached graph that are predicted."""
+        """Return the number of nodes of the attached graph that are predicted.
+
+        InputError if none is attached.
+        """
         return len(self._use(None).ids.values)
 
     def _use(self, graph: Any) -> HeldGraph:

@@ -35,7 +35,10 @@ def format_count(value: float) -> str:
 
 
 def format_score(value: float | None, name: str = "") -> str:
-    """Format a score; MAE and RMSE, in the unit of the data, and counts of pairs by their size."""
+    """Format a score; MAE and RMSE, in the unit of the data, and counts of pairs by their size.
+
+    None, NaN and infinity are NO_VALUE.
+    """
     if value is None or not math.isfinite(value):
         return NO_VALUE
     if isinstance(value, int):

@@ -53,6 +53,7 @@ class Job:
         """Connect a worker to the others, by the collectives of the Disclosure.
 
         At the end of the block, also of a failed one, it is written, if sites own the partitions.
+        PeerLost if a worker is not reached.
         """
         several = self.settings.num_nodes > 1
         with connected(self.rendezvous, rank, streams) as transport:
