@@ -275,6 +275,7 @@ class _ChunkedSum:
     """
 
     def __init__(self, summand: ReduceInput, rank: int, chunks: Sequence[tuple[int, int]]) -> None:
+        """Encode the own share; chunks: first and last element (exclusive) that each rank sums."""
         self._summand, self._rank, self._everyone = summand, rank, range(len(chunks))
         self._wire_format, self._bounds = summand.wire_format, chunks
         self._values = summand.tensor.detach().cpu().contiguous()

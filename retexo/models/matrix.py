@@ -113,7 +113,7 @@ def to_dense(matrix: Matrix) -> Tensor:
 
 
 def matmul(matrix: Matrix, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return matrix [R, F] @ weight [F, D] + bias [D], as a dense tensor [R, D]."""
+    """Return matrix [R, F] @ weight [F, D] + bias [D], if any, as a dense tensor [R, D]."""
     if bias is None:
         return matrix @ weight
     return (

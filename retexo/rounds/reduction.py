@@ -85,6 +85,7 @@ class DenseReduction:
     """Sums every entry that can have a gradient."""
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation) -> None:
+        """Prepare to sum the gradients, which stay views of `flat`."""
         self._gradient = flat.gradient
         self._matrices = [
             GradientMatrix([_gradient_as_matrix(flat, piece)], piece.used) for piece in flat.slices
@@ -119,6 +120,7 @@ class PowerSGDReduction:
     """
 
     def __init__(self, flat: FlatParameters, all_reduce: Summation, rank: int) -> None:
+        """Draw the first right factors by a fixed seed; gradients stay views of `flat`."""
         generator = torch.Generator().manual_seed(0)  # same seed on every worker
         matrices = make_gradient_matrices(flat)
         self._low = [

@@ -118,8 +118,8 @@ def _run_until_end(
 ) -> None:
     """Run rounds from the current state on; leave the parameters to use in round_state.best.
 
-    Writes a line of the log per round, and saves states. Raises Stopped after a request to stop on
-    any worker.
+    Writes a line of the log per round, and saves states unless `recovery` is None. Raises Stopped
+    after a request to stop on any worker. TrainingError for a loss that is not finite.
     """
     update_rule = build_update_rule(settings, round_state.local)
     message, stopping, values = (

@@ -85,6 +85,7 @@ class LocalSGD:
     """
 
     def __init__(self, local: LocalOptimizer, num_steps: int) -> None:
+        """Begin; num_steps: steps of a worker between two averages, at least 1."""
         self.local, self.num_steps = local, num_steps
         num_train, of_all = local.objective.num_train, local.objective.graph_info.num_train
         self._weight = torch.full_like(local.flat.values, num_train)

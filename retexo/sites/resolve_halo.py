@@ -44,7 +44,7 @@ def resolve_halo(
 
     Args:
         nodes: of one type.
-        max_rows_shared: see retexo.sites.ledger.
+        max_rows_shared: the limit of retexo.sites.ledger.record_requests; None for none.
 
     Raises:
         InputError: a site asks for too many rows, the ledger cannot be used, or ids are wrong, and

@@ -187,7 +187,7 @@ def score_classes(
         context: of this worker.
         logits: [I, C] of this worker's nodes.
         heads: their threshold and positive class.
-        histograms: of sum_histograms, if it was called.
+        histograms: of sum_histograms; None to call it here.
     """
     task = context.task.with_choices(heads)
     context = replace(context, task=task)

@@ -43,6 +43,7 @@ class Clock:
     """
 
     def __init__(self, progress: Progress | None = None) -> None:
+        """Begin at 0 seconds; progress: to the parent, None where there is none."""
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.progress = progress or Progress()
         self._inner_seconds = 0.0

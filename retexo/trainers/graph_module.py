@@ -109,8 +109,8 @@ class GraphModule(nn.Module):
         Args:
             x: features [N_t, F_t] by type.
             ends: int64 [2, E] by relation, source and destination.
-            weights: [E] of relations that have them.
-            feat: [E, K] of a plain graph.
+            weights: [E] of relations that have them; None, or left out, for ones.
+            feat: [E, K] of a plain graph, or None.
         """
         blocks, like = {}, x[self.schema.target]
         for relation in self.schema.relations:
@@ -341,7 +341,7 @@ def make_arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments of a module; those at the end that the graph has not are left out.
 
-    As in GraphModule.make_blocks; feat: [E, K] as the network reads them.
+    As in GraphModule.make_blocks; feat: [E, K] as the network reads them, None without any.
     """
     arguments: tuple[Any, ...] = (x, ends, weights)
     if PLAIN_TYPE in x:

@@ -280,7 +280,7 @@ def aggregate_pass(
 ) -> network_pass.Pass:
     """Return a pass for the targets, bool [I], within the partition but for these features.
 
-    With `aggregates` its first layer also computes the halo nodes of the second.
+    With `aggregates`, if not None, its first layer also computes the halo nodes of the second.
     """
     local = network_pass.make_local_pass(context, stages, targets, features)
     first, *later = local.steps

@@ -120,6 +120,7 @@ class ByteReader:
     """Reads arrays from a byte buffer, uint8 [B]. Reading past the end raises ValueError."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
+        """Begin at the first byte; ValueError for another dtype or shape than uint8 [B]."""
         if buffer.dtype != torch.uint8 or buffer.dim() != 1:
             raise ValueError(f"a block is a uint8 vector, not {buffer.dtype} {tuple(buffer.shape)}")
         self._buffer = buffer
