@@ -22,8 +22,8 @@ def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
 
     The status is 2 for invalid input and 1 for other errors, which are printed; the number is that
     of `find_objective`, None after an error. An unexpected error is logged with its traceback.
-    Within a run directory, main.log has it, too (retexo.results.run_lock). Hydra's errors (REFUSALS)
-    are raised.
+    Within a run directory, main.log has it, too (retexo.results.run_lock). Errors of Hydra
+    (REFUSALS) are raised.
     """
     app, name = config.get("app"), config.get("dataset_name")
     logger = logging.getLogger("retexo")

@@ -37,7 +37,8 @@ MAX_SHOWN = 6
 def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
     """Predict, print the tables, write plan.json, and return its content.
 
-    Makes partitions where there are none. Where only one site's folder is here, `site_plan.run`.
+    Makes partitions where there are none. If only one of several sites' folders is here, the plan
+    is that of `site_plan.run`.
 
     Raises:
         InputError: Settings are not supported, or partitions are missing or damaged.
