@@ -365,6 +365,11 @@ class DatasetSettings(Checked):
     task: PairSettings = subgroup(PairSettings)
 
     def check_together(self) -> None:
+        if self.dataset_file is not None and self.dataset_name not in ("file", "parts"):
+            raise InputError(
+                f"dataset_file={self.dataset_file} has no meaning with dataset_name="
+                f"{self.dataset_name}: set dataset_name=file, or remove it"
+            )
         if isinstance(self.features.kind, str):
             self.features = replace(self.features, kind=[self.features.kind])
 

@@ -131,13 +131,15 @@ def _read_relations(
 ) -> dict[EdgeType, Relation]:
     """Read lines of source, destination, relation and weight.
 
-    An edge type without lines has no edges, and lines of other numbers are passed over. InputError
-    for an end that is no node of the type, or a wrong weight.
+    An edge type without lines has no edges. InputError for an unknown edge type, an end that is no
+    node of its type, or a wrong weight.
     """
     columns = np.array([line[:4] for line in _read_lines(path)], np.float64).reshape(-1, 4)
     ends = columns[:, :2].astype(np.int64).T
     for end_nodes in ends:
         check_endpoints(end_nodes, len(node_type), str(path))
+    is_known = np.isin(columns[:, 2], list(edge_types))
+    refuse(columns[:, 2], ~is_known, str(path), f"expected a relation; {FETCH_AGAIN}")
     relations: dict[EdgeType, Relation] = {}
     for number, edge_type in edge_types.items():
         rows = np.flatnonzero(columns[:, 2] == number)

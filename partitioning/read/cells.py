@@ -212,12 +212,18 @@ class Cells:
     def to_whole(self, expected: str) -> "Cells":
         """Return the cells as int64, also whole floats and texts of whole numbers.
 
-        InputError for others and blanks. expected: what the message ends with, for most of them.
+        InputError for others and blanks, and for 007, which is a name. expected: what the message
+        ends with, for most of them.
         """
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         integers = self.to_integers()
         if integers is None:
+            if self.kind == "text":
+                is_padded = pc.match_substring_regex(self.data, r"^\s*[+-]?0\d")
+                padded = is_padded.fill_null(False).to_numpy()
+                self.refuse_first(padded, f", a name by its leading zeros; {expected}")
             return replace(self, data=pa.chunked_array([self.whole_numbers(expected)]))
         return integers
 

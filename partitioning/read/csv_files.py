@@ -215,7 +215,7 @@ def _is_number(cell: str) -> bool:
         float(cell.replace(",", "."))
     except ValueError:
         return False
-    return True
+    return "_" not in cell  # which Python takes for a separator of thousands
 
 
 @contextlib.contextmanager

@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 FEW_ROWS = 10
 """A split of fewer nodes is like other columns by chance."""
+HEAD = 1000
+"""Rows of all columns that are compared first."""
 A_NUMBER = "expected a number, or a blank cell where it is unknown"
 
 
@@ -249,15 +251,20 @@ def _warn_of_copies(
         labels = values["label"]
         codes["label"] = np.where(labels == -1, -1, pd.factorize(labels)[0])
     for copied, of_nodes in codes.items():
-        is_known = of_nodes >= 0
-        _, first, place = np.unique(of_nodes[is_known], return_index=True, return_inverse=True)
+        rows = np.flatnonzero(of_nodes >= 0)
+        _, first, place = np.unique(of_nodes[rows], return_index=True, return_inverse=True)
+        if len(rows) < max(FEW_ROWS, 2 * len(first)):
+            continue
         least = len(first) if copied == "label" else 2
-        telling = []
-        for column in columns if is_known.sum() >= max(FEW_ROWS, 2 * len(first)) else ():
-            cells = matrix[is_known, column.first]
-            different = len({*cells[first].tolist()})
-            if different >= max(least, 2) and (cells == cells[first][place]).all():
-                telling.append(column.name)
+        likes = rows[first][place]  # for each row the first one of its class or set
+        may_tell = (matrix[rows[:HEAD]] == matrix[likes[:HEAD]]).all(axis=0)
+        telling = [
+            column.name
+            for column in columns
+            if may_tell[column.first]
+            and len({*matrix[rows[first], column.first].tolist()}) >= max(least, 2)
+            and (matrix[rows, column.first] == matrix[likes, column.first]).all()
+        ]
         if telling:
             said = "%s: a feature tells the %s, column %s; columns.ignore=%s leaves it out"
             log.warning(said, path, copied, join_names(telling, "`"), telling[0])

@@ -129,7 +129,8 @@ def to_table(frame: Any, what: str) -> "pa.Table":
         raise InputError(f"{what}: {type(frame).__name__}; expected a data frame of pandas")
     if isinstance(frame.columns, pd.MultiIndex):
         raise InputError(f"{what}: columns of several levels; give each column one name")
-    twice = frame.columns[frame.columns.duplicated()]
+    names = frame.columns.astype(str).str.strip()
+    twice = names[names.duplicated()]
     if len(twice):
         raise InputError(f"{what}: two columns are called {twice[0]!r}; rename one")
     for name, column in frame.items():

@@ -68,19 +68,14 @@ def directory_of(settings: PartitionSettings) -> Path:
 def _data_name(settings: PartitionSettings) -> str:
     """Return the name of the data set in paths: dataset_name, or the stem of dataset_file.
 
-    InputError for a name that is a path, and a dataset_file that is needed but not set, or set but
-    not asked for. Whether it exists is not checked.
+    InputError for a name that is a path, and a dataset_file that is needed but not set. Whether it
+    exists is not checked.
     """
     if settings.dataset_name != "file":
         name = settings.dataset_name
         if Path(name).name != name or "\0" in name:
             raise InputError(
                 f"dataset_name={name!r}: expected a name; a path goes into dataset_file"
-            )
-        if settings.dataset_file is not None and settings.dataset_name != "parts":
-            raise InputError(
-                f"dataset_file={settings.dataset_file} has no meaning with dataset_name={name}: "
-                "remove it, or set dataset_name=file"
             )
         return settings.dataset_name
     if settings.dataset_file is None:

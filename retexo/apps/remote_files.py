@@ -46,10 +46,9 @@ def run_with_copies(settings: Settings, run_dir: Path, callbacks: Sequence[Any] 
     try:
         local_copies.upload_run(target, run_dir)
     except InputError as error:
-        raise TrainingError(
-            f"{error}. The run is complete in {run_dir}; copy it, or repeat the command with"
-            " resume=auto, which only uploads"
-        ) from None
+        again = ", or repeat the command with resume=auto, which only uploads"
+        remedy = f"copy it{again if settings.app == 'train' else ''}"
+        raise TrainingError(f"{error}. The run is complete in {run_dir}; {remedy}") from None
     print(f"uploaded to {target.url}")
     return result
 

@@ -47,7 +47,7 @@ class ThreadTransport:
         try:
             self._group.barrier.wait()
         except threading.BrokenBarrierError as error:
-            raise PeerLost("another thread has failed") from error
+            raise PeerLost(f"another thread has failed, or waits for {TIMEOUT} s") from error
 
 
 def run_threads(world_size: int, target: Callable[[Communicator], T]) -> list[T]:

@@ -235,6 +235,7 @@ def test_hgb_is_read_as_torch_geometric_reads_it(tmp_path, monkeypatch, name):
     [
         ("node.dat", "\n3\t", "\n2\t", "rows 2 and 3 are both 2"),
         ("link.dat", "\n0\t10\t2", "\n0\t1\t2", "row 20 is 1; expected a node of type author"),
+        ("link.dat", "\n0\t10\t2", "\n0\t10\t99", "row 20 is 99.*expected a relation"),
         (
             "label.dat",
             "",

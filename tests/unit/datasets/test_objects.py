@@ -588,6 +588,8 @@ def test_a_frame_that_is_no_table_leaves_nothing(
         retexo.from_pandas(nodes.assign(z=column), edges, tmp_path / "new" / "graph")
     with pytest.raises(InputError, match="nodes: two columns are called 'id'; rename one"):
         retexo.from_pandas(pd.concat([nodes, nodes], axis=1), edges, tmp_path / "graph")
+    with pytest.raises(InputError, match="nodes: two columns are called 'label'; rename one"):
+        retexo.from_pandas(nodes.assign(**{"label ": 1}), edges, tmp_path / "graph")
     with pytest.raises(InputError, match="edges: columns of several levels"):
         retexo.from_pandas(nodes, pd.concat({"a": edges}, axis=1), tmp_path / "graph")
     assert not [*tmp_path.iterdir()]

@@ -683,3 +683,12 @@ def test_an_error_without_a_message_is_a_sentence(tmp_path: Path) -> None:
     ended = run_main("--config-dir", str(tmp_path), "--config-name", "mine", cwd=tmp_path, rc=2)
     assert "without a message, in a configuration: " in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_refusal_removes_no_folder_that_was_there(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    content = "defaults: [node_classification, _self_]\nhydra: {run: {dir: there/a}}\n"
+    (tmp_path / "mine.yaml").write_text(content)
+    arguments = ("--config-dir", str(tmp_path), "--config-name", "mine", "num_layers=-1")
+    run_main(*arguments, cwd=tmp_path, rc=2)
+    assert [*(tmp_path / "there").iterdir()] == []
