@@ -138,14 +138,13 @@ def check_sweeper(config: DictConfig) -> None:
 def remove_if_unused(started: float) -> None:
     """Remove the directory that Hydra made for this job, if it is new and empty.
 
-    Where no hydra.run.dir is on the command line also the two folders above: outputs/DATE/TIME.
+    Of the default outputs/DATE/TIME also the folders above.
     """
-    job = HydraConfig.get()
-    folder = Path(job.runtime.output_dir)
-    named = any(override.startswith("hydra.run.dir=") for override in job.overrides.hydra)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    is_default = folder.parents[1] == Path.cwd() / "outputs"
     with suppress(OSError):
         if folder.stat().st_ctime >= started:
-            for path in (folder, *([] if named else folder.parents[:2])):  # outputs/DATE/TIME
+            for path in (folder, *(folder.parents[:2] if is_default else ())):
                 path.rmdir()
 
 
