@@ -174,6 +174,21 @@ def test_parts_give_what_one_gives(num_parts: int, tmp_path: Path, alone: dict[s
             assert values == pytest.approx(alone[name][2][part], rel=1e-9), name
 
 
+def test_pairs_between_two_parts_are_skipped(tmp_path: Path) -> None:
+    directory = directory_of(tmp_path, 4)
+    for rank in range(4):
+        every, own = (
+            read_graph(directory, rank, task=link_settings(f"task.cut_edges={cut}").task)
+            for cut in ("train", "skip")
+        )
+        assert every.links is not None
+        assert own.links is not None
+        pairs, first = every.links["train"].tolist(), own.first_id
+        inner = range(first, first + own.num_inner)
+        assert own.links["train"].tolist() == [pair for pair in pairs if {*pair} <= {*inner}]
+        assert 0 < len(own.links["train"]) < len(pairs)
+
+
 @pytest.mark.parametrize(
     ("overrides", "passed"),
     [

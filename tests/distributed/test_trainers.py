@@ -11,6 +11,7 @@ import signal
 import types
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -60,7 +61,7 @@ from retexo.plan.traffic import find_architecture
 from retexo.settings.compose import compose
 from retexo.settings.run_settings import Settings, TrainSettings
 from retexo.trainers import end_to_end, registry, sign, whole_networks
-from retexo.trainers.sampled_dgl.client import SHARED_MEMORY
+from retexo.trainers.sampled_dgl.client import SHARED_MEMORY, WatchedProcess
 from retexo.worker import compatibility
 
 EPOCHS, LAYERS, WIDTH = 12, 3, 8
@@ -625,6 +626,19 @@ LONG_RUN = (
     "distributed.heartbeat_timeout=4",
     "hydra.run.dir=run",
 )
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [(signal.SIGKILL, "was killed by SIGKILL"), (None, "exited with status 1: .*no_such_module")],
+)
+def test_how_a_watched_process_ended_is_said(how: signal.Signals | None, cause: str) -> None:
+    messages: SimpleQueue[str] = SimpleQueue()
+    module = "http.server" if how else "no_such_module"
+    watched = WatchedProcess("the DGL server", [module, "0"], messages.put, 5)
+    if how:
+        watched.process.send_signal(how)
+    assert re.search(f"the DGL server of its partition {cause}", messages.get(timeout=60))
 
 
 @LONG

@@ -111,7 +111,9 @@ def assert_traced(predictor: Any, graph: Any, expected: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
+def test_a_plain_graph_in_memory(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     model, weighted, num_features = PLAIN[kind]
     graph = with_edge_data(random_graph(), weighted, num_features)
     read = num_features + weighted if kind == "gat" else num_features
@@ -133,6 +135,8 @@ def test_a_plain_graph_in_memory(tmp_path: Path, kind: str) -> None:
     some = predictor.attach(data).predict(node_ids=[1030, 1003, 1003])
     assert some.id.tolist() == [1030, 1003, 1003]
     np.testing.assert_array_equal(probabilities(some), probabilities(of_data)[[30, 3, 3]])
+    predictor.predict(as_data(with_edge_data(random_graph(), False, num_features)))
+    assert ("each edge weighs 1" in caplog.text) == weighted
     assert_traced(predictor, data, probabilities(of_parts))
 
     # The last nodes join the graph of the others.

@@ -121,6 +121,15 @@ def test_the_stored_state_encodes_another_table_by_name(
         apply_pipeline(state, without.features, without.target_nodes.schema)
 
 
+def test_a_number_that_scaling_makes_infinite_is_named(tmp_path: Path) -> None:
+    graph = read(tmp_path, "id,label,x\n0,0,0.01\n1,0,0.02\n2,0,\n")
+    state = encode_tables(graph, settings(), None)[1]["nodes"]
+    later = read(tmp_path / "later", "id,label,x\n3,0,1\n4,0,3e38\n")
+    encoded = apply_pipeline(state, later.features, later.target_nodes.schema)
+    with pytest.raises(InputError, match=r"nodes\.csv: column `x`, row 1 is 3e\+38"):
+        encoded.toarray()
+
+
 LOGS = np.log1p([0, 1, 9])
 FIVE = "id,label,x\n0,0,1\n1,0,2\n2,0,\n3,0,3\n4,0,100\n"
 BLANK = [0, 0, 1, 0, 0]

@@ -372,6 +372,10 @@ def test_ranks_and_areas_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch) ->
     expected = by_loops(split)
     for name, scores in expected.items():
         assert scores_by_method["common neighbours"][name] == pytest.approx(scores), name
+    monkeypatch.setattr(link_baselines, "MAX_SCORES", 5 * 30)  # ranks of five sources, areas of all
+    for name, scores in link_baselines.baselines(split).items():
+        assert scores["auc"] == pytest.approx(scores_by_method[name]["auc"]), name
+        assert scores["mrr"] != scores_by_method[name]["mrr"], name
 
 
 def test_baselines_of_users_and_items(monkeypatch: pytest.MonkeyPatch) -> None:

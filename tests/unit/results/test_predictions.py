@@ -1,5 +1,6 @@
 """Predictions as tables and files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,16 @@ def test_parts_become_one_file_sorted_by_id(tmp_path: Path, kind: str) -> None:
             rows = cells.where(cells.notna(), None).to_numpy().tolist()
             assert rows == [missing, [0, "test"], [1, "test"]]
     np.testing.assert_allclose(table["e0"], [0.3, 0.1, 0.1], rtol=1e-6)
+
+
+def test_ids_that_read_as_missing_are_kept(tmp_path: Path) -> None:
+    ids = ["null", "NA"]
+    predictions = replace(make_predictions([1, 2]), ids=np.array(ids, object))
+    write_part(tmp_path, 0, predictions, "csv", {}, embeddings=False)
+    merge(tmp_path, 1, "csv")
+    assert read_table(tmp_path / "predictions.csv")["id"].tolist() == sorted(ids)
+    lines = (tmp_path / "predictions.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[0] for line in lines] == sorted(ids)
 
 
 def test_parts_that_are_elsewhere_are_named(tmp_path: Path) -> None:
