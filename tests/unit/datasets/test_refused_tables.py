@@ -221,6 +221,14 @@ def dated(*cells):
                 ),
                 (
                     {
+                        "nodes.csv": "id,x,label\n1,1,0\n2,2,1\n",
+                        "edges.csv": "src,dst\n1,2\n2,0001\n",
+                    },
+                    {},
+                    r"edges\.csv: column `dst`, row 1 is '0001', .* leading zeros; .* 2 node ids",
+                ),
+                (
+                    {
                         "nodes.csv": "id,x,label\n1E+05,1,0\n2E+05,2,1\n",
                         "edges.csv": "src,dst\n100000,200000\n",
                     },
