@@ -204,7 +204,7 @@ def _make(settings: TrainSettings, directory: Path, request: dict[str, Any]) -> 
         )
     print_report(meta, directory)
     print(
-        f"{num_loops:,} self loops, which are left out; {num_duplicates:,}"
+        f"{num_loops:,} self loops among the edges, which training leaves out; {num_duplicates:,}"
         f" duplicates, which count; {num_isolated:,} isolated nodes"
     )
     return meta

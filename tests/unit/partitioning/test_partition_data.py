@@ -266,9 +266,10 @@ def test_what_is_easily_overlooked_in_a_graph_is_reported(
     loops = int((graph.edges.src == graph.edges.dst).sum())
     pairs = set(zip(graph.edges.src.tolist(), graph.edges.dst.tolist(), strict=True))
     printed = capsys.readouterr().out
+    assert f"{graph.num_edges:,} directed edges" in printed
     assert (
-        f"{loops} self loops, which are left out; {graph.num_edges - len(pairs)} duplicates, which"
-        " count" in printed
+        f"{loops} self loops among the edges, which training leaves out;"
+        f" {graph.num_edges - len(pairs)} duplicates, which count" in printed
     )
 
 
