@@ -58,7 +58,11 @@ REMEDY = (
 
 
 def read_features(
-    path: Source, columns: dict[str, Cells], requested: Mapping[str, str | None]
+    path: Source,
+    columns: dict[str, Cells],
+    requested: Mapping[str, str | None],
+    *,
+    needs_ids: bool = False,
 ) -> tuple[NDArray[np.float32] | None, Schema]:
     """Convert the feature columns of a table.
 
@@ -67,6 +71,7 @@ def read_features(
         columns: Its columns by name; those that are read are removed, which frees memory.
         requested: The feature columns in order, with the roles that settings give them. Those with
             the role `ignore`, and dates without a role, are only listed in Schema.ignored.
+        needs_ids: Whether a column may be that of the ids, which the table lacks; for a message.
 
     Returns:
         The raw matrix [N, W], NaN where blank, None if no column is a feature; and its schema.
@@ -86,6 +91,9 @@ def read_features(
             ignored[name] = f"a date: columns.date={name} makes it a feature, in seconds since 1970"
             continue
         column, values = column_and_values
+        if column.role == "categorical":
+            where = f"{path}: column `{name}`"
+            _check_repeats(where, column, values, is_free=role is None, needs_ids=needs_ids)
         blocks.append(replace(column, first=first))
         pieces.append(values)
         first += column.width
@@ -245,31 +253,37 @@ def _parse_vectors(text: "pa.ChunkedArray") -> Array | None:
 def _read_categories(cells: Cells, requested: str | None) -> tuple[Column, NDArray[np.float32]]:
     """Return texts as positions in the list of categories, NaN where blank: float32 [N, 1].
 
-    Categories are numbered as they appear; 3.0 is 3. The log warns of free text that a setting asks
-    for, and of words of a split.
-
-    Raises:
-        InputError: it seems to be free text, and no setting asks for categories.
+    Categories are numbered as they appear; 3.0 is 3. The log warns of words of a split.
     """
     codes, texts = cells.factorize()
     names = [re.sub(r"^(-?\d+)\.0+$", r"\1", text.strip()) for text in texts]
     places: dict[str, int] = {}
     place_of = [places.setdefault(name, len(places)) if name else np.nan for name in names]
     values = np.array([*place_of, np.nan], np.float32)[codes]
-    number, num_known = len(places), int((~np.isnan(values)).sum())
-    if number > FEW and 2 * number > num_known:
-        example = f"{number} different texts in {num_known} rows, `{next(iter(places))[:40]}`"
-        if requested is None:
-            raise InputError(
-                f"{cells.where}: {example} for instance: no categories; columns.ignore={cells.name}"
-                f" leaves it out, columns.id={cells.name} takes it as ids,"
-                f" columns.categorical={cells.name} as categories"
-            )
-        log.warning("%s: %s for instance, are categories", cells.where, example)
-    if requested is None and {name.lower() for name in places} <= SPLITS.keys() and number > 1:
+    if requested is None and {name.lower() for name in places} <= SPLITS.keys() and len(places) > 1:
         said = "%s: is a feature; columns.split=%s takes it as the split"
         log.warning(said, cells.where, cells.name)
     return Column(cells.name, "categorical", 0, categories=tuple(places)), values[:, None]
+
+
+def _check_repeats(
+    where: str, column: Column, values: NDArray[np.float32], *, is_free: bool, needs_ids: bool
+) -> None:
+    """Raise InputError for categories, positions [N, 1], that seem to be free text.
+
+    The log warns instead if a setting asks for them, so that the column is not free.
+    """
+    number, num_known = len(column.categories), int((~np.isnan(values)).sum())
+    if number <= FEW or 2 * number <= num_known:
+        return
+    example = f"{number} different texts in {num_known} rows, `{column.categories[0][:40]}`"
+    if is_free:
+        as_ids = f" columns.id={column.name} takes it as ids," if needs_ids else ""
+        raise InputError(
+            f"{where}: {example} for instance: no categories; columns.ignore={column.name} leaves"
+            f" it out,{as_ids} columns.categorical={column.name} takes it as categories"
+        )
+    log.warning("%s: %s for instance, are categories", where, example)
 
 
 def _read_lists(cells: Cells) -> tuple[Column, NDArray[np.float32]]:

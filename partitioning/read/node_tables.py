@@ -139,7 +139,7 @@ def _read_columns(
         values["time"] = read_times(columns[name])
     numbering = find_numbering(columns, features)
     features = {name: role for name, role in features.items() if name not in numbering}
-    matrix, schema = read_features(path, columns, features)
+    matrix, schema = read_features(path, columns, features, needs_ids="id" not in roles)
     if matrix is not None:
         free = [column for column in schema.columns if features[column.name] is None]
         _warn_of_copies(path, free, matrix, values, names_classes=names_classes)

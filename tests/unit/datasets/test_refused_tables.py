@@ -692,7 +692,16 @@ def dated(*cells):
                         "edges.csv": "src,dst\n0,1\n",
                     },
                     {},
-                    r"`x`: 12 different texts in 12 rows.*columns\.ignore=x",
+                    r"`x`: 12 different texts in 12 rows(?!.*columns\.id=).*columns\.ignore=x",
+                ),
+                (
+                    {
+                        "nodes.csv": "label,x\n"
+                        + "".join(f"0,no {n // 2 * 2}\n" for n in range(21)),
+                        "edges.csv": "src,dst\n0,1\n",
+                    },
+                    {},
+                    r"`x`: 11 different texts in 21 rows.*columns\.ignore=x .*columns\.id=x",
                 ),
                 *(
                     (
