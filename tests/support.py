@@ -716,6 +716,7 @@ def dense_conv(
         messages = torch.relu(rows @ conv.weight_pool + conv.bias_pool)
         pooled = torch.where(weight[:, :, None] > 0, messages[None], 0).amax(dim=1)
         return rows @ conv.weight_self + pooled @ conv.weight_neigh + conv.bias
+    assert name == "GAT", f"{name}: its equation is missing here"
     z = (rows @ conv.weight).view(len(rows), conv.attention_heads, -1)
     score = (z * conv.attention_src).sum(-1)[None] + (z * conv.attention_dst).sum(-1)[:, None]
     weight = weight + conv.self_loops * own
