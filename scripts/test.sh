@@ -21,8 +21,10 @@ if [[ ${1-} == --only-tests ]]; then
     shift
     checks=()
 else
-    ruff check .
-    ruff format --check .
+    if ! { ruff check . && ruff format --check .; }; then
+        echo "test.sh: ruff failed; run .venv/bin/ruff check --fix . and .venv/bin/ruff format ." >&2
+        exit 1
+    fi
 fi
 
 said=$(mktemp)
