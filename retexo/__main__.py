@@ -14,7 +14,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, require_packages
 from retexo.apps.job import JobLog, run_job
 from retexo.errors import describe_error
 from retexo.launch.standard_streams import keep_standard_streams
@@ -36,9 +36,7 @@ def main() -> int:
     try:
         check_unicode(sys.argv[1:])
         if sys.argv[1:2] == ["credentials"]:
-            from retexo.launch.tls import import_certificates
-
-            import_certificates()
+            require_packages("retexo credentials", "sites", "cryptography")
             from retexo.apps.credentials import main as make_credentials
 
             return make_credentials(sys.argv[2:])

@@ -138,7 +138,7 @@ def read_tls(cluster: ClusterSettings) -> Tls | None:
 
 def import_certificates() -> ModuleType:
     """Import retexo.launch.certificates; InputError if `cryptography` is not installed."""
-    require_packages("credentials and gradient.secure=true", "sites", "cryptography")
+    require_packages("distributed.credentials", "sites", "cryptography")
     from retexo.launch import certificates
 
     return certificates

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from partitioning.errors import InputError
+from partitioning.errors import InputError, require_packages
 from retexo.comm.collectives import Communicator, ReduceInput
 from retexo.comm.masks import PairwiseMasks
 from retexo.comm.received import reading_from
 from retexo.comm.traffic_meter import SETUP, MessageTag
-from retexo.launch.tls import import_certificates
 
 HEADROOM = 64.0
 """Factor by which a share may exceed the largest entry of the previous sum."""
@@ -68,7 +67,7 @@ def agree_on_masks(comm: Communicator, context: str) -> PairwiseMasks:
         InputError: the package cryptography is not installed.
         TrainingError: a worker sends an invalid key.
     """
-    import_certificates()
+    require_packages("gradient.secure=true", "sites", "cryptography")
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,25 @@ def test_a_mistake_is_named_and_ends_with_status_2(spoilt: Path, name: str) -> N
         ended = run_main(*arguments, cwd=spoilt, rc=2)
     assert "Traceback" not in ended.output
     assert all(word in ended.stderr for word in words), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "use"),
+    [
+        ("credentials init here --sites a b", "retexo credentials"),
+        (
+            "app=hub distributed.hub=127.0.0.1:7 distributed.credentials=here",
+            "distributed.credentials",
+        ),
+    ],
+)
+def test_the_use_of_a_missing_package_is_named(
+    command: str, use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    message = run_main(*command.split(), cwd=tmp_path, rc=2).stderr
+    assert message.startswith(f"error: {use}: needs cryptography")
+    assert "'.[sites]'" in message
 
 
 @pytest.mark.parametrize(
