@@ -111,7 +111,9 @@ def _unreadable(override: str, reason: str) -> str:
     """Return the message for an argument that Hydra cannot parse; reason: Hydra's own message."""
     name, equals, value = override.partition("=")
     if not equals or not re.match(r"[+~]*[A-Za-z_]", name):
-        return f"{override}: not a setting; write NAME=VALUE"
+        is_known = override in DEFINED or override in CHOSEN_GROUPS
+        remedy = f"write {override}=VALUE" if is_known else "not a setting; write NAME=VALUE"
+        return f"{override}: {remedy}"
     first = reason.splitlines()[0]
     why = "a character that has to be quoted" if first.startswith("LexerNo") else first
     return f"{override}: {why}; if the value is text, such as a path, write {quoted(name, value)}"

@@ -220,6 +220,8 @@ def test_what_was_given_is_known() -> None:
         ("=5", ["not a setting; write NAME=VALUE"]),
         ("+=5", ["not a setting; write NAME=VALUE"]),
         ("~", ["not a setting; write NAME=VALUE"]),
+        ("app train", ["app: write app=VALUE"]),
+        ("model", ["model: write model=VALUE"]),
         # An unknown name gets the nearest one, or those of its group.
         ("+num_round=1", ["num_round", "did you mean num_rounds?"]),
         ("+hiden_dim=1", ["hiden_dim", "did you mean hidden_dim?"]),
