@@ -137,7 +137,7 @@ class Setting:
         return tuple(self._check(self._convert(entry, value)) for entry in value)
 
     def _check(self, value: Any) -> Any:
-        """Return the value; InputError if a check refuses it, or no float holds the integer."""
+        """Return the value; InputError if a check refuses it, or an integer that no float holds."""
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise InputError(f"{self.name}: {TOO_LARGE}")
         for check in self.checks:

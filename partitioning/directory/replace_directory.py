@@ -24,13 +24,14 @@ UNFINISHED, OLD = ".unfinished-", ".old-"
 
 @contextlib.contextmanager
 def replaced_when_written(directory: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a hidden folder that takes the directory's place at the end.
+    """Yield a hidden folder beside the directory, whose place it takes at the end.
 
-    It is removed on failure.
+    Parents are made. It is removed on failure.
 
     Raises:
         InputError: the directory is there without `overwrite`, which is noticed at the end.
-        OSError: also of the body, with cause and remedy of a failed write as its text.
+        OSError: also of the body, with cause and remedy of a failed write as its text, but for one
+            of making the folder.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(

@@ -36,9 +36,10 @@ def check_published(path: Path, url: str) -> None:
 
 
 def check_unchanged(path: Path, url: str) -> None:
-    """Raise InputError if a file differs from its first use, which records its checksum.
+    """Raise InputError if a file differs from its first use, which records it in NAME.sha256.
 
-    A file that the user has put there may differ from the published one; the log says so.
+    A file that the user has put there may differ from the published one; the log then says so. In a
+    folder where nothing can be written nothing is recorded, nor noticed later.
     """
     record = path.with_name(f"{path.name}.sha256")
     with reading(path, "file"):

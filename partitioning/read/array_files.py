@@ -112,7 +112,9 @@ def _open_npz(path: Path) -> Iterator[Any]:
 
 
 def _check_member(archive: Any, name: str) -> None:
-    """Raise ValueError for a member of an npz that is no npy file, or that cannot be opened.
+    """Raise ValueError for a member of an npz that is no npy file.
+
+    BadZipFile for one that cannot be opened.
 
     Zip files name a member twice. One whose names differ cannot be opened, because it may be an
     array that is read.

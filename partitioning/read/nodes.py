@@ -182,9 +182,9 @@ class Nodes:
 
 
 def _plain_name(name: Any) -> str:
-    """Return the form that all spellings of a name share: 100000 and 1E+05, 007 and 7, Bob and bob.
+    """Return a form that spellings of a name share: 100000 and 1E+05, 007 and 7, Bob and bob.
 
-    Numbers that float64 does not hold exactly stay as they are written.
+    Numbers that are not whole, or that float64 does not hold exactly, stay as they are written.
     """
     text = str(name).strip().lstrip("0").casefold()
     number = float(text) if re.fullmatch(NUMBER, text) else float("nan")

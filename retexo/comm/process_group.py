@@ -89,10 +89,10 @@ def connected(
 def _over_sockets(
     rendezvous: Rendezvous, rank: int, streams: dict[int, socket.socket]
 ) -> SocketTransport:
-    """Return a transport over streams to the other workers; encrypt those to other nodes.
+    """Return a transport over streams to the other workers.
 
-    In the order of peers, so that no circle of workers waits. Encrypted ones replace those in
-    `streams`. PeerLost if that fails.
+    `rendezvous.security`, if any, encrypts those to other nodes, in the order of peers, so that no
+    circle of workers waits. Encrypted ones replace those in `streams`. PeerLost if that fails.
     """
     per_node, security = rendezvous.parts_per_node, rendezvous.security
     for peer in sorted(streams):

@@ -146,7 +146,9 @@ class Channel:
         return messages[0]
 
     def receive(self) -> list[Message]:
-        """Return the messages received so far, without waiting; [] if there are none.
+        """Return the messages that one read completes, without waiting; [] if there are none.
+
+        An accepted connection does its TLS handshake first, which sets `node`.
 
         Raises Disconnected at the end of the connection, ChannelClosed for a line that is no
         message, one above the limit, or a refused certificate.

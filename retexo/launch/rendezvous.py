@@ -315,7 +315,7 @@ def _parse_start(
 
 
 def _check_reply(reply: Message, name: str, where: str) -> None:
-    """Raise the error that node 0 reports, if any; InputError where it refuses the node."""
+    """Raise the error that node 0 reports, one of REASONS; InputError where it refuses the node."""
     if "refused" in reply:
         raise InputError(
             f"distributed.master_port: the program at {where} refused {name}: "

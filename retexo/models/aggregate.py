@@ -23,10 +23,10 @@ MIN_COMPILED_EDGES = 1 << 15
 
 
 def edge_sum(block: Block, rows: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return sum over in-edges (u, v) of weight[u, v] x[u], times block.scale if any, [N_dst, D].
+    """Return sum over in-edges (u, v) of weight[u, v] scale[u, v] x[u], [N_dst, D].
 
     Args:
-        block: the edges.
+        block: the edges, with their scale [E], if any.
         rows: [N_src, D]
         weight: [E]; None for ones.
     """

@@ -208,7 +208,7 @@ def _output_without_zeros(
 
 
 def _step(context: Context, objective: LayerObjective) -> None:
-    """Send one gradient message, and the message that ends the rounds."""
+    """Send the gradients of one round, then what ends the rounds: counts, and a checksum."""
     nothing = Validation(torch.zeros(objective.metric.num_counts, dtype=torch.int64))
     flat = flatten_parameters(objective, context.comm, context.settings.gradient)
     message = build_message(objective, context.settings, context.comm, flat)

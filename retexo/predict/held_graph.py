@@ -234,7 +234,8 @@ class HeldGraph:
     def inputs(self) -> tuple[Any, ...]:
         """Return the arguments of the torch module (retexo.trainers.graph_module).
 
-        Weights and edge features come last, and are left out where the graph has none.
+        Weights and edge features come last, and are left out where the graph has none; beside edge
+        features missing weights are None.
         """
         graph = self.read.graph
         x_dict = {name: to_tensor(table.features) for name, table in graph.nodes.items()}

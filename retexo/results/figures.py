@@ -296,7 +296,7 @@ def make_axes(count: int, height: float) -> tuple["Figure", list["Axes"]]:
 
 
 def _with_unit(score: str) -> str:
-    """Return the name of a score with its range, where it has one."""
+    """Return the name of a score with its range, where it has one; R2 with its best value."""
     name = score.replace("_", " ").lower()
     if any(word in name for word in SHARES):
         return f"{score} (0 to 1)"

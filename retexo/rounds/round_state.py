@@ -75,7 +75,8 @@ class RoundState:
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Load the state between two rounds: that of a finished layer, and all that rounds change.
 
-        Raises what the optimiser would raise in its next step with this state.
+        Sets torch's random state. Raises what `load_finished_state` does, and what the optimiser
+        would raise in its next step with this state.
         """
         self.load_finished_state(saved)
         self.best.copy_(saved["best"])

@@ -298,7 +298,7 @@ def sum_probabilities(task: NodeClassification, logits: Tensor, labels: Tensor) 
     Args:
         task: with the number of classes.
         logits: [n, C].
-        labels: int64 [n], or float [n, C].
+        labels: int64 [n], all known, or float [n, C], NaN where unknown.
     """
     blocks = (torch.split(tensor, NODES_AT_ONCE) for tensor in (logits, labels))
     sums = [_sum_block(task, *block) for block in zip(*blocks, strict=True)]

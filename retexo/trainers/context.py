@@ -214,7 +214,9 @@ class Context(TaskContext):
     def relation_means(
         self, source: str, rows: Tensor, received: Sources, nodes: Mapping[str, Tensor]
     ) -> Means:
-        """Return the means of rows over each relation that leaves `source`, at some nodes.
+        """Return the means of rows over each relation from `source` to the types of `nodes`.
+
+        At these nodes; empty without any.
 
         source, rows, nodes: as of RelationMeans.
         received: the rows of the type's halo nodes.

@@ -315,6 +315,8 @@ def _save_model(
 ) -> None:
     """Write the checkpoint's description beside the layers, which are already there.
 
+    Rank 0 alone calls it. TrainingError if that fails.
+
     depth: the number of layers that are kept; files of further ones are removed.
     """
     directory = job.directory
