@@ -133,3 +133,5 @@ def test_what_needs_dgl_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ):
         refused = run_main(*arguments, *DATA, cwd=tmp_path, rc=2)
         assert "needs DGL, which is not installed; it has wheels" in refused.stderr
+    with pytest.raises(InputError, match="DGL beside ours: needs DGL"):
+        dgl_import.import_dgl("DGL beside ours")  # benchmarks check nothing before
