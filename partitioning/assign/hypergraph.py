@@ -89,7 +89,7 @@ def _attempt(
 ) -> tuple[int, Ints]:
     """Return the number of halo rows and the part of each node, int64 [N], for one renumbering.
 
-    renumber: int64 [N], the new number of each node.
+    The parts meet the limits of `partition`. renumber: int64 [N], the new number of each node.
 
     The deterministic presets of mt-KaHyPar ignore its seed, so the renumbering replaces it.
     """

@@ -260,9 +260,9 @@ def _check_edge_tables(stored: States, fitted: States, graph: str) -> None:
 
 
 def add_kinds(graph: GraphData, settings: FeatureSettings) -> GraphData:
-    """Return the graph with the features that `features.kind` names.
+    """Return the graph with the features that `features.kind` names in place of its own.
 
-    Raises InputError if a node would have none.
+    With several types edges lose theirs. Raises InputError if a node would have none.
     """
     if graph.is_plain:
         return with_features(graph, tuple(settings.kind))

@@ -173,7 +173,7 @@ class MissingColumn(InputError):
 def check_requested(columns: ColumnSettings, tables: Iterable[tuple[Source, list[str]]]) -> None:
     """Raise MissingColumn for a name or pattern of `columns.*` that no table has.
 
-    tables: files, names.
+    Those of src, dst and weight are not looked at. tables: files, names.
     """
     requested = {
         role: getattr(columns, role)

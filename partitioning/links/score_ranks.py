@@ -72,7 +72,10 @@ def rank_rows(
 def _blocks_of_sources(
     rows: Ints, others: Ints, num_destinations: int
 ) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """Yield ascending sources, and the positions of the rows and of the others that have them."""
+    """Yield ascending sources, and the positions of the rows and of the others that have them.
+
+    A block has at most MAX_SCORES scores, or one source. rows, others: int64 [n, 2] and [m, 2].
+    """
     orders = [np.argsort(pairs[:, 0], kind="stable") for pairs in (rows, others)]
     every = np.union1d(rows[:, 0], others[:, 0])
     step = max(1, MAX_SCORES // max(1, num_destinations))

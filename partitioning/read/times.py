@@ -48,7 +48,7 @@ FIRST_DAY, LAST_DAY = 19000101, 21001231
 
 
 def are_dates(texts: list[str]) -> bool:
-    """Return whether all texts, without blanks around them, have the form of a date."""
+    """Return whether all texts have the form of a date; they come without blanks around them."""
     if not all(
         any(form.fullmatch(text) for form in (DATE, SHORT))
         or WITH_MONTH.match(text)

@@ -123,7 +123,7 @@ def _share_of_site(
     Args:
         agreed: The columns, the same at all sites.
         columns: `columns.id` and `columns.ignore` of the site's table.
-        features: How to scale and fill.
+        features: How to scale and fill, and on which nodes to fit.
 
     Raises:
         InputError: it has nodes and no table, or one with other columns or numbers than agreed.

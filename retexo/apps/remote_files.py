@@ -101,7 +101,8 @@ def _has_all_it_needs(settings: Settings) -> bool:
 def _upload_place(settings: Settings, run_dir: Path) -> Place | None:
     """Return where node 0 uploads the run directory: below remote.upload, as below this folder.
 
-    None on other nodes, without remote.upload, and for apps that upload nothing.
+    One that is elsewhere goes there by its name alone. None on other nodes, without remote.upload,
+    and for apps that upload nothing.
     """
     is_first_node = settings.node_rank == 0
     if settings.remote.upload is None or settings.app in UPLOAD_NOTHING or not is_first_node:

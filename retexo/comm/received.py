@@ -51,7 +51,7 @@ def check_node_numbers(peer: int, numbers: Tensor, count: int) -> None:
 
 
 def check_places(peer: int, places: Tensor, count: int, most: int) -> None:
-    """Raise TrainingError unless a peer sent `count` places in [0, most), ascending."""
+    """Raise TrainingError unless a peer sent `count` places in [0, most), ascending or equal."""
     check_node_numbers(peer, places, most)
     if len(places) != count or bool((places[1:] < places[:-1]).any()):
         raise TrainingError(f"rank {peer} sent no {count} places in order; {REMEDY}")

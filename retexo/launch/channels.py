@@ -260,7 +260,8 @@ def connect(
 
     Args:
         tls: encrypts the connection.
-        node: with `tls`, the node to connect to. ChannelClosed at once for another certificate.
+        node: with `tls`, the node to connect to. ChannelClosed at once for another certificate, or
+            where it refuses this node's.
         dial: opens the connection.
     """
 

@@ -118,7 +118,7 @@ def start_processes(processes: Sequence[BaseProcess], timeout: float) -> None:
 
 
 def kill() -> None:
-    """Kill the server and wait until it has ended. multiprocessing starts another when needed."""
+    """Kill the server, if any, and wait for its end. multiprocessing starts another when needed."""
     pid = getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         with suppress(ProcessLookupError, ChildProcessError):

@@ -200,7 +200,7 @@ class Coordinator:
                 self._check_connected(channel)
 
     def send_reply(self, reply: dict[str, Any]) -> None:
-        """Send the reply to all nodes, and close every other connection."""
+        """Send the reply to all nodes but those that are gone; close every other connection."""
         for channel in self.joined.values():
             with suppress(ChannelClosed):
                 channel.send(reply)

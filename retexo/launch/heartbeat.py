@@ -108,7 +108,10 @@ class ProcessMonitor:
         self.idle_seconds = 0.0 if working else self.idle_seconds + seconds
 
     def _look(self) -> tuple[str, list[str]]:
-        """State, and [major page faults, CPU time in user mode, in the kernel]; see proc(5)."""
+        """State, and [major page faults, CPU time in user mode, in the kernel]; see proc(5).
+
+        "" and [] for a process that is gone.
+        """
         try:
             columns = self._stat.read_text(encoding="utf-8").rpartition(")")[2].split()
         except OSError:

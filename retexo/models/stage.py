@@ -172,7 +172,10 @@ class Stage(nn.Module):
         return out
 
     def classify(self, hidden: Tensor) -> Tensor:
-        """Return the logits [n, C] of `hidden`, [n, H]; without a head `hidden` itself."""
+        """Return the logits [n, C] of `hidden`, [n, H]; without a head `hidden` itself.
+
+        With dropout in training, where there are skips.
+        """
         if self.head is None:
             return hidden
         read = self.head_norm(hidden)

@@ -216,7 +216,7 @@ def open_checkpoint(path: Path, setting: str = "checkpoint_dir") -> Checkpoint:
 
 
 def _read_content(directory: Path) -> dict[str, Any]:
-    """Read model.json, and check that it is as it was written, and what versions it has."""
+    """Read model.json; InputError if it cannot be read, was changed, or has other versions."""
     path = directory / "model.json"
     content = read_json(path)
     if content.get("version") != VERSION:

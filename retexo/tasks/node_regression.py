@@ -57,7 +57,9 @@ class NodeRegression:
         comm: Communicator,
         class_names: Sequence[Any] = (),
     ) -> Self:
-        """Return the task of a run; all workers call it and agree on the scale of the targets.
+        """Return the task of a run, with the loss task.loss.
+
+        All workers call it and agree on the scale of the targets.
 
         Raises:
             InputError: a target is not known, or is the same, at all training nodes.

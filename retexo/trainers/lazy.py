@@ -97,7 +97,7 @@ def run_layers(
 ) -> Iterator[Any]:
     """Run the stages one after the other, each trained by `fit`, and yield their outputs.
 
-    All workers call it and take every output: a layer exchanges rows when it is asked for.
+    All workers call it and take equally many outputs: a layer exchanges rows when it is asked for.
 
     heads="last" computes the logits of the last one only.
     """

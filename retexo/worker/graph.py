@@ -122,8 +122,10 @@ def read_graph(
 ) -> Partition:
     """Return this worker's part; with a checkpoint its classes are numbered as in training.
 
+    Nodes of classes that the checkpoint lacks lose label and split.
+
     Args:
-        task: None for node classification.
+        task: For links all nodes are training nodes (`prepare_links`); None changes nothing.
         verifies: whether InputError is raised where a file is not the one that meta.json describes.
             The parent checked the files before, but they may have been replaced since. A mapped
             array keeps the file that it was opened from, so the check comes after reading.
