@@ -9,7 +9,7 @@ import torch
 
 from partitioning.directory.partition import Partition
 from partitioning.directory.read_directory import PartitionDirectory
-from partitioning.errors import InputError
+from partitioning.errors import InputError, join_names
 from partitioning.graph.graph_data import PLAIN_RELATION, SEPARATOR, EdgeType
 from retexo.exchange.exchange_plan import Use
 from retexo.models.network import Architecture, hidden_convolution, models_that
@@ -166,18 +166,30 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """Raise InputError if settings that change edges, or the encoding, differ from training's.
+    """Raise InputError for missing columns, or if settings that change edges, or the encoding,
+    differ from training's.
 
     A setting that the directory does not state is taken as the same.
     """
-    for name, value in checkpoint.graph.items():
-        there = directory.graph_settings.get(name, value)
-        if there != value:
-            raise InputError(
-                f"{directory.path}: made with {name}={there}; the model of {checkpoint.directory}"
-                f" was trained with {name}={value}; partition again with that"
-            )
     theirs, here = checkpoint.features, directory.feature_pipelines
+    settings = {**checkpoint.graph, **directory.graph_settings}
+    differing = [name for name, value in checkpoint.graph.items() if settings[name] != value]
+    for table in theirs if "features" not in differing else ():
+        columns = {column["name"] for column in _encoded_columns(here.get(table))}
+        names = [column["name"] for column in _encoded_columns(theirs[table])]
+        missing = [name for name in names if name not in columns]
+        if missing:
+            raise InputError(
+                f"{directory.path}: lacks {join_names(missing, '`')} in {table}, columns on which"
+                f" the model of {checkpoint.directory} was trained; give a graph that has them,"
+                f" partitioned with features.spec={checkpoint.directory.parent}"
+            )
+    for name in differing:
+        raise InputError(
+            f"{directory.path}: made with {name}={settings[name]}; the model of"
+            f" {checkpoint.directory} was trained with {name}={checkpoint.graph[name]}; partition"
+            " again with that"
+        )
     encoded = [
         name
         for name in theirs.keys() | here.keys()

@@ -347,6 +347,9 @@ def test_a_graph_that_was_made_in_another_way_is_refused(
     (new / "edges.csv").write_text("src,dst\nn000,n000\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"no column `income`, which the model was trained with"):
         predict_table(trained_on_tables, new, tmp_path / "gone")
+    own = ("symmetrize=false", "features.spec=null")
+    with pytest.raises(InputError, match=r"lacks `income` in nodes, columns on which the model"):
+        predict_table(trained_on_tables, new, tmp_path / "own", *own)
 
 
 WRONG_IDS = ([1003.7], [True], ["x"], [np.nan], [None], [1003, 2**63], [[1003], []], {1003: 1})
