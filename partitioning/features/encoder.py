@@ -328,8 +328,15 @@ def apply_pipeline(
         _check_column(fitted, schema)
     known = set(names)
     extra = [column.name for column in schema.columns if column.name not in known]
-    if extra:
-        warn_of_unused(schema.path, extra)
+    labels = set(state["roles"].get("label", ())).intersection(extra)
+    for label in sorted(labels):
+        said = (
+            "%s: column `%s`, the label of training, is not read: columns.label=%s and the settings"
+            " of its split add known classes and scores"
+        )
+        log.warning(said, schema.path, label, label)
+    if unused := [name for name in extra if name not in labels]:
+        warn_of_unused(schema.path, unused)
     if isinstance(features, sp.csr_array):
         return features
     _check_known(state, features, schema)

@@ -107,15 +107,17 @@ def test_the_stored_state_encodes_another_table_by_name(
     again = read(tmp_path / "later", "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n")
     with pytest.raises(InputError, match=r"column `zip` is numeric; it was categorical"):
         apply_pipeline(state, again.features, again.target_nodes.schema)
+    state["roles"]["label"] = ["churn"]
     again = read(
         tmp_path / "later",
-        "vip,zip,city,extra,age,label,id\nno,0200,Pisa,1,60,0,7\n",
+        "vip,zip,city,extra,churn,age,label,id\nno,0200,Pisa,1,1,60,0,7\n",
         categorical=("zip",),
     )
     row = apply_pipeline(state, again.features, again.target_nodes.schema).toarray()[0]
     assert np.allclose(row, [values(encoded)[3, 0], 0, 0, 0, 0, 0, 0, 1])
     assert "`city`: 1 rows have a category that the model does not know" in caplog.text
     assert "columns `extra`: left out" in caplog.text
+    assert "column `churn`, the label of training, is not read: columns.label=churn" in caplog.text
     without = read(tmp_path / "less", "id,label,city,vip,zip\n7,0,Rome,no,0100\n")
     with pytest.raises(InputError, match=r"nodes\.csv: there is no column `age`"):
         apply_pipeline(state, without.features, without.target_nodes.schema)
