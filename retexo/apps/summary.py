@@ -63,7 +63,7 @@ def print_results(
         scores_table(result, ONLY_IN_SUMMARY - {chosen.get("metric")}),
         parts_table(result),
     ):
-        if table.rows:
+        if table.rows and len(table.columns) > 1:
             print_columns([table.columns, *table.rows])
             print()
     rows = {

@@ -267,7 +267,7 @@ def predict_table(folder: Path, graph: Path, run_dir: Path, *arguments: str) -> 
 
 
 def test_a_graph_without_labels_is_predicted_as_with_them(
-    trained_on_tables: Path, tmp_path: Path
+    trained_on_tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without labels, masks and a split, its columns in another order.
 
@@ -276,6 +276,7 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     folder = trained_on_tables
     new = write_tables(tmp_path / "known", labels=False, order=(2, 3, 4, 1, 0))
     predictions = predict_table(folder, new, tmp_path / "out")
+    assert "accuracy" not in capsys.readouterr().out  # no scores, no table of them
     parts = find_partition_directory([folder / "parts" / "known-random-vol-2"], 2)
     of_known_graph = load_run(folder / "run").predict(parts)
     assert predictions["id"].tolist() == list(of_known_graph.ids)
