@@ -40,6 +40,12 @@ UNNAMED = (
 )
 
 DROP = "; edges.unknown=drop leaves such edges out, edges.unknown=add makes them nodes"
+TO_PREDICT = (
+    "; to predict new nodes, give tables that hold the old ones as well, or call"
+    " model.predict(new=(nodes, edges)) in Python"
+)
+REMEDIES = {False: DROP, True: f"{TO_PREDICT}{DROP}"}
+"""Remedies for an unknown end, by whether the graph is to be predicted (split=none)."""
 
 ROWS = 1 << 22
 """Ends of edges that are looked up at a time."""

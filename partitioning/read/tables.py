@@ -36,7 +36,7 @@ from partitioning.graph.graph_data import MASKS, PLAIN_RELATION, PLAIN_TYPE, SEP
 from partitioning.graph.schema import Source
 from partitioning.partition_settings import ColumnSettings, DatasetSettings, TableSettings
 from partitioning.read.array_files import list_arrays
-from partitioning.read.edge_tables import check_weight_column, find_ends, read_edges
+from partitioning.read.edge_tables import REMEDIES, check_weight_column, find_ends, read_edges
 from partitioning.read.find_ids import Ends, find_id_columns
 from partitioning.read.index_files import FILE_NAMES, FORMATS, read_index
 from partitioning.read.labelled_edges import NODE, find_labelled, read_edge_nodes, with_edge_nodes
@@ -482,6 +482,7 @@ def _read_relation(
         replace(columns, time=None) if skips else columns,
         (nodes[edge_type[0]], nodes[edge_type[2]]),
         drop_unknown=settings.edges.unknown == "drop",
+        remedy=REMEDIES[settings.is_unlabelled],
         # Means of the features of edges by type would reveal the edges to predict.
         with_features=None
         if skips

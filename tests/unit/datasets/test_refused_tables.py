@@ -265,6 +265,11 @@ def dated(*cells):
                     r"row 1 is 9; expected one of the 3 node ids; edges\.unknown=drop",
                 ),
                 (
+                    {"nodes.csv": NODES, "edges.csv": "src,dst\n0,7\n7,9\n"},
+                    {"split.kind": "none"},
+                    r"row 1 is 9; .* old ones as well.* model\.predict\(new=.*; edges\.unknown",
+                ),
+                (
                     {"nodes.csv": "label,x\n0,1\n1,2\n", "edges.csv": "src,dst\n0,1\n2,0\n"},
                     {},
                     r"row 1 is 2; expected a node in \[0, 2\)",
