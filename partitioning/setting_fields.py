@@ -6,9 +6,10 @@ compared.
 """
 
 import copy
+import difflib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, FrozenInstanceError, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from inspect import get_annotations
@@ -31,7 +32,13 @@ class Check:
     def __call__(self, name: str, value: Any) -> None:
         """Raise InputError unless the value is None or fulfils the condition."""
         if value is not None and not self.holds(value):
-            raise InputError(f"{name}={value}: {self.remedy}")
+            raise InputError(f"{name}={value}: {did_you_mean(value, self.choices)}{self.remedy}")
+
+
+def did_you_mean(value: Any, choices: Sequence[str]) -> str:
+    """Return a question with the choice that is misspelt, and a space; empty if none is near."""
+    nearest = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.8)
+    return f"did you mean {nearest[0]}? " if nearest else ""
 
 
 def one_of(*choices: str) -> Check:

@@ -11,7 +11,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from partitioning.errors import InputError
-from partitioning.setting_fields import TOO_LARGE
+from partitioning.setting_fields import TOO_LARGE, did_you_mean
 from retexo.settings.aliases import ALIASES, MEANT
 from retexo.settings.options import MODELS
 from retexo.settings.schema import CHOSEN_GROUPS, CONFIG_DIR, DEFINED
@@ -137,6 +137,12 @@ def _value_of_group(class_name: str, value: str) -> str:
     return f"{group}={value}: is a group of settings; {remedy}"
 
 
+def _no_choice(name: str, value: str, kind: str, choices: Sequence[str]) -> str:
+    """Return the message for a file of conf/ that is not there; kind: what it would be."""
+    hint = did_you_mean(value, choices)
+    return f"{name}={value}: no such {kind}; {hint}choose one of {', '.join(choices)}"
+
+
 FIRST_OF = {defined.owner.__name__: key for key, defined in reversed(DEFINED.items())}
 """Class of a group -> its first setting."""
 HYDRA_MESSAGES: dict[str, Callable[..., str]] = {
@@ -145,12 +151,14 @@ HYDRA_MESSAGES: dict[str, Callable[..., str]] = {
     r"Could not append to config. An item is already at '([^']+)'": (
         lambda name: f"+{name}: exists already; leave the + out"
     ),
-    r"\ACannot find primary config '([^']+)'": lambda name: (
-        f"--config-name={name}: no such configuration; choose one of"
-        f" {', '.join(sorted(file.stem for file in CONFIG_DIR.glob('*.yaml')))}"
+    r"\ACannot find primary config '([^']+)'": lambda name: _no_choice(
+        "--config-name",
+        name,
+        "configuration",
+        sorted(file.stem for file in CONFIG_DIR.glob("*.yaml")),
     ),
     r"Could not find '(?!hydra/)(\w+)/([^']*)'.*?((?:^\t[\w-]+\n?)+)": lambda group, name, listed: (
-        f"{group}={name}: no such choice; choose one of {', '.join(listed.split())}"
+        _no_choice(group, name, "choice", listed.split())
     ),
     r"Could not find 'hydra/(sweeper|launcher)/(\w+)'": lambda kind, name: (
         f"hydra/{kind}={name}: not installed; of the sweepers and launchers, optuna, joblib and"

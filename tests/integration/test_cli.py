@@ -69,8 +69,8 @@ TRAIN = ("app=train", *DATA, *SMALL)
 MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown": ((*TRAIN, "num_round=[5]"), ("num_round", "did you mean num_rounds?")),
     "unknown config": (
-        ("--config-name", "node_classification_gnc", *TRAIN),
-        ("node_classification_gnc",),
+        ("--config-name", "node_clasification_sage", *TRAIN),
+        ("=node_clasification_sage: ", "did you mean node_classification_sage? choose one of"),
     ),
     "other task": (
         ("--config-name", "graph_classification_gcn"),
@@ -78,6 +78,11 @@ MISTAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "plus": ((*TRAIN, "+dataset_name=cora"), ("+dataset_name", "leave the + out")),
     "unknown group": ((*TRAIN, "model=gru"), ("gru",)),
+    "misspelt group": (
+        (*TRAIN, "model=gcnn"),
+        ("model=gcnn: ", "did you mean gcn? choose one of gat,"),
+    ),
+    "misspelt app": (("app=tran",), ("app=tran: did you mean train? choose one of train,",)),
     "a group that is a number": ((*TRAIN, "model=1.5"), ("model=1.5",)),
     "a variable that is not set": (
         (*TRAIN, "smoothing.reach=${oc.env:NOWHERE_AT_ALL}"),
