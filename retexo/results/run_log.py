@@ -21,6 +21,8 @@ class RunLog:
         self._path = run_dir / "metrics.jsonl" if rank == 0 else None
         self._settings = settings
         self._progress = progress or Progress()
+        self.metric_name = "metric"
+        """Of the layer's `val_metric`, for log lines; `loss` if that is the negated `val_loss`."""
         self._file: TextIO | None = None
         self._start = self._said = time.perf_counter()
 
@@ -94,7 +96,8 @@ class RunLog:
         due = number > 0 and number % self._settings.log_every == 0
         if due or train_loss is None or now - self._said >= LINE_INTERVAL:
             self._said = now
-            known = {"training loss": train_loss, "validation": val_metric}
+            value = val_loss if self.metric_name == "loss" else val_metric
+            known = {"training loss": train_loss, f"validation {self.metric_name}": value}
             said = ", ".join(
                 f"{name} {value:.4f}" for name, value in known.items() if value is not None
             )

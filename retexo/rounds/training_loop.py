@@ -127,6 +127,7 @@ def _run_until_end(
         round_state.stopping,
         round_state.local.flat.values,
     )
+    log.metric_name = message.metric.name
     first, limit = round_state.number, settings.num_rounds[round_state.layer]
     while True:
         number = round_state.number

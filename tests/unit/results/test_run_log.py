@@ -49,19 +49,23 @@ def test_a_log_that_is_no_text_is_named(tmp_path: Path) -> None:
 
 def test_what_is_said_of_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many rounds or seconds, and at the end of a layer, however few rounds it has."""
-    for seconds, expected in ((3600.0, [1, 2]), (0.0, [0, 1, 2, 3])):
+    for seconds, expected in ((3600.0, [1, 2, 4]), (0.0, [0, 1, 2, 3, 4])):
         progress_messages: list[Any] = []
         monkeypatch.setattr(run_log, "LINE_INTERVAL", seconds)
         with RunLog(
             tmp_path, 0, train_settings("log_every=1"), Progress(progress_messages.append)
         ) as log:
+            log.metric_name = "accuracy"
             for layer, number, loss, metric in ROUNDS:
                 log.round(layer, number, loss, metric)
+            log.metric_name = "loss"
+            log.round(1, 1, None, -0.5, 0.5)
         lines = [
-            "layer 0 round 0: training loss 2.0000, validation 0.2500",
+            "layer 0 round 0: training loss 2.0000, validation accuracy 0.2500",
             "layer 0 round 1: training loss 1.5000",
-            "layer 0 round 2, its last: validation 0.5000",
-            "layer 1 round 0: training loss 1.0000, validation 0.7500",
+            "layer 0 round 2, its last: validation accuracy 0.5000",
+            "layer 1 round 0: training loss 1.0000, validation accuracy 0.7500",
+            "layer 1 round 1, its last: validation loss 0.5000",
         ]
         assert [message["log"] for message in progress_messages if "log" in message] == [
             lines[place] for place in expected
