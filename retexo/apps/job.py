@@ -12,6 +12,7 @@ from typing import Any, Self
 from partitioning.errors import InputError
 from retexo import apps
 from retexo.errors import TrainingError, describe_error
+from retexo.settings.app_settings import WITHOUT_DATA
 from retexo.settings.compose import load_job
 from retexo.settings.messages import REFUSALS, explain, is_wrong_path
 from retexo.settings.search import find_objective
@@ -27,7 +28,7 @@ def run_job(config: Any, output_dir: str) -> tuple[int, Any]:
     """
     app, name = config.get("app"), config.get("dataset_name")
     logger = logging.getLogger("retexo")
-    logger.info("app=%s dataset_name=%s", app, name)
+    logger.info("app=%s%s", app, "" if app in WITHOUT_DATA else f" dataset_name={name}")
     try:
         settings = load_job(config)
         result = apps.run(settings, Path(output_dir))

@@ -27,6 +27,8 @@ APPS = (
     "hub",
 )
 DISTRIBUTED_APPS = ("train", "evaluate", "predict")
+WITHOUT_DATA = ("update", "export", "report", "hub")
+"""They read no data set, so dataset_name says nothing about them."""
 NEED_A_MODEL = ("evaluate", "predict", "export", "serve")
 
 

@@ -189,6 +189,19 @@ def test_the_use_of_a_missing_package_is_named(
 
 
 @pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("app=report report.runs=nowhere", "app=report"),
+        ("app=evaluate dataset_name=cora", "app=evaluate dataset_name=cora"),
+    ],
+)
+def test_the_first_line_names_the_data_set_that_is_read(
+    command: str, line: str, tmp_path: Path
+) -> None:
+    assert run_main(*command.split(), cwd=tmp_path, rc=2).stdout.endswith(f"[INFO] {line}\n")
+
+
+@pytest.mark.parametrize(
     "arguments", ["dataset_file=\udcff", "\udcff", "--config-dir=\ud800", "credentials \udcff"]
 )
 def test_an_argument_that_is_no_utf_8_is_named(tmp_path: Path, arguments: str) -> None:
