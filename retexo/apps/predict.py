@@ -54,6 +54,7 @@ def run(settings: Settings, run_dir: Path) -> dict[str, Any]:
             result["parts_missing"] = predictions.merge(
                 run_dir, settings.num_partitions, predict.format
             )
+            result["class_names"] = checkpoint.class_names
             write_json(run_dir / "predictions.json", result)
     except BaseException:
         _remove_outputs(run_dir, (*predictions.KINDS, *joined))

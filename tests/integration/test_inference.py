@@ -287,6 +287,7 @@ def test_a_graph_without_labels_is_predicted_as_with_them(
     assert set(predictions["split"]) == {""}
     described = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert described["nodes"] == {"train": 0, "val": 0, "test": 0, "all": 40}
+    assert described["class_names"] == ["no", "yes"]
 
 
 def test_classes_that_are_numbered_otherwise_are_found_by_name(
