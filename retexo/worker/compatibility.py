@@ -166,8 +166,7 @@ def _encoded_columns(pipeline: dict[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) -> None:
-    """Raise InputError for missing columns, or if settings that change edges, or the encoding,
-    differ from training's.
+    """Raise InputError unless columns, settings that change edges, and encoding are training's.
 
     A setting that the directory does not state is taken as the same.
     """
@@ -184,7 +183,8 @@ def _check_same_encoding(checkpoint: Checkpoint, directory: PartitionDirectory) 
                 f" the model of {checkpoint.directory} was trained; give a graph that has them,"
                 f" partitioned with features.spec={checkpoint.directory.parent}"
             )
-    for name in differing:
+    if differing:
+        name = differing[0]
         raise InputError(
             f"{directory.path}: made with {name}={settings[name]}; the model of"
             f" {checkpoint.directory} was trained with {name}={checkpoint.graph[name]}; partition"

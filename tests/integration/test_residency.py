@@ -362,12 +362,18 @@ def test_a_run_keeps_the_pipeline(tables: Path, tmp_path: Path) -> None:
     assert sorted(stored["id"]) == people()["id"].tolist()
     for name, column in stored.items():
         np.testing.assert_array_equal(column, given[name])
-    other = agreed_file(tables, height=None)
-    ignored = ("columns.ignore=height",)
-    fit_together(tables, tmp_path / "other", f"features.spec={other}", *ignored)
-    given_other = [*data(tables, spec=False), f"features.spec={tmp_path}/other/spec.json"]
-    with pytest.raises(InputError, match="encoded by another pipeline"):
-        predict.run(compose([*given_other, *ignored, *asked]), tmp_path / "wrong")
+    ignored = "columns.ignore=height"
+    for columns, other, message in (
+        ({"height": None}, ignored, "lacks `height` in nodes"),
+        ({}, "features.scale=none", "encoded by another pipeline"),
+    ):
+        agreed = agreed_file(tables, **columns)
+        fit_together(tables, tmp_path / "other", f"features.spec={agreed}", other)
+        given_other = [*data(tables, spec=False), f"features.spec={tmp_path}/other/spec.json"]
+        given_other += [ignored] if columns else []
+        with pytest.raises(InputError, match=message):
+            predict.run(compose([*given_other, *asked]), tmp_path / "wrong")
+        shutil.rmtree(tmp_path / "other")
 
 
 def agreed_file(tables: Path, **changes: Any) -> Path:
