@@ -32,8 +32,8 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise TrainingError(f"{path}: {why_unwritten(error)}") from error
     finally:
-        with contextlib.suppress(OSError):  # in a file in place of the folder
-            unfinished.unlink()
+        with contextlib.suppress(NotADirectoryError):  # a file is in the folder's place
+            unfinished.unlink(missing_ok=True)
 
 
 def remove_unfinished(run_dir: Path) -> None:

@@ -347,12 +347,15 @@ def test_it_is_made_where_there_is_none_and_said(caplog: pytest.LogCaptureFixtur
     )
 
 
+@pytest.mark.parametrize("name", ["reddit", "cora", "synthetic"])
 @pytest.mark.parametrize("app", ["describe", "train"])
-def test_a_file_beside_another_name_is_not_ignored(app: str) -> None:
+def test_a_file_beside_another_name_is_not_ignored(app: str, name: str) -> None:
+    """The first is the default, the second comes with the code; the third has partitions."""
+    make(4)
     with pytest.raises(
-        InputError, match=r"dataset_file=g\.npz has no meaning with dataset_name=reddit: .*=file"
+        InputError, match=rf"dataset_file=g\.npz has no meaning with dataset_name={name}: .*=file"
     ):
-        compose([f"app={app}", "dataset_file=g.npz"])
+        compose([*DATA, f"app={app}", f"dataset_name={name}", "dataset_file=g.npz"])
 
 
 def test_the_number_of_parts_of_the_only_directory() -> None:
